@@ -1,0 +1,67 @@
+"""What every engine promises: to open, to warm up, to read a list of images, to close, to describe itself.
+
+An `Engine` is loaded once in a process, after the fork. It hands out `Handle`s; the executor gives one to each of its
+threads, and only that thread uses it (unless the engine says that one handle serves all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.records import EngineInfo, Page, ReadTask
+
+
+@dataclass(frozen=True, slots=True)
+class Driving:
+    """How an engine wants to be driven.
+
+    Attributes:
+        serial_open: Handles must be opened one after the other (Tr 2.8 aborts the process otherwise).
+        best_batch: Most images that one `read` call gains from; 1 means that batching buys nothing.
+        wants_gray: The engine reads gray images, so colour need not be decoded at all.
+    """
+
+    serial_open: bool = False
+    best_batch: int = 1
+    wants_gray: bool = False
+
+
+class Handle(Protocol):
+    """One thread's way into an engine. All calls come from the thread that opened it."""
+
+    def warm_up(self) -> None:
+        """Run every shape bucket once, so that the first request finds everything loaded. Raises EngineUnavailable."""
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        """Read each image; one Page or one error for each, in the same order, whatever fails.
+
+        Boxes come back in the pixels of the image given. `options.max_side` and a fixed `options.rotate` are already
+        applied by the caller: an engine sees `rotate` as "auto" (find it) or "0" (upright).
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the handle holds. Called once, from the owning thread."""
+
+
+class Engine(Protocol):
+    """A loaded engine: the models, without the threads."""
+
+    @property
+    def driving(self) -> Driving:
+        """How the executor should drive it."""
+        ...
+
+    def describe(self) -> EngineInfo:
+        """Name, model, version, device, precision, provider. Cheap; asked at each request."""
+        ...
+
+    def open_handle(self) -> Handle:
+        """A handle for the calling thread. Raises EngineUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Give back the models. Called once, after every handle is closed."""

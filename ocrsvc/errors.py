@@ -1,0 +1,177 @@
+"""Which failures may leave a room: whose fault each is, what it answers over HTTP, and whether a retry can help.
+
+The road of one request, and the errors that belong to each step:
+
+    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge)--> bytes
+    bytes  --(UnsupportedImage, BrokenImage, ImageTooLarge)-----> image
+    image  --(QueueFull, NotReady)------------------------------> queue
+    queue  --(DeadlineExceeded)---------------------------------> engine
+    engine --(EngineFailed)-------------------------------------> result
+
+SettingsError and EngineUnavailable stop the start instead; they never answer a request.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OcrsvcError(Exception):
+    """Base of every failure that ocrsvc raises on purpose; never raised itself.
+
+    Args:
+        detail: One sentence: what happened, with the facts.
+        remedy: One sentence: what the person at fault can do about it.
+
+    The class carries `status` (HTTP), `code` (short, stable, for programs), `title` (for people), `retryable` (may the
+    same request succeed later?) and `exit_code` (for the command line, after sysexits.h).
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+    title: ClassVar[str] = "Internal error"
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, detail: str, remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.detail = detail
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.detail} {self.remedy}".rstrip()
+
+
+class OperatorError(OcrsvcError):
+    """Whoever runs the service must act; stops the start."""
+
+    exit_code = 78
+
+
+class SettingsError(OperatorError):
+    """A setting is unknown, malformed or out of bounds."""
+
+    code = "bad_settings"
+    title = "The settings are wrong"
+
+
+class EngineUnavailable(OperatorError):
+    """The engine that the settings name cannot be opened on this machine."""
+
+    code = "engine_unavailable"
+    title = "The engine cannot be opened"
+    exit_code = 69
+
+
+class CallerError(OcrsvcError):
+    """The request is at fault; sending it again unchanged gives the same answer."""
+
+    status = 400
+    code = "bad_request"
+    title = "Bad request"
+    exit_code = 65
+
+
+class NothingSent(CallerError):
+    """The request carries no image."""
+
+    code = "nothing_sent"
+    title = "No image was sent"
+
+
+class BadBase64(CallerError):
+    """The text that should be base64 is not."""
+
+    code = "bad_base64"
+    title = "The base64 text cannot be decoded"
+
+
+class BadOption(CallerError):
+    """An option is unknown, or its value is not one that it accepts."""
+
+    code = "bad_option"
+    title = "An option is wrong"
+
+
+class BodyTooLarge(CallerError):
+    """The body holds more bytes than OCRSVC_MAX_BODY_BYTES."""
+
+    status = 413
+    code = "body_too_large"
+    title = "The request is too large"
+
+
+class ImageTooLarge(CallerError):
+    """The header declares more pixels than the limit; nothing was decoded."""
+
+    status = 413
+    code = "image_too_large"
+    title = "The image has too many pixels"
+
+
+class UnsupportedImage(CallerError):
+    """The bytes are not an image of a format that we read."""
+
+    status = 415
+    code = "unsupported_image"
+    title = "Not an image that this service reads"
+
+
+class BrokenImage(CallerError):
+    """The bytes begin as an image of a known format but cannot be decoded."""
+
+    status = 422
+    code = "broken_image"
+    title = "The image is damaged"
+
+
+class ServerError(OcrsvcError):
+    """The service is at fault."""
+
+
+class Refused(ServerError):
+    """The service is healthy but will not take this request now.
+
+    Args:
+        retry_after_s: Whole seconds after which a retry is worth it.
+    """
+
+    status = 503
+    retryable = True
+    exit_code = 75
+
+    def __init__(self, detail: str, remedy: str = "", retry_after_s: int = 1) -> None:
+        super().__init__(detail, remedy)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(Refused):
+    """Every place in front of the engine is taken."""
+
+    code = "queue_full"
+    title = "The service is busy"
+
+
+class NotReady(Refused):
+    """The engine of this worker is not warm yet, or the worker is shutting down."""
+
+    code = "not_ready"
+    title = "The service is not ready"
+
+
+class DeadlineExceeded(ServerError):
+    """The answer did not come before the deadline of the request."""
+
+    status = 504
+    code = "deadline_exceeded"
+    title = "The deadline passed"
+    retryable = True
+    exit_code = 75
+
+
+class EngineFailed(ServerError):
+    """The engine gave an error or nonsense for this image; its neighbours are not touched."""
+
+    status = 500
+    code = "engine_failed"
+    title = "The engine failed on this image"

@@ -1,0 +1,138 @@
+"""What travels between the rooms. All frozen; units and origins are stated here, once.
+
+Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is the
+top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.
+Confidences lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+"""(H, W) gray or (H, W, 3) in the order blue, green, red; uint8."""
+
+Point = tuple[float, float]
+Box = tuple[Point, Point, Point, Point]
+"""Four corners, clockwise, beginning at the corner where reading starts (for upright text: top left)."""
+
+Rotate = Literal["auto", "0", "90", "180", "270"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """One decoded page image, upright as displayed (its EXIF orientation is already applied).
+
+    Attributes:
+        pixels: (H, W) gray or (H, W, 3) BGR, uint8, C-contiguous.
+        format: Lower-case name of the file format, such as "jpeg".
+    """
+
+    pixels: Pixels
+    format: str
+
+    @property
+    def height(self) -> int:
+        """Rows, in pixels."""
+        return int(self.pixels.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Columns, in pixels."""
+        return int(self.pixels.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What one request asks for. It travels with the request and never touches the engine's own state.
+
+    Attributes:
+        rotate: "auto" lets the engine find how the page is turned; a number is the clockwise turn that makes the page
+            upright, and switches the search off.
+        detect: False reads the whole image as one line.
+        upright_boxes: True asks for boxes with horizontal and vertical sides (Tr: flag 1; False is flag 2).
+        max_side: Longest side in pixels of the image that the engine gets to see; larger ones are shrunk first, and the
+            boxes are scaled back. None: the engine decides.
+        min_confidence: Lines below this are left out. None: the engine's own threshold.
+    """
+
+    rotate: Rotate = "auto"
+    detect: bool = True
+    upright_boxes: bool = False
+    max_side: int | None = None
+    min_confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """One image and what is asked of it: what the queue holds and an engine reads."""
+
+    image: Image
+    options: ReadOptions = field(default_factory=ReadOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text, its confidence in [0, 1], and where it stands."""
+
+    text: str
+    confidence: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was read on one page.
+
+    Attributes:
+        width, height: Pixels of the image as displayed, the frame of all boxes.
+        angle: Clockwise degrees (0, 90, 180, 270) by which the page was turned to be read.
+        lines: In reading order.
+        number: From 1, within the document.
+    """
+
+    width: int
+    height: int
+    angle: int
+    lines: tuple[Line, ...]
+    number: int = 1
+
+    @property
+    def text(self) -> str:
+        """The lines' texts, joined by newlines."""
+        return "\n".join(line.text for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Which engine answered: its name, model, model version, device, precision and execution provider."""
+
+    name: str
+    model: str
+    version: str
+    device: str
+    precision: str
+    provider: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where one page's time went, in seconds: decoding, waiting in the queue, in the engine, and all together."""
+
+    decode_s: float
+    queue_s: float
+    engine_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The answer to one image: its page, who read it, and how long that took."""
+
+    page: Page
+    engine: EngineInfo
+    timing: Timing
