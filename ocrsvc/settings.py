@@ -1,0 +1,310 @@
+"""Which knobs exist: each one's type, default, unit, bounds and help, declared once, and how they are read.
+
+A value comes from the environment (`OCRSVC_WORKERS=4`), else from the TOML file that `OCRSVC_CONFIG` names
+(`workers = 4`), else from the default. An empty variable counts as not set. Settings are read once, at the start.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from ocrsvc.errors import SettingsError
+
+PREFIX: Final = "OCRSVC_"
+CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
+
+Source = Literal["default", "file", "environment"]
+
+_BYTE_UNITS: Final = {"": 1, "b": 1} | {
+    f"{prefix}{suffix}": base**power
+    for suffix, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+}
+_BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
+_FORMAT_MAX_PIXELS: Final = {
+    "jpeg": 50_000_000,
+    "png": 50_000_000,
+    "bmp": 50_000_000,
+    "tiff": 40_000_000,
+    "webp": 30_000_000,
+    "gif": 20_000_000,
+}
+
+
+def _parse_bytes(value: object) -> object:
+    """Whole bytes of "64MiB", "1GB" or "4096"; anything else comes back as it is, for pydantic to refuse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
+    unit = _BYTE_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        return value
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def _check_bind(value: str) -> str:
+    """The address itself, if gunicorn can listen on it; raises ValueError."""
+    match = _BIND.fullmatch(value)
+    if match is None or int(match[1] or 0) > 65535:
+        raise ValueError("not an address")
+    return value
+
+
+def _split(value: object) -> object:
+    """The parts of "a, b"; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _complete_formats(value: object) -> object:
+    """Pixel limits of "gif=1000, webp=2000" or of a table, over the defaults of the formats left out."""
+    if isinstance(value, str):
+        value = {key.strip(): limit.strip() for key, _, limit in (part.partition("=") for part in value.split(","))}
+    if not isinstance(value, Mapping):
+        return value
+    if unknown := set(value) - set(_FORMAT_MAX_PIXELS):
+        raise ValueError(f"unknown formats {sorted(map(str, unknown))}")
+    return _FORMAT_MAX_PIXELS | dict(value)
+
+
+ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
+Address = Annotated[str, AfterValidator(_check_bind)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
+
+
+def _knob(  # noqa: PLR0913  one word per property of a setting
+    default: object,
+    description: str,
+    unit: str = "",
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """One declared setting: its default, one sentence of help, unit and bounds."""
+    return Field(default, description=description, json_schema_extra={"unit": unit}, ge=ge, gt=gt, le=le)
+
+
+class Settings(BaseModel):
+    """Every setting of the service, checked; frozen. None means that the thread plan decides (`ocrsvc.plan`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    engine: Literal["ppocr", "tr", "tr_crnn", "fake"] = _knob("ppocr", "The engine that reads the pages.")
+    device: Literal["cpu", "cuda", "auto"] = _knob(
+        "auto", "Where the engine computes; cuda refuses to start without a usable GPU, auto takes one if there is one."
+    )
+    tr_home: Path | None = _knob(None, "Folder with libtr.so, ctpn.bin and crnn.bin, for the engine tr.")
+    tr_shared_sessions: bool = _knob(
+        False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
+    )
+    bind: Address = _knob("127.0.0.1:8000", "Address to listen on; gunicorn's -b wins.")
+    workers: int | None = _knob(None, "Worker processes; gunicorn's -w wins.", "processes", ge=1, le=256)
+    threads: int | None = _knob(
+        None, "Threads that hold requests in each worker; gunicorn's --threads wins.", "threads", ge=1, le=4096
+    )
+    engine_threads: int | None = _knob(
+        None, "Threads that run the engine in each worker, one engine handle each.", "threads", ge=1, le=256
+    )
+    queue_size: int = _knob(
+        64, "Images that may wait for the engine in each worker; more are answered 503.", "images", ge=1, le=100_000
+    )
+    deadline_s: float = _knob(
+        60.0, "Longest time that a request may take before it is answered 504.", "s", gt=0, le=3600
+    )
+    max_body_bytes: ByteCount = _knob(
+        64 * 2**20, "Largest request body; a larger one is answered 413.", "bytes", ge=1024, le=4 * 2**30
+    )
+    max_pixels: int = _knob(
+        50_000_000,
+        "Most pixels that an image's header may declare; more is answered 413.",
+        "pixels",
+        ge=1,
+        le=2**31 - 1,
+    )
+    format_max_pixels: FormatPixels = _knob(
+        _FORMAT_MAX_PIXELS,
+        "Most pixels per image format, beside max_pixels: the lower one holds; formats left out keep their default.",
+        "pixels",
+    )
+    max_requests: int = _knob(
+        0, "Requests after which a worker is replaced by a fresh one; 0 is never.", "requests", ge=0, le=10**9
+    )
+    max_requests_jitter: int = _knob(
+        0,
+        "Upper end of a random number added to max_requests, so that workers do not go together.",
+        "requests",
+        ge=0,
+        le=10**9,
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
+    fake_latency_s: float = _knob(0.0, "How long the fake engine waits over an image.", "s", ge=0, le=3600)
+    fake_burn_s: float = _knob(0.0, "How long the fake engine keeps a core busy over an image.", "s", ge=0, le=3600)
+    fake_leak_bytes: ByteCount = _knob(
+        0, "Memory that the fake engine keeps for ever per image.", "bytes", ge=0, le=2**40
+    )
+    fake_fault: Literal["none", "fail", "hang", "crash"] = _knob(
+        "none", "What the fake engine does wrong: fail the image, never return, or kill its process."
+    )
+    fake_fault_on: Names = _knob(
+        (), "Texts of the images, as the fake engine reads them, that its misbehaviour is for; none named is all."
+    )
+    fake_warm_up_s: float = _knob(0.0, "How long the fake engine takes to warm up.", "s", ge=0, le=3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One raw value that somebody gave: the setting's name, what it is called at its source, and its source."""
+
+    name: str
+    label: str
+    value: object
+    source: Source
+
+
+def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
+    """The checked settings of this process.
+
+    Args:
+        environ: Environment variables; None takes the process's own.
+        file: TOML file; None takes the one that OCRSVC_CONFIG names, if any.
+
+    Raises:
+        SettingsError: With every complaint at once, one a line: the name, its value, what is accepted.
+    """
+    return check_settings(gather(environ, file))
+
+
+def check_settings(given: Mapping[str, Given]) -> Settings:
+    """Settings from what `gather` found; raises SettingsError with every complaint, one a line."""
+    complaints = [_unknown(item) for item in given.values() if item.name not in Settings.model_fields]
+    values = {name: item.value for name, item in given.items() if name in Settings.model_fields}
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        bad = dict.fromkeys(str(problem["loc"][0]) for problem in error.errors())
+        complaints += [_refusal(given[name]) for name in bad]
+        raise SettingsError("\n".join(complaints)) from error
+    if complaints:
+        raise SettingsError("\n".join(complaints))
+    return settings
+
+
+def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, Given]:
+    """What the file and the environment give, unchecked, by setting name; the environment wins.
+
+    Args:
+        environ, file: As for `read_settings`.
+
+    Raises:
+        SettingsError: The file cannot be read or is not TOML.
+    """
+    environ = os.environ if environ is None else environ
+    named = environ.get(CONFIG_VARIABLE)
+    file = Path(named) if file is None and named else file
+    given = {item.name: item for item in _from_file(file)} if file else {}
+    return given | {item.name: item for item in _from_environment(environ)}
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Given]:
+    """What the OCRSVC_ variables give; empty ones give nothing."""
+    for variable, value in environ.items():
+        if variable.startswith(PREFIX) and variable != CONFIG_VARIABLE and value != "":
+            name = variable.removeprefix(PREFIX)
+            # OCRSVC_Engine is not OCRSVC_ENGINE: only one spelling exists, so two can never disagree.
+            yield Given(name.lower() if name.isupper() else name, variable, value, "environment")
+
+
+def _from_file(file: Path) -> Iterator[Given]:
+    """What the TOML file gives; raises SettingsError when it cannot be read."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE}: {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE}: {file} is not a TOML file: {error}.") from error
+    for key, value in table.items():
+        # As text, so that `workers = true` is as wrong in the file as in the environment.
+        plain = value if isinstance(value, dict | list) else str(value)
+        yield Given(key, f"{key} (in {file.name})", plain, "file")
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def unit_of(name: str) -> str:
+    """The unit of a setting's number; empty when it has none."""
+    extra = Settings.model_fields[name].json_schema_extra
+    return str(extra["unit"]) if isinstance(extra, dict) else ""
+
+
+def help_of(name: str) -> str:
+    """The one sentence that says what a setting does."""
+    return Settings.model_fields[name].description or ""
+
+
+def accepted(name: str) -> str:
+    """What a setting accepts, for people: "a whole number from 1 to 256", "one of cpu, cuda, auto"."""
+    field = Settings.model_fields[name]
+    return _describe_kind(name, _plain_type(field)) + _describe_bounds(field)
+
+
+def _plain_type(field: FieldInfo) -> Any:
+    """The field's type without None: a class, a Literal or a generic."""
+    if get_origin(field.annotation) in (Union, UnionType):
+        return next(part for part in get_args(field.annotation) if part is not NoneType)
+    return field.annotation
+
+
+def _describe_kind(name: str, kind: Any) -> str:
+    """The type in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if name == "bind":
+        return "host:port, [IPv6]:port or unix:path"
+    if name == "format_max_pixels":
+        return "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS)
+    if name.endswith("_bytes"):
+        return "bytes, such as 4096, 64MiB or 1GB,"
+    words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+    return words.get(kind, "names, separated by commas (in the file a list)")
+
+
+def _describe_bounds(field: FieldInfo) -> str:
+    """The bounds in words, with a leading space; empty when there are none."""
+    words = []
+    for bound in field.metadata:
+        if hasattr(bound, "ge"):
+            words.append(f" from {bound.ge}")
+        elif hasattr(bound, "gt"):
+            words.append(f" above {bound.gt}")
+        elif hasattr(bound, "le"):
+            words.append(f" to {bound.le}" if words and words[0].startswith(" from") else f" up to {bound.le}")
+    return "".join(words)
+
+
+def _unknown(item: Given) -> str:
+    """The complaint about a name that is no setting, with the nearest one that is."""
+    known = [*Settings.model_fields, "config"]
+    near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
+    written = variable_of if item.source == "environment" else str
+    hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings` lists those that exist."
+    return f"{item.label} is {str(item.value)!r}: no such setting; {hint}"
+
+
+def _refusal(item: Given) -> str:
+    """The complaint about a value that a setting does not accept."""
+    return f"{item.label} is {str(item.value)!r}: accepted is {accepted(item.name)}."
