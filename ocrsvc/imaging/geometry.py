@@ -1,0 +1,127 @@
+"""Box arithmetic: turning, shrinking, cropping lines, and putting boxes into reading order.
+
+Coordinates as in records: pixels, origin top left, x right, y down. Quads are float32 arrays (4, 2), clockwise from the
+corner where reading starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.records import Box, Line, Page, Pixels
+
+Quad = NDArray[np.float32]
+
+_TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
+
+
+def turn(pixels: Pixels, degrees: int) -> Pixels:
+    """Turn (H, W[, 3]) pixels clockwise by 0, 90, 180 or 270 degrees."""
+    return cast(Pixels, cv2.rotate(pixels, _TURNS[degrees])) if degrees else pixels
+
+
+def turn_points(points: NDArray[np.float32], degrees: int, width: int, height: int) -> NDArray[np.float32]:
+    """Where points (..., 2) of a width x height image lie after that image is turned clockwise by `degrees`."""
+    x, y = points[..., 0], points[..., 1]
+    turned = {0: (x, y), 90: (height - y, x), 180: (width - x, height - y), 270: (y, width - x)}[degrees]
+    return np.stack(turned, axis=-1)
+
+
+def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
+    """Shrink so that the longest side is at most `max_side` pixels; never enlarges. Returns the pixels and the scale."""
+    longest = max(pixels.shape[:2])
+    if longest <= max_side:
+        return pixels, 1.0
+    scale = max_side / longest
+    height, width = (max(1, int(side * scale + 0.5)) for side in pixels.shape[:2])
+    return cast(Pixels, cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)), scale
+
+
+def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
+    """A page read on a turned and perhaps shrunk copy, put back into the frame of the width x height image.
+
+    Args:
+        page: As read; its width and height are those of the copy.
+        degrees: Clockwise turn that made the copy.
+        width, height: Pixels of the image before the turn and the shrinking.
+    """
+    turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
+    scale = np.array([turned_width / page.width, turned_height / page.height], np.float32)
+
+    def put_back(line: Line) -> Line:
+        points = np.array(line.box, np.float32) * scale
+        return replace(line, box=as_box(turn_points(points, -degrees % 360, turned_width, turned_height)))
+
+    lines = tuple(put_back(line) for line in page.lines)
+    return replace(page, width=width, height=height, angle=(page.angle + degrees) % 360, lines=lines)
+
+
+def as_box(quad: NDArray[np.float32]) -> Box:
+    """A (4, 2) array as a Box of plain floats."""
+    a, b, c, d = ((float(x), float(y)) for x, y in quad)
+    return a, b, c, d
+
+
+def upright_box(quad: Quad) -> Quad:
+    """The smallest quad with horizontal and vertical sides that holds `quad`, beginning top left."""
+    (left, top), (right, bottom) = quad.min(axis=0), quad.max(axis=0)
+    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32)
+
+
+def sides(quad: Quad) -> tuple[float, float]:
+    """Lengths in pixels along the reading direction (mean of top and bottom) and across it (mean of left and right)."""
+    top, right, bottom, left = (float(np.hypot(*(quad[(n + 1) % 4] - quad[n]))) for n in range(4))
+    return (top + bottom) / 2, (left + right) / 2
+
+
+def crop(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
+    """Cut the quad out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels.
+
+    A quad that is much larger than what is asked for is cut at its own size first and then averaged down, because a
+    perspective warp samples four neighbours only and would skip strokes.
+    """
+    length, across = sides(quad)
+    if across > 2 * height or length > 2 * width:
+        natural = _warp(pixels, quad, max(1, round(length)), max(1, round(across)))
+        return cast(Pixels, cv2.resize(natural, (width, height), interpolation=cv2.INTER_AREA))
+    return _warp(pixels, quad, width, height)
+
+
+def _warp(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
+    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    matrix = cv2.getPerspectiveTransform(quad, target)
+    warped = cv2.warpPerspective(
+        pixels, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+    )
+    return cast(Pixels, warped)
+
+
+def reading_order(quads: NDArray[np.float32]) -> list[int]:
+    """Indices of quads (N, 4, 2) in reading order: rows from top to bottom, each from left to right.
+
+    A box joins a row when it overlaps the row vertically by at least half of the smaller height; relative to the boxes'
+    own heights, because a fixed number of pixels swaps words on small pages and merges rows on large ones.
+    """
+    if not len(quads):
+        return []
+    tops, bottoms = quads[:, :, 1].min(axis=1), quads[:, :, 1].max(axis=1)
+    lefts = quads[:, :, 0].min(axis=1)
+    rows: list[list[int]] = []
+    for index in np.argsort((tops + bottoms) / 2, kind="stable"):
+        if rows and _same_row(rows[-1], int(index), tops, bottoms):
+            rows[-1].append(int(index))
+        else:
+            rows.append([int(index)])
+    return [index for row in rows for index in sorted(row, key=lambda n: float(lefts[n]))]
+
+
+def _same_row(row: list[int], index: int, tops: NDArray[np.float32], bottoms: NDArray[np.float32]) -> bool:
+    last = row[-1]
+    overlap = min(bottoms[last], bottoms[index]) - max(tops[last], tops[index])
+    smaller = min(bottoms[last] - tops[last], bottoms[index] - tops[index])
+    return bool(overlap >= 0.5 * smaller)

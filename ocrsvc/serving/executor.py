@@ -1,0 +1,180 @@
+"""On which thread work runs: N threads, each with a handle of its own, fed by one bounded queue.
+
+Knows nothing about OCR. One bad item never spoils its neighbours: a handle answers each item with a result or an error,
+and when it fails on a whole batch the items are run once more, one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Generic, Protocol, TypeVar
+
+from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
+from ocrsvc.serving.queue import Item, Served, WorkQueue
+
+W = TypeVar("W")
+A = TypeVar("A")
+W_contra = TypeVar("W_contra", contravariant=True)
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Server(Protocol[W_contra, A_co]):
+    """What a thread owns: see engines.base.Handle for the promises."""
+
+    def warm_up(self) -> None: ...
+
+    def read(self, tasks: Sequence[W_contra]) -> Sequence[A_co | OcrsvcError]: ...
+
+    def close(self) -> None: ...
+
+
+class Place(Generic[W, A]):
+    """A place in the queue, held by one request."""
+
+    def __init__(self, queue: WorkQueue[W, A], clock: Callable[[], float]) -> None:
+        self._queue = queue
+        self._clock = clock
+        self.spent = False
+
+    def submit(self, work: W, deadline: float) -> Item[W, A]:
+        """Fill the place; wait for the answer with `wait`."""
+        self.spent = True
+        return self._queue.put(work, deadline)
+
+    def wait(self, item: Item[W, A]) -> Served[A]:
+        """Block until the item is answered. Raises its error, or DeadlineExceeded at its deadline, not after it."""
+        try:
+            return item.future.result(max(0.0, item.deadline - self._clock()))
+        except (FutureTimeout, CancelledError):
+            item.future.cancel()
+            raise DeadlineExceeded(
+                "The answer did not come before the deadline of this request.",
+                "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
+            ) from None
+
+
+class Executor(Generic[W, A]):
+    """N threads in front of an engine.
+
+    Args:
+        open_server: Opens one handle; called once in each thread.
+        threads: How many threads.
+        places: Size of the queue.
+        batch: Most items handed to one `read`.
+        serial_open: Open the handles one after the other.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        open_server: Callable[[], Server[W, A]],
+        *,
+        threads: int,
+        places: int,
+        batch: int = 1,
+        serial_open: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_server = open_server
+        self._batch = batch
+        self._clock = clock
+        self._queue: WorkQueue[W, A] = WorkQueue(places, threads, clock)
+        self._opening: contextlib.AbstractContextManager[object] = (
+            threading.Lock() if serial_open else contextlib.nullcontext()
+        )
+        self._threads = [threading.Thread(target=self._live, name=f"engine-{n}", daemon=True) for n in range(threads)]
+        self._opened = threading.Semaphore(0)
+        self._failures: list[BaseException] = []
+
+    def start(self) -> None:
+        """Start the threads and block until each has opened and warmed its handle; raises the first failure."""
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:
+            self._opened.acquire()
+        if self._failures:
+            self.stop(timeout_s=5.0)
+            raise self._failures[0]
+
+    @contextlib.contextmanager
+    def admit(self) -> Iterator[Place[W, A]]:
+        """Hold a place in the queue while its work is made. Raises QueueFull or NotReady."""
+        self._queue.reserve()
+        place = Place(self._queue, self._clock)
+        try:
+            yield place
+        finally:
+            if not place.spent:
+                self._queue.release()
+
+    def waiting(self) -> int:
+        """Requests admitted whose work no thread has taken yet."""
+        return self._queue.waiting()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Take no new work, finish what is queued, and after `timeout_s` answer the rest with NotReady.
+
+        Returns whether every thread has ended; a thread inside a native call cannot be stopped from here.
+        """
+        self._queue.close()
+        deadline = self._clock() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock()))
+        self._queue.abandon()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _live(self) -> None:
+        """The life of one engine thread."""
+        try:
+            with self._opening:
+                server = self._open_server()
+            server.warm_up()
+        except BaseException as failure:  # told to start(), which raises it
+            self._failures.append(failure)
+            return
+        finally:
+            self._opened.release()
+        try:
+            while items := self._queue.take(self._batch):
+                self._serve(server, items)
+        finally:
+            server.close()
+
+    def _serve(self, server: Server[W, A], items: list[Item[W, A]]) -> None:
+        began = self._clock()
+        answers = self._read_apart(server, [item.work for item in items])
+        run_s = self._clock() - began
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, OcrsvcError):
+                item.future.set_exception(answer)
+            else:
+                item.future.set_result(Served(answer, began - item.queued_at, run_s))
+        self._queue.record_run(run_s / len(items))
+
+    def _read_apart(self, server: Server[W, A], works: list[W]) -> Sequence[A | OcrsvcError]:
+        """Read a batch; if that fails as a whole, each item alone, so that only the guilty one is answered with it."""
+        try:
+            answers = server.read(works)
+            if len(answers) != len(works):
+                raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} images.")
+            return answers
+        except Exception as failure:  # the batch loop: whatever an engine throws, the thread goes on
+            if len(works) > 1:
+                return [answer for work in works for answer in self._read_apart(server, [work])]
+            return [_as_engine_failure(failure)]
+
+
+def _as_engine_failure(failure: Exception) -> OcrsvcError:
+    if isinstance(failure, OcrsvcError):
+        return failure
+    error = EngineFailed(
+        f"The engine failed on this image with {type(failure).__name__}: {failure}.",
+        "If other images are read, this one triggers a fault in the engine: please report it with the image.",
+    )
+    error.__cause__ = failure
+    return error

@@ -1,0 +1,141 @@
+"""Who runs next: a bounded queue of work, ordered by deadline, whose places are taken before the work is made.
+
+A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded, and
+given back when the work leaves the queue, whatever way. Knows nothing about OCR.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ocrsvc.errors import NotReady, QueueFull
+
+W = TypeVar("W")
+A = TypeVar("A")
+
+PACE_WEIGHT = 0.1  # of the newest item in the running mean of service times
+
+
+@dataclass(frozen=True, slots=True)
+class Served(Generic[A]):
+    """An answer, the seconds its work waited in the queue, and the seconds it ran."""
+
+    answer: A
+    queue_s: float
+    run_s: float
+
+
+@dataclass(order=True, slots=True)
+class Item(Generic[W, A]):
+    """One piece of work in the queue: earliest deadline first, then first come first served."""
+
+    deadline: float
+    serial: int
+    work: W = field(compare=False)
+    queued_at: float = field(compare=False)
+    future: Future[Served[A]] = field(compare=False)
+
+
+class WorkQueue(Generic[W, A]):
+    """A bounded, deadline-ordered queue. All methods may be called from any thread.
+
+    Args:
+        places: Most items that may wait (or be in the making) at once.
+        servers: Threads that take from it; only used to foretell when a place comes free.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, places: int, servers: int, clock: Callable[[], float]) -> None:
+        self._places = places
+        self._servers = servers
+        self._clock = clock
+        self._taken = 0
+        self._heap: list[Item[W, A]] = []
+        self._serials = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._mean_run_s = 0.0
+
+    def reserve(self) -> None:
+        """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""
+        with self._changed:
+            if self._closed:
+                raise NotReady("This worker is shutting down.", "Send the request again.")
+            if self._taken >= self._places:
+                raise QueueFull(
+                    f"All {self._places} places in front of the engine are taken.",
+                    "Send the request again after the time that Retry-After names.",
+                    retry_after_s=self._foretell_s(),
+                )
+            self._taken += 1
+
+    def release(self) -> None:
+        """Give back a reserved place whose work was never put."""
+        with self._changed:
+            self._taken -= 1
+
+    def put(self, work: W, deadline: float) -> Item[W, A]:
+        """Queue work in a place reserved before; `deadline` is on the queue's clock."""
+        item: Item[W, A] = Item(deadline, next(self._serials), work, self._clock(), Future())
+        with self._changed:
+            heapq.heappush(self._heap, item)
+            self._changed.notify()
+        return item
+
+    def take(self, most: int) -> list[Item[W, A]]:
+        """Block until there is work, and take up to `most` items that are still wanted; empty once closed and drained.
+
+        Cancelled and expired items are dropped here, so they never reach a server.
+        """
+        with self._changed:
+            while True:
+                taken: list[Item[W, A]] = []
+                while self._heap and len(taken) < most:
+                    item = heapq.heappop(self._heap)
+                    self._taken -= 1
+                    if self._is_wanted(item):
+                        taken.append(item)
+                if taken or self._closed:
+                    return taken
+                self._changed.wait()
+
+    def record_run(self, run_s: float) -> None:
+        """Tell how long one item ran; feeds the Retry-After of later refusals."""
+        with self._changed:
+            old = self._mean_run_s or run_s
+            self._mean_run_s = old + PACE_WEIGHT * (run_s - old)
+
+    def close(self) -> None:
+        """Refuse new work; what is queued is still handed out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Answer everything still queued with NotReady."""
+        with self._changed:
+            left, self._heap = self._heap, []
+            self._taken -= len(left)
+        for item in left:
+            if item.future.set_running_or_notify_cancel():
+                item.future.set_exception(NotReady("This worker shut down first.", "Send the request again."))
+
+    def waiting(self) -> int:
+        """Places taken now."""
+        with self._changed:
+            return self._taken
+
+    def _is_wanted(self, item: Item[W, A]) -> bool:
+        if item.deadline <= self._clock():
+            item.future.cancel()
+        return item.future.set_running_or_notify_cancel()
+
+    def _foretell_s(self) -> int:
+        return max(1, math.ceil(self._taken * self._mean_run_s / self._servers))

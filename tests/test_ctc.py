@@ -1,0 +1,42 @@
+"""CTC best path, against paths worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ocrsvc.engines.ppocr.ctc import decode_greedy
+
+CHARACTERS = ["", "a", "b", " "]
+
+
+def path(*steps: int, certainty: float = 0.9) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Probabilities whose best path is `steps`."""
+    rest = (1 - certainty) / (len(CHARACTERS) - 1)
+    table = np.full((len(steps), len(CHARACTERS)), rest, np.float32)
+    table[np.arange(len(steps)), list(steps)] = certainty
+    return table
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ((0, 0, 0), ""),
+        ((1, 1, 0, 2, 2), "ab"),
+        ((1, 0, 1), "aa"),
+        ((1, 1, 1), "a"),
+        ((1, 3, 2), "a b"),
+        ((2, 1, 1, 2), "bab"),
+    ],
+)
+def test_repeats_collapse_and_blanks_go(steps: tuple[int, ...], text: str) -> None:
+    assert decode_greedy(path(*steps), CHARACTERS).text == text
+
+
+def test_confidence_is_the_mean_over_the_characters_and_not_the_blanks() -> None:
+    table = np.concatenate([path(1, certainty=0.8), path(0, certainty=0.3), path(2, certainty=0.6)])
+    assert decode_greedy(table, CHARACTERS).confidence == pytest.approx(0.7)
+
+
+def test_nothing_read_has_no_confidence() -> None:
+    assert decode_greedy(path(0, 0), CHARACTERS).confidence == 0.0

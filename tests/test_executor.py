@@ -1,0 +1,181 @@
+"""The threads in front of an engine: every item answered, each apart, in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from ocrsvc.errors import BrokenImage, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError, QueueFull
+from ocrsvc.serving.executor import Executor
+
+FAR_S = 30.0
+
+
+class Upper:
+    """A server that answers in capitals, fails on "bad", and can be held."""
+
+    def __init__(self, gate: threading.Event | None = None) -> None:
+        self.gate = gate
+        self.batches: list[list[str]] = []
+        self.closed = False
+        self.thread = ""
+
+    def warm_up(self) -> None:
+        self.thread = threading.current_thread().name
+
+    def read(self, tasks: Sequence[str]) -> Sequence[str | OcrsvcError]:
+        if self.gate is not None:
+            assert self.gate.wait(FAR_S)
+        self.batches.append(list(tasks))
+        if "bad" in tasks:
+            raise ValueError("cannot read this")
+        return [BrokenImage("half of it is missing.") if task == "broken" else task.upper() for task in tasks]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextmanager
+def running(
+    open_server: Callable[[], Upper], *, threads: int = 1, places: int = 8, batch: int = 1
+) -> Iterator[Executor[str, str]]:
+    executor: Executor[str, str] = Executor(open_server, threads=threads, places=places, batch=batch)
+    executor.start()
+    try:
+        yield executor
+    finally:
+        assert executor.stop(FAR_S)
+
+
+def ask(executor: Executor[str, str], work: str, deadline_s: float = FAR_S) -> str:
+    with executor.admit() as place:
+        item = place.submit(work, time.monotonic() + deadline_s)
+    return place.wait(item).answer
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + FAR_S
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
+
+
+def test_work_is_answered_by_the_server() -> None:
+    with running(Upper) as executor:
+        assert ask(executor, "a") == "A"
+
+
+def test_an_error_of_the_server_reaches_the_one_who_asked() -> None:
+    with running(Upper) as executor:
+        with pytest.raises(BrokenImage):
+            ask(executor, "broken")
+        assert ask(executor, "a") == "A"
+
+
+def test_an_unexpected_failure_becomes_engine_failed_and_the_thread_lives_on() -> None:
+    with running(Upper) as executor:
+        with pytest.raises(EngineFailed, match="ValueError: cannot read this"):
+            ask(executor, "bad")
+        assert ask(executor, "a") == "A"
+
+
+def test_one_bad_item_does_not_spoil_its_batch() -> None:
+    gate = threading.Event()
+    server = Upper(gate)
+    with running(lambda: server, batch=4) as executor:
+        items = []
+        for work in ("first", "a", "bad", "b"):
+            with executor.admit() as place:
+                items.append((place, place.submit(work, time.monotonic() + FAR_S)))
+            if work == "first":
+                wait_until(lambda: executor.waiting() == 0)
+        gate.set()
+        answers = [place.wait(item).answer for place, item in items if item.work != "bad"]
+        assert answers == ["FIRST", "A", "B"]
+        assert server.batches == [["first"], ["a", "bad", "b"], ["a"], ["bad"], ["b"]]
+
+
+def test_a_full_queue_refuses_and_serves_again_when_a_place_is_free() -> None:
+    gate = threading.Event()
+    with running(lambda: Upper(gate), places=1) as executor:
+        with executor.admit() as place:
+            running_item = place.submit("a", time.monotonic() + FAR_S)
+        wait_until(lambda: executor.waiting() == 0)
+        with executor.admit() as waiting_place:
+            waiting_item = waiting_place.submit("b", time.monotonic() + FAR_S)
+        with pytest.raises(QueueFull):
+            ask(executor, "c")
+        gate.set()
+        assert (place.wait(running_item).answer, waiting_place.wait(waiting_item).answer) == ("A", "B")
+        assert ask(executor, "c") == "C"
+
+
+def test_the_deadline_is_answered_at_the_deadline_and_not_when_the_engine_is_done() -> None:
+    gate = threading.Event()
+    with running(lambda: Upper(gate)) as executor:
+        with pytest.raises(DeadlineExceeded):
+            ask(executor, "stuck", deadline_s=0.05)
+        gate.set()
+        assert ask(executor, "a") == "A"
+
+
+def test_a_place_is_given_back_when_the_work_cannot_be_made() -> None:
+    with running(Upper, places=1) as executor:
+        with pytest.raises(BrokenImage), executor.admit():
+            raise BrokenImage("cannot be decoded.")
+        assert executor.waiting() == 0
+
+
+def test_every_thread_opens_its_own_server_and_closes_it() -> None:
+    servers: list[Upper] = []
+
+    def open_server() -> Upper:
+        servers.append(Upper())
+        return servers[-1]
+
+    with running(open_server, threads=3):
+        assert len({server.thread for server in servers}) == 3
+    assert [server.closed for server in servers] == [True, True, True]
+
+
+def test_start_raises_what_a_thread_could_not_open() -> None:
+    def refuse() -> Upper:
+        raise EngineUnavailable("No such model.")
+
+    executor: Executor[str, str] = Executor(refuse, threads=2, places=1)
+    with pytest.raises(EngineUnavailable):
+        executor.start()
+
+
+def test_serial_opens_never_overlap() -> None:
+    inside, most = 0, 0
+
+    def open_server() -> Upper:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        threading.Event().wait(0.005)
+        inside -= 1
+        return Upper()
+
+    executor: Executor[str, str] = Executor(open_server, threads=4, places=1, serial_open=True)
+    executor.start()
+    assert executor.stop(FAR_S)
+    assert most == 1
+
+
+def test_stop_finishes_what_is_queued() -> None:
+    gate = threading.Event()
+    executor: Executor[str, str] = Executor(lambda: Upper(gate), threads=1, places=8)
+    executor.start()
+    held = []
+    for work in "abc":
+        with executor.admit() as place:
+            held.append((place, place.submit(work, time.monotonic() + FAR_S)))
+    gate.set()
+    assert executor.stop(FAR_S)
+    assert [place.wait(item).answer for place, item in held] == ["A", "B", "C"]

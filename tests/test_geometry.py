@@ -1,0 +1,97 @@
+"""Box arithmetic, against worked sums and hand-made pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ocrsvc.imaging.geometry import crop, reading_order, restore_page, shrink, sides, turn, turn_points, upright_box
+from ocrsvc.records import Line, Page, Pixels
+
+
+def box(left: float, top: float, right: float, bottom: float) -> list[list[float]]:
+    return [[left, top], [right, top], [right, bottom], [left, bottom]]
+
+
+@pytest.mark.parametrize(("degrees", "expected"), [(0, (1, 2)), (90, (28, 1)), (180, (39, 28)), (270, (2, 39))])
+def test_points_turn_with_their_image(degrees: int, expected: tuple[float, float]) -> None:
+    turned = turn_points(np.array([[1, 2]], np.float32), degrees, width=40, height=30)
+    assert tuple(turned[0]) == expected
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_pixels_and_points_turn_alike(degrees: int) -> None:
+    pixels = np.zeros((30, 40), np.uint8)
+    pixels[2, 1] = 255
+    row, column = np.argwhere(turn(pixels, degrees))[0]
+    x, y = turn_points(np.array([[1.5, 2.5]], np.float32), degrees, width=40, height=30)[0]
+    assert (column + 0.5, row + 0.5) == (x, y)
+
+
+def test_shrink_caps_the_longest_side_and_keeps_the_shape() -> None:
+    pixels, scale = shrink(np.zeros((600, 800, 3), np.uint8), 400)
+    assert pixels.shape == (300, 400, 3)
+    assert scale == 0.5
+
+
+def test_shrink_never_enlarges() -> None:
+    pixels, scale = shrink(np.zeros((60, 80), np.uint8), 400)
+    assert (pixels.shape, scale) == ((60, 80), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "page_size", "on_copy", "on_image"),
+    [
+        (0, (40, 30), box(1, 2, 5, 6), box(2, 4, 10, 12)),
+        (90, (30, 40), box(1, 2, 5, 6), [[4, 58], [4, 50], [12, 50], [12, 58]]),
+        (180, (40, 30), box(1, 2, 5, 6), [[78, 56], [70, 56], [70, 48], [78, 48]]),
+    ],
+)
+def test_a_page_read_on_a_turned_half_size_copy_is_put_back(
+    degrees: int, page_size: tuple[int, int], on_copy: list[list[float]], on_image: list[list[float]]
+) -> None:
+    a, b, c, d = ((float(x), float(y)) for x, y in on_copy)
+    page = Page(*page_size, angle=0, lines=(Line("x", 1.0, (a, b, c, d)),))
+    back = restore_page(page, degrees, width=80, height=60)
+    assert np.allclose(back.lines[0].box, on_image)
+    assert (back.width, back.height, back.angle) == (80, 60, degrees)
+
+
+def test_a_quad_is_cut_out_and_straightened() -> None:
+    pixels: Pixels = np.zeros((50, 50), np.uint8)
+    pixels[10:20, 30:34] = 200  # 4 wide, 10 tall
+    tall = np.array([[34, 10], [34, 20], [30, 20], [30, 10]], np.float32)  # read downwards
+    cut = crop(pixels, tall, width=10, height=4)
+    assert cut.shape == (4, 10)
+    assert (cut[1:-1, 1:-1] == 200).all()
+
+
+def test_a_large_quad_is_averaged_down_and_not_sampled() -> None:
+    stripes: Pixels = np.zeros((400, 400), np.uint8)
+    stripes[:, ::2] = 200
+    cut = crop(stripes, np.array(box(0, 0, 400, 400), np.float32), width=40, height=40)
+    assert abs(float(cut[5:-5, 5:-5].mean()) - 100) < 5
+    assert float(cut[5:-5, 5:-5].std()) < 5
+
+
+def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
+    assert sides(np.array(box(10, 10, 40, 20), np.float32)) == (30.0, 10.0)
+
+
+def test_the_upright_box_holds_the_quad() -> None:
+    leaning = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
+    assert upright_box(leaning).tolist() == box(8, 5, 30, 20)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "order"),
+    [
+        ([], []),
+        ([box(0, 50, 10, 60), box(0, 0, 10, 10)], [1, 0]),
+        ([box(50, 3, 90, 13), box(0, 0, 40, 10)], [1, 0]),  # same row though the left one lies higher
+        ([box(50, 4, 60, 8), box(0, 0, 10, 4)], [1, 0]),  # small text: 4 px apart is another row
+        ([box(100, 30, 200, 130), box(0, 0, 90, 100)], [1, 0]),  # large text: 30 px apart is the same row
+    ],
+)
+def test_boxes_are_read_row_by_row(boxes: list[list[list[float]]], order: list[int]) -> None:
+    assert reading_order(np.array(boxes, np.float32).reshape(-1, 4, 2)) == order

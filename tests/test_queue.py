@@ -1,0 +1,107 @@
+"""The work queue: places, order, and what never reaches a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrsvc.errors import NotReady, QueueFull
+from ocrsvc.serving.queue import WorkQueue
+
+
+class Clock:
+    """A clock that stands still until told."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def make_queue(places: int = 8, servers: int = 1) -> tuple[WorkQueue[str, str], Clock]:
+    clock = Clock()
+    return WorkQueue(places, servers, clock), clock
+
+
+def put(queue: WorkQueue[str, str], work: str, deadline: float = 1000.0) -> None:
+    queue.reserve()
+    queue.put(work, deadline)
+
+
+def test_work_of_the_same_deadline_is_served_in_the_order_it_came() -> None:
+    queue, _ = make_queue()
+    for name in "abc":
+        put(queue, name)
+    assert [item.work for item in queue.take(8)] == ["a", "b", "c"]
+
+
+def test_the_earliest_deadline_is_served_first() -> None:
+    queue, _ = make_queue()
+    put(queue, "later", 300.0)
+    put(queue, "sooner", 200.0)
+    assert [item.work for item in queue.take(1)] == ["sooner"]
+
+
+def test_a_full_queue_refuses_before_the_work_is_made() -> None:
+    queue, _ = make_queue(places=2)
+    queue.reserve()
+    queue.reserve()
+    with pytest.raises(QueueFull, match="All 2 places"):
+        queue.reserve()
+
+
+def test_a_released_or_taken_place_is_free_again() -> None:
+    queue, _ = make_queue(places=1)
+    queue.reserve()
+    queue.release()
+    put(queue, "a")
+    queue.take(1)
+    queue.reserve()
+    assert queue.waiting() == 1
+
+
+def test_retry_after_follows_the_pace_of_the_queue() -> None:
+    queue, _ = make_queue(places=10, servers=2)
+    queue.record_run(4.0)
+    for _ in range(10):
+        queue.reserve()
+    with pytest.raises(QueueFull) as refusal:
+        queue.reserve()
+    assert refusal.value.retry_after_s == 20  # 10 items of 4 s on 2 servers
+
+
+def test_expired_work_never_reaches_a_server() -> None:
+    queue, clock = make_queue()
+    put(queue, "expired", 101.0)
+    put(queue, "wanted", 200.0)
+    clock.now_s = 150.0
+    assert [item.work for item in queue.take(8)] == ["wanted"]
+
+
+def test_abandoned_work_never_reaches_a_server() -> None:
+    queue, _ = make_queue()
+    queue.reserve()
+    queue.put("given up", 200.0).future.cancel()
+    put(queue, "wanted", 300.0)
+    assert [item.work for item in queue.take(8)] == ["wanted"]
+
+
+def test_a_closed_queue_hands_out_what_it_holds_and_takes_no_more() -> None:
+    queue, _ = make_queue()
+    put(queue, "last")
+    queue.close()
+    with pytest.raises(NotReady):
+        queue.reserve()
+    assert [item.work for item in queue.take(8)] == ["last"]
+    assert queue.take(8) == []
+
+
+def test_what_is_left_at_the_end_is_answered_not_dropped() -> None:
+    queue, _ = make_queue()
+    queue.reserve()
+    item = queue.put("left", 200.0)
+    queue.close()
+    queue.abandon()
+    with pytest.raises(NotReady):
+        item.future.result(timeout=0)
+    assert queue.waiting() == 0
