@@ -6,8 +6,11 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+from ocrsvc.settings import Settings
 
 LIBRARY_THREADS: Final = 1
 """Threads inside one call of a numeric library: the engine threads already fill the CPUs."""
@@ -42,6 +45,23 @@ class ThreadPlan:
             f"workers={self.workers} threads={self.threads} engine_threads={self.engine_threads} "
             f"library_threads={self.library_threads}"
         )
+
+
+def plan_for(settings: Settings, *, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
+    """The thread plan of this machine; reads the CPU limits and device files, and loads nothing.
+
+    Args:
+        settings: The effective settings.
+        workers, threads: What gunicorn's own flags fixed; they win over the settings.
+    """
+    return plan(
+        read_cpus(),
+        expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine)),
+        settings.queue_size,
+        workers=workers or settings.workers,
+        threads=threads or settings.threads,
+        engine_threads=settings.engine_threads,
+    )
 
 
 def plan(
@@ -151,3 +171,17 @@ def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/de
     if device != "auto":
         return device
     return "cuda" if gpu_runtime and any(devices.glob("nvidia[0-9]*")) else "cpu"
+
+
+def has_gpu_runtime(engine: str) -> bool:
+    """Whether the runtime that the engine uses is installed in a GPU build; asks the package metadata only."""
+    return engine in ("ppocr", "tr_crnn") and is_installed("onnxruntime-gpu")
+
+
+def is_installed(distribution: str) -> bool:
+    """Whether a distribution of this name is installed."""
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

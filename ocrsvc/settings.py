@@ -83,7 +83,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
 
 
-def _knob(  # noqa: PLR0913  one word per property of a setting
+def _knob(
     default: object,
     description: str,
     unit: str = "",

@@ -1,0 +1,62 @@
+# What a newcomer types: make serve, make test. Needs Python 3.11 or newer, and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+comma := ,
+STAMP := $(VENV)/.installed
+
+# Tr 2.8 exists for x86-64 Linux only.
+EXTRAS := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),cpu$(comma)tr$(comma)dev,cpu$(comma)dev)
+
+# The first of these that is Python 3.11 or newer.
+PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
+
+.PHONY: install serve test lint format load bench lock clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@for python in $(PYTHONS); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    exec "$$python" -m venv --clear $(VENV); \
+	  fi; \
+	done; \
+	echo "ocrsvc needs Python 3.11 or newer; none of these is: $(PYTHONS). Name one: make PYTHON=/path/to/python" >&2; \
+	exit 1
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+serve: install
+	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
+
+test: install
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_floors.py tests/test_house.py
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Against a server that runs: make serve in another shell.
+HOST ?= http://127.0.0.1:8000
+load: install
+	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
+
+bench: install
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+# Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
+lock:
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[cpu,tr,dev]'
+	{ echo '# The versions that are tested together. Made by: make lock'; \
+	  build/lock/bin/python -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^ocrsvc=='; } > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

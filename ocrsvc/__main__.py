@@ -1,0 +1,8 @@
+"""What `python -m ocrsvc` does: the same as the command `ocrsvc`."""
+
+import sys
+
+from ocrsvc.cli.main import run
+
+if __name__ == "__main__":
+    sys.exit(run())

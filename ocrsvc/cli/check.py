@@ -1,0 +1,125 @@
+"""What `ocrsvc check` answers: what is installed, which engines open here and why others do not, on what plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, get_args
+
+from ocrsvc import __version__
+from ocrsvc.errors import EngineUnavailable, OperatorError
+from ocrsvc.plan import expected_device, has_gpu_runtime, is_installed, plan_for, read_cpus, set_library_threads
+from ocrsvc.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+
+_PACKAGES: Final = (
+    *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
+    *("onnxruntime", "onnxruntime-gpu", "cupy-cuda12x", "cupy-cuda13x"),
+)
+_OPEN_S: Final = 300.0
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc check`."""
+    parser = commands.add_parser("check", help="say what is installed and which engines open here")
+    parser.add_argument("--engine", choices=_engines(), help="open only this engine, inside this process")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report.
+
+    Raises:
+        OperatorError: Two builds of ONNX Runtime are installed, or the engine that the settings name does not open.
+    """
+    if args.engine:
+        print(open_once(args.engine))
+        return 0
+    settings = read_settings()
+    for line in _describe_machine(settings):
+        print(line, flush=True)
+    failures = {engine: _try_apart(engine) for engine in _engines()}
+    check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
+    if failures[settings.engine]:
+        raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
+    return 0
+
+
+def check_runtimes(*, cpu: bool, gpu: bool) -> None:
+    """Raises OperatorError when both builds of ONNX Runtime are installed: they overwrite each other's files."""
+    if cpu and gpu:
+        raise OperatorError(
+            "onnxruntime AND onnxruntime-gpu are both installed: they overwrite each other's files, and "
+            "which one runs is chance.",
+            "Uninstall both, then install one extra only: ocrsvc[cpu], ocrsvc[gpu-cuda12] or ocrsvc[gpu-cuda13].",
+        )
+
+
+def open_once(engine: str) -> str:
+    """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
+    # Before the numeric libraries load: they read the environment once.
+    set_library_threads(os.environ)
+    from ocrsvc.engines.choose import open_engine
+
+    settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
+    opened = open_engine(settings, plan_for(settings, workers=1))
+    try:
+        opened.open_handle().close()
+        info = opened.describe()
+    finally:
+        opened.close()
+    return f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}"
+
+
+def _engines() -> tuple[str, ...]:
+    """The names that OCRSVC_ENGINE accepts."""
+    return get_args(Settings.model_fields["engine"].annotation)
+
+
+def _describe_machine(settings: Settings) -> list[str]:
+    """Versions, CPUs, GPU devices and the thread plan."""
+    device = expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine))
+    gpus = sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*"))
+    packages = [f"{name} {metadata.version(name)}" for name in _PACKAGES if is_installed(name)]
+    return [
+        f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
+        f"packages: {', '.join(packages)}",
+        f"cpus: {read_cpus():g} usable; gpus: {', '.join(gpus) or 'none'}",
+        f"engine: {settings.engine}, device: {settings.device} (plans for {device})",
+        f"plan: {plan_for(settings)}",
+    ]
+
+
+def _try_apart(engine: str) -> bool:
+    """Open an engine in a process of its own, since a closed library may take its process along; prints the outcome.
+
+    Returns:
+        Whether it failed.
+    """
+    command = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        print(f"  {engine}: does not open within {_OPEN_S:.0f} s", flush=True)
+        return True
+    print(f"  {engine}: {_outcome(done)}", flush=True)
+    return done.returncode != 0
+
+
+def _outcome(done: subprocess.CompletedProcess[str]) -> str:
+    """What became of an engine's process, in one line."""
+    if done.returncode == 0:
+        return f"opens ({done.stdout.strip().splitlines()[-1]})"
+    if done.returncode < 0:
+        return (
+            f"kills its process (signal {-done.returncode}): its library or a model is damaged, or not for this machine"
+        )
+    reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return f"does not open: {reason[0].removeprefix('ocrsvc: ')}"

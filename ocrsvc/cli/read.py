@@ -1,0 +1,110 @@
+"""What `ocrsvc read FILE…` does: the text of images, without a server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from ocrsvc.errors import NothingSent, OcrsvcError
+from ocrsvc.plan import plan_for, set_library_threads
+from ocrsvc.records import Reading, ReadOptions
+from ocrsvc.settings import read_settings
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+    from ocrsvc.reader import Reader
+
+# Nobody waits but the person at the keyboard, who has Ctrl-C.
+_DEADLINE_S: Final = 86_400.0
+_STOP_S: Final = 5.0
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc read`."""
+    parser = commands.add_parser("read", help="print the text of images, without a server")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image file; - is standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line and file instead of text")
+    parser.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
+    parser.add_argument(
+        "--rotate",
+        choices=("auto", "0", "90", "180", "270"),
+        default="auto",
+        help="clockwise turn that makes the page upright; auto finds it",
+    )
+    parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read every file; a bad one is told on stderr and does not stop the others.
+
+    Returns:
+        0, or the exit code of the first file that failed.
+    """
+    options = ReadOptions(rotate=args.rotate, detect=not args.line)
+    reader = _start_reader(args.engine)
+    try:
+        codes = [_show(file, answer, args) for file, answer in _read_all(reader, args.files, options)]
+    finally:
+        reader.stop(_STOP_S)
+    return next((code for code in codes if code), 0)
+
+
+def _start_reader(engine: str | None) -> Reader:
+    """A reader that is warm; raises EngineUnavailable or SettingsError."""
+    # Before the numeric libraries load: they read the environment once.
+    set_library_threads(os.environ)
+    from ocrsvc.reader import Reader
+
+    settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
+    reader = Reader(settings, plan_for(settings, workers=1))
+    reader.start()
+    return reader
+
+
+def _read_all(
+    reader: Reader, files: Sequence[Path], options: ReadOptions
+) -> Iterator[tuple[Path, Reading | OcrsvcError]]:
+    """Each file with its answer, in order; as many at a time as a few engine threads can use."""
+    for begin in range(0, len(files), 16):
+        batch = files[begin : begin + 16]
+        data = [_load(file) for file in batch]
+        answers = iter(reader.read_many([item for item in data if isinstance(item, bytes)], options, _DEADLINE_S))
+        for file, item in zip(batch, data, strict=True):
+            yield file, (next(answers) if isinstance(item, bytes) else item)
+
+
+def _load(file: Path) -> bytes | OcrsvcError:
+    """The bytes of a file, or why there are none."""
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
+
+
+def _show(file: Path, answer: Reading | OcrsvcError, args: argparse.Namespace) -> int:
+    """Print one file's answer; returns its exit code."""
+    if isinstance(answer, OcrsvcError):
+        print(f"ocrsvc: {file}: {answer}", file=sys.stderr, flush=True)
+        return answer.exit_code
+    if args.json:
+        print(_as_json(file, answer), flush=True)
+    else:
+        heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
+        print(f"{heading}{answer.page.text}", flush=True)
+    return 0
+
+
+def _as_json(file: Path, reading: Reading) -> str:
+    """One line of JSON, with the names of the native API."""
+    page = {"page": reading.page.number, **asdict(reading.page), "text": reading.page.text}
+    del page["number"]
+    answer = {"file": str(file), "engine": asdict(reading.engine), "pages": [page], "timing": asdict(reading.timing)}
+    return orjson.dumps(answer).decode()

@@ -1,0 +1,96 @@
+"""Which settings hold, and where each came from; also the table in docs/settings.md."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.plan import ThreadPlan, plan_for
+from ocrsvc.settings import Given, Settings, accepted, check_settings, gather, help_of, unit_of, variable_of
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+
+_PREAMBLE: Final = """\
+# Settings
+
+Made by `ocrsvc settings --markdown`; a test keeps it true. `ocrsvc settings` prints the values that hold, and where each
+came from.
+
+A value comes from the environment variable, else from the TOML file that `OCRSVC_CONFIG` names (there in lower case and
+without the prefix: `workers = 4`), else from the default. An empty variable counts as not set. An unknown `OCRSVC_`
+variable, an unknown key in the file, or a value that is not accepted stops the start with exit code 78, and all of them
+are told at once. gunicorn's own flags win over the settings: `-b`, `-w`, `--threads`. Sizes in bytes may carry a unit: `kB`,
+`MB`, `GB` count in thousands, `KiB`, `MiB`, `GiB` in 1024s.
+
+"planned" numbers follow from the CPUs that the process may really use: the smaller of its affinity and the quotas of its
+cgroups, never the host's core count.
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc settings`."""
+    parser = commands.add_parser("settings", help="print the settings that hold, and where each came from")
+    parser.add_argument("--file", type=Path, help="TOML file to read instead of the one that OCRSVC_CONFIG names")
+    parser.add_argument("--markdown", action="store_true", help="print the reference of all settings instead")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings; raises SettingsError when they are wrong."""
+    if args.markdown:
+        print(reference(), end="")
+        return 0
+    given = gather(file=args.file)
+    settings = check_settings(given)
+    for line in describe(settings, given, plan_for(settings)):
+        print(line)
+    return 0
+
+
+def describe(settings: Settings, given: Mapping[str, Given], plan: ThreadPlan) -> Iterator[str]:
+    """One line for each setting: variable, effective value, unit, source."""
+    planned = asdict(plan)
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        source: str = given[name].source if name in given else "default"
+        if value is None and name in planned:
+            value, source = planned[name], "planned"
+        yield f"{variable_of(name)} = {f'{show(value)} {unit_of(name)}'.strip()}  ({source})"
+
+
+def reference() -> str:
+    """The text of docs/settings.md."""
+    rows = [
+        f"| `{variable_of(name)}` | {_default(name)} | {unit_of(name)} | {accepted(name)} | {help_of(name)} |"
+        for name in Settings.model_fields
+    ]
+    return "\n".join(
+        [_PREAMBLE, "| variable | default | unit | accepted | meaning |", "|---|---|---|---|---|", *rows, ""]
+    )
+
+
+def _default(name: str) -> str:
+    """The default in words."""
+    default = Settings.model_fields[name].default
+    if default is None:
+        return "planned" if name in ThreadPlan.__dataclass_fields__ else "none"
+    return show(default) or "none"
+
+
+def show(value: object) -> str:
+    """A value as it could be written in the environment."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case dict():
+            return ", ".join(f"{key}={item}" for key, item in value.items())
+        case tuple():
+            return ", ".join(value)
+        case None:
+            return "none"
+        case _:
+            return str(value)

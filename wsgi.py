@@ -1,0 +1,5 @@
+"""The WSGI application: `gunicorn -c gunicorn.conf.py wsgi:app`."""
+
+from ocrsvc.worker.lifecycle import build_app
+
+app = build_app()
