@@ -1,0 +1,114 @@
+"""The ppocr engine with its real models on pages of our own making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.session import choose_providers
+from ocrsvc.errors import EngineUnavailable
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+
+PAGES = Path(__file__).parent / "pages"
+NOTICE = [line.split() for line in (PAGES / "notice.txt").read_text("utf-8").splitlines()]
+
+
+def load(name: str) -> Pixels:
+    return np.asarray(cv2.imread(str(PAGES / name)), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def handle() -> Iterator[PageHandle]:
+    engine = PpocrEngine(PpocrSettings(device="cpu"))
+    handle = engine.open_handle()
+    handle.warm_up()
+    yield handle
+    handle.close()
+    engine.close()
+
+
+def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
+    (page,) = handle.read([ReadTask(Image(pixels, "png"), options or ReadOptions())])
+    assert isinstance(page, Page)
+    return page
+
+
+def words(page: Page) -> str:
+    return "".join(page.text.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "angle"),
+    [("notice.png", 0), ("notice.jpg", 0), ("notice_turned_90.png", 270), ("notice_turned_180.png", 180)],
+)
+def test_a_page_is_read_whatever_way_it_is_turned(handle: PageHandle, name: str, angle: int) -> None:
+    page = read(handle, load(name))
+    assert words(page) == "".join(word for line in NOTICE for word in line)
+    assert page.angle == angle
+    assert all(line.confidence > 0.9 for line in page.lines)
+
+
+def test_boxes_lie_around_their_lines(handle: PageHandle) -> None:
+    page = read(handle, load("notice.png"))
+    tops = [line.box[0][1] for line in page.lines]
+    assert np.allclose(tops, [30, 104, 166, 226], atol=14)  # tests/pages/make.py draws at 24, 100, 162, 224
+    assert all(20 <= line.box[0][0] <= 40 for line in page.lines)
+
+
+def test_gray_pixels_read_like_colour(handle: PageHandle) -> None:
+    colour = load("notice.png")
+    assert read(handle, np.ascontiguousarray(colour[:, :, 0])).text == read(handle, colour).text
+
+
+def test_one_line_is_read_without_detection(handle: PageHandle) -> None:
+    page = read(handle, load("line.png"), ReadOptions(detect=False))
+    assert page.text == "The library closes at 15:00 today."
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5000), (5000, 1), (3, 3), (200, 200, 3)])
+def test_a_blank_page_of_any_shape_has_no_lines(handle: PageHandle, shape: tuple[int, ...]) -> None:
+    assert read(handle, np.full(shape, 255, np.uint8)).lines == ()
+
+
+def test_an_image_reads_the_same_alone_and_beside_others_on_other_threads(handle: PageHandle) -> None:
+    pages = [load("notice.png"), load("notice_turned_180.png"), load("line.png")]
+    alone = [read(handle, page) for page in pages]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(pool.map(lambda index: read(handle, pages[index % 3]), range(12)))
+    assert beside == [alone[index % 3] for index in range(12)]
+
+
+def test_zeroing_subnormal_weights_changes_no_output() -> None:
+    path = str(models._models_folder() / models.DETECTION)
+    mended = onnx.load_from_string(models.load_model(models.DETECTION).graph)
+    weights = np.concatenate([numpy_helper.to_array(w).ravel() for w in mended.graph.initializer if w.data_type == 1])
+    assert not ((np.abs(weights) < np.finfo(np.float32).tiny) & (weights != 0)).any()
+    page = np.random.default_rng(1).uniform(-1, 1, (1, 3, 96, 128)).astype(np.float32)
+    as_shipped, as_mended = (
+        onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"]).run(None, {"x": page})[0]
+        for graph in (path, mended.SerializeToString())
+    )
+    assert np.array_equal(as_shipped, as_mended)
+
+
+def test_a_gpu_that_was_asked_for_and_is_missing_is_refused() -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        assert choose_providers("cuda")[0][0] == "CUDAExecutionProvider"
+        return
+    with pytest.raises(EngineUnavailable, match="offers only .*CPUExecutionProvider"):
+        PpocrEngine(PpocrSettings(device="cuda"))
+
+
+def test_auto_and_cpu_run_on_the_cpu_where_there_is_no_gpu() -> None:
+    assert choose_providers("cpu") == [("CPUExecutionProvider", {})]
+    assert choose_providers("auto")[-1] == ("CPUExecutionProvider", {})
