@@ -301,7 +301,7 @@ def _unknown(item: Given) -> str:
     known = [*Settings.model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     written = variable_of if item.source == "environment" else str
-    hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings` lists those that exist."
+    hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
     return f"{item.label} is {str(item.value)!r}: no such setting; {hint}"
 
 

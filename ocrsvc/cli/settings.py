@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 _PREAMBLE: Final = """\
 # Settings
 
-Made by `ocrsvc settings --markdown`; a test keeps it true. `ocrsvc settings` prints the values that hold, and where each
-came from.
+Made by `ocrsvc settings --markdown`; a test keeps it true. `ocrsvc settings` prints the values that hold, and where
+each came from.
 
 A value comes from the environment variable, else from the TOML file that `OCRSVC_CONFIG` names (there in lower case and
 without the prefix: `workers = 4`), else from the default. An empty variable counts as not set. An unknown `OCRSVC_`
 variable, an unknown key in the file, or a value that is not accepted stops the start with exit code 78, and all of them
-are told at once. gunicorn's own flags win over the settings: `-b`, `-w`, `--threads`. Sizes in bytes may carry a unit: `kB`,
-`MB`, `GB` count in thousands, `KiB`, `MiB`, `GiB` in 1024s.
+are told at once. gunicorn's own flags win over the settings: `-b`, `-w`, `--threads`. Sizes in bytes may carry a unit:
+`kB`, `MB`, `GB` count in thousands, `KiB`, `MiB`, `GiB` in 1024s.
 
-"planned" numbers follow from the CPUs that the process may really use: the smaller of its affinity and the quotas of its
-cgroups, never the host's core count.
+"planned" numbers follow from the CPUs that the process may really use: the smaller of its affinity and the quotas of
+its cgroups, never the host's core count.
 """
 
 
@@ -78,7 +78,7 @@ def _default(name: str) -> str:
     default = Settings.model_fields[name].default
     if default is None:
         return "planned" if name in ThreadPlan.__dataclass_fields__ else "none"
-    return show(default) or "none"
+    return show(default)
 
 
 def show(value: object) -> str:
@@ -89,7 +89,7 @@ def show(value: object) -> str:
         case dict():
             return ", ".join(f"{key}={item}" for key, item in value.items())
         case tuple():
-            return ", ".join(value)
+            return ", ".join(value) or "none"
         case None:
             return "none"
         case _:

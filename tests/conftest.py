@@ -1,0 +1,46 @@
+"""What every test can ask for, and what no test may leave behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from support import Server, run_server
+
+_LEAVING_S = 5.0
+
+
+@pytest.fixture
+def running_server() -> Callable[..., AbstractContextManager[Server]]:
+    """A ready service with the fake engine: `with running_server(env, args) as server:`, see support.run_server."""
+    return run_server
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """Each test ends with the threads and child processes that it began with."""
+    threads, children = set(threading.enumerate()), _children()
+    yield
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(_LEAVING_S)
+    left = [thread.name for thread in set(threading.enumerate()) - threads]
+    assert not left, f"threads are left behind: {left}"
+    assert not _children() - children, f"child processes are left behind: {_children() - children}"
+
+
+def _children() -> set[str]:
+    """Process ids of this process's children."""
+    return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}

@@ -1,0 +1,140 @@
+"""How tests start the real service: a real gunicorn, on a real socket, with the fake engine unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
+_STOP_S = 20.0
+_START_S = 60.0
+
+
+def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without its OCRSVC_ variables, with the checkout importable, and with `env` on top."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OCRSVC_")}
+    return inherited | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | dict(env or {})
+
+
+class Server:
+    """A started service.
+
+    Attributes:
+        process: The arbiter.
+        lines: What it and its workers have written so far, stdout and stderr together.
+    """
+
+    def __init__(self, module_and_args: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+        # A session of its own, so that nothing can be left behind when a test has to end it by force.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *module_and_args],
+            env=clean_environment(env),
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._follow, name="server-log")
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The arbiter's process id."""
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """What was written so far."""
+        return "\n".join(self.lines)
+
+    @property
+    def url(self) -> str:
+        """http://127.0.0.1:PORT, as gunicorn says it."""
+        found = self.wait_for(r"Listening at: (http://\S+)")
+        return found[1]
+
+    def wait_for(self, pattern: str, *, count: int = 1, timeout_s: float = _START_S) -> re.Match[str]:
+        """The `count`th match of a pattern in the log; fails when the process ends or the time passes before."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or len(self._matches(pattern)) >= count, timeout_s)
+        matches = self._matches(pattern)
+        assert len(matches) >= count, f"no {pattern!r} in:\n{self.log}"
+        return matches[count - 1]
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers that live now."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def wait_for_exit(self, timeout_s: float = _STOP_S) -> int:
+        """The exit code; fails when the arbiter does not end in time."""
+        code = self.process.wait(timeout_s)
+        self._thread.join(timeout_s)
+        return code
+
+    def stop(self) -> int:
+        """Ask the arbiter to end gracefully; its exit code. Kills the session if it does not."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.wait_for_exit()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End whatever is left of the session at once, and close what the test holds of it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(_STOP_S)
+        self._thread.join(_STOP_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _matches(self, pattern: str) -> list[re.Match[str]]:
+        return [match for line in list(self.lines) if (match := re.search(pattern, line))]
+
+    def _follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip())
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+
+@contextmanager
+def start_server(
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    *,
+    command: Sequence[str] = SERVE,
+    cwd: Path = ROOT,
+) -> Iterator[Server]:
+    """A service that was started, on a free port, and need not be ready; what is left of it ends with the block."""
+    flags = ("-b", "127.0.0.1:0", *args)
+    server = Server([*command, *flags], {"OCRSVC_ENGINE": "fake", **(env or {})}, cwd)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -> Iterator[Server]:
+    """A service whose first worker is ready; stops gracefully when the block ends, and must then end with code 0."""
+    with start_server(env, args) as server:
+        server.wait_for("READY in")
+        yield server
+        assert server.stop() == 0, server.log

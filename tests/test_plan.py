@@ -1,0 +1,157 @@
+"""The thread plan follows from affinity and quotas, and from what the operator fixed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrsvc.plan import (
+    ThreadPlan,
+    expected_device,
+    has_gpu_runtime,
+    is_installed,
+    parse_cgroups,
+    parse_cpu_max,
+    plan,
+    plan_for,
+    read_cpus,
+    read_quotas,
+    set_library_threads,
+)
+from ocrsvc.settings import read_settings
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    """A made-up root of a file system."""
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="ascii")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "engine_threads"),
+    [(0.5, 1, 1), (1, 1, 1), (1.5, 1, 2), (2, 1, 2), (4, 1, 4), (7.9, 1, 8), (8, 2, 4), (16, 4, 4), (64, 8, 8)],
+)
+def test_four_cpus_make_a_worker_and_each_cpu_an_engine_thread(cpus: float, workers: int, engine_threads: int) -> None:
+    made = plan(cpus, "cpu", 64)
+    assert (made.workers, made.engine_threads, made.library_threads) == (workers, engine_threads, 1)
+
+
+def test_a_gpu_takes_two_workers_whatever_the_cpus() -> None:
+    assert plan(32, "cuda", 64) == ThreadPlan(workers=2, threads=76, engine_threads=4)
+
+
+def test_http_threads_can_fill_the_queue_and_the_engine_and_leave_some_for_health_checks() -> None:
+    made = plan(2, "cpu", 100)
+    assert made.threads > 100 + made.engine_threads
+
+
+def test_numbers_that_the_operator_fixed_are_kept() -> None:
+    assert plan(8, "cpu", 64, workers=3, threads=7, engine_threads=5) == ThreadPlan(3, 7, 5)
+
+
+def test_engine_threads_are_divided_among_the_workers_that_were_fixed() -> None:
+    assert plan(8, "cpu", 64, workers=4).engine_threads == 2
+
+
+def test_gunicorns_flags_win_over_the_settings() -> None:
+    settings = read_settings({"OCRSVC_WORKERS": "2", "OCRSVC_THREADS": "9"})
+    made = plan_for(settings, workers=5, threads=6)
+    assert (made.workers, made.threads) == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("150000 100000\n", 1.5), ("max 100000\n", None), ("", None), ("50000 100000", 0.5), ("-1 100000", None)],
+)
+def test_a_quota_is_read_in_cpus(text: str, cpus: float | None) -> None:
+    assert parse_cpu_max(text) == cpus
+
+
+def test_only_the_cgroups_that_rule_the_cpu_are_looked_at() -> None:
+    text = "12:cpu,cpuacct:/a\n9:memory:/b\n3:cpuset:/c\n0::/d:with:colons\n"
+    assert list(parse_cgroups(text)) == [("cpu,cpuacct", "/a"), ("", "/d:with:colons")]
+
+
+def test_the_smallest_quota_of_all_parents_holds_in_v2(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/kubepods/pod/box\n",
+            "sys/fs/cgroup/kubepods/pod/box/cpu.max": "max 100000",
+            "sys/fs/cgroup/kubepods/pod/cpu.max": "200000 100000",
+            "sys/fs/cgroup/kubepods/cpu.max": "800000 100000",
+        },
+    )
+    assert sorted(read_quotas(root)) == [2.0, 8.0]
+
+
+def test_a_container_that_sees_its_own_root_only_still_finds_its_quota(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/docker/0123\n", "sys/fs/cgroup/cpu.max": "50000 100000"}
+    assert read_cpus(machine(tmp_path, files)) == 0.5
+
+
+def test_a_v1_quota_is_found(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/docker/0123\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "75000\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+    }
+    assert read_cpus(machine(tmp_path, files)) == 0.75
+
+
+def test_a_v1_group_without_a_quota_gives_none(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "3:cpu:/\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    assert list(read_quotas(machine(tmp_path, files))) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
+def test_without_quotas_the_affinity_holds(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert read_cpus(tmp_path) == 1.0
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_library_threads_are_set_but_what_the_operator_set_stays() -> None:
+    environ = {"OMP_NUM_THREADS": "3"}
+    set_library_threads(environ)
+    assert environ["OMP_NUM_THREADS"] == "3"
+    assert environ["OPENBLAS_NUM_THREADS"] == environ["MKL_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "runtime", "device_file", "expected"),
+    [
+        ("auto", True, "nvidia0", "cuda"),
+        ("auto", False, "nvidia0", "cpu"),
+        ("auto", True, "nvidiactl", "cpu"),
+        ("cpu", True, "nvidia0", "cpu"),
+        ("cuda", False, "null", "cuda"),
+    ],
+)
+def test_a_gpu_is_planned_for_when_it_is_asked_for_or_there(
+    asked: str, runtime: bool, device_file: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / device_file).touch()
+    assert expected_device(asked, gpu_runtime=runtime, devices=tmp_path) == expected
+
+
+def test_what_is_installed_is_known() -> None:
+    assert is_installed("pytest")
+    assert not is_installed("no-such-distribution")
+
+
+def test_engines_without_onnx_runtime_have_no_gpu_runtime() -> None:
+    assert not has_gpu_runtime("fake")

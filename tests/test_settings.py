@@ -1,0 +1,178 @@
+"""Settings are read from variables and a file, checked all at once, and refused in words that help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.settings import Settings, accepted, gather, help_of, read_settings
+
+
+def complaint(environ: dict[str, str], file: Path | None = None) -> str:
+    """What the settings are refused with."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings(environ, file)
+    return str(caught.value)
+
+
+def toml(folder: Path, text: str) -> Path:
+    """A settings file."""
+    file = folder / "ocrsvc.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_documented_defaults_hold_when_nothing_is_given() -> None:
+    settings = read_settings({})
+    assert (settings.bind, settings.engine, settings.device) == ("127.0.0.1:8000", "ppocr", "auto")
+    assert (settings.workers, settings.threads, settings.engine_threads) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("ENGINE", "DEVICE", "TR_HOME", "BIND", "WORKERS", "THREADS", "ENGINE_THREADS", "QUEUE_SIZE", "DEADLINE_S"),
+        *("MAX_BODY_BYTES", "MAX_PIXELS", "MAX_REQUESTS", "FAKE_LATENCY_S", "FAKE_LEAK_BYTES", "TR_SHARED_SESSIONS"),
+    ],
+)
+def test_the_names_that_others_rely_on_exist(variable: str) -> None:
+    assert variable.lower() in Settings.model_fields
+
+
+def test_every_setting_says_what_it_does_and_what_it_accepts() -> None:
+    for name in Settings.model_fields:
+        assert help_of(name).endswith("."), name
+        assert accepted(name), name
+
+
+def test_a_variable_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'queue_size = 5\nworkers = 3\nengine = "fake"\n')
+    settings = read_settings({"OCRSVC_CONFIG": str(file), "OCRSVC_WORKERS": "4"})
+    assert (settings.workers, settings.queue_size, settings.engine, settings.deadline_s) == (4, 5, "fake", 60.0)
+
+
+def test_each_value_knows_where_it_came_from(tmp_path: Path) -> None:
+    file = toml(tmp_path, "queue_size = 5\nworkers = 3\n")
+    given = gather({"OCRSVC_WORKERS": "4", "PATH": "/bin"}, file)
+    assert {name: item.source for name, item in given.items()} == {"workers": "environment", "queue_size": "file"}
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert read_settings({"OCRSVC_WORKERS": "", "OCRSVC_CONFIG": ""}).workers is None
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("4096", 4096),
+        ("4kB", 4000),
+        ("4KiB", 4096),
+        ("64MiB", 67_108_864),
+        ("64 mib", 67_108_864),
+        ("1GB", 1_000_000_000),
+        ("1.5GiB", 1_610_612_736),
+        ("2000B", 2000),
+    ],
+)
+def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
+    assert read_settings({"OCRSVC_MAX_BODY_BYTES": text}).max_body_bytes == count
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OCRSVC_ENGINE", "tesseract"),
+        ("OCRSVC_DEVICE", "gpu"),
+        ("OCRSVC_WORKERS", "0"),
+        ("OCRSVC_WORKERS", "many"),
+        ("OCRSVC_WORKERS", "2.5"),
+        ("OCRSVC_THREADS", "-1"),
+        ("OCRSVC_DEADLINE_S", "0"),
+        ("OCRSVC_DEADLINE_S", "nan"),
+        ("OCRSVC_DEADLINE_S", "inf"),
+        ("OCRSVC_DEADLINE_S", "10s"),
+        ("OCRSVC_MAX_BODY_BYTES", "64 parsecs"),
+        ("OCRSVC_MAX_BODY_BYTES", "10"),
+        ("OCRSVC_MAX_PIXELS", "1e6x"),
+        ("OCRSVC_TR_SHARED_SESSIONS", "maybe"),
+        ("OCRSVC_BIND", "8000"),
+        ("OCRSVC_BIND", "127.0.0.1:99999"),
+        ("OCRSVC_BIND", "::1:8000"),
+        ("OCRSVC_FORMAT_MAX_PIXELS", "gif"),
+        ("OCRSVC_FORMAT_MAX_PIXELS", "gif=0"),
+        ("OCRSVC_FORMAT_MAX_PIXELS", "doc=5"),
+        ("OCRSVC_LOG_LEVEL", "loud"),
+    ],
+)
+def test_a_value_that_is_not_accepted_is_refused_with_its_name_and_what_is(variable: str, value: str) -> None:
+    text = complaint({variable: value})
+    name = variable.removeprefix("OCRSVC_").lower()
+    assert text == f"{variable} is {value!r}: accepted is {accepted(name)}."
+
+
+@pytest.mark.parametrize(
+    "value", ["0.0.0.0:80", "localhost:8000", "[::1]:8000", "unix:/run/ocrsvc.sock", "127.0.0.1:0"]
+)
+def test_addresses_that_gunicorn_can_listen_on_are_accepted(value: str) -> None:
+    assert read_settings({"OCRSVC_BIND": value}).bind == value
+
+
+def test_what_is_accepted_is_told_in_words() -> None:
+    assert accepted("device") == "one of cpu, cuda, auto"
+    assert accepted("workers") == "a whole number from 1 to 256"
+    assert accepted("deadline_s") == "a number above 0 up to 3600"
+    assert accepted("max_body_bytes") == "bytes, such as 4096, 64MiB or 1GB, from 1024 to 4294967296"
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_known_one() -> None:
+    assert complaint({"OCRSVC_WORKRES": "2"}) == "OCRSVC_WORKRES is '2': no such setting; did you mean OCRSVC_WORKERS?"
+
+
+def test_an_unknown_variable_like_no_other_is_refused_with_the_way_to_the_list() -> None:
+    assert complaint({"OCRSVC_ZZ": "1"}).endswith("`ocrsvc settings --markdown` lists those that exist.")
+
+
+def test_a_variable_in_the_wrong_case_is_unknown() -> None:
+    assert "did you mean OCRSVC_ENGINE?" in complaint({"OCRSVC_Engine": "fake"})
+
+
+def test_all_complaints_come_at_once(tmp_path: Path) -> None:
+    text = complaint({"OCRSVC_WORKERS": "x", "OCRSVC_QUEU_SIZE": "1"}, toml(tmp_path, 'device = "gpu"\nworkrs = 3\n'))
+    assert sorted(line.split(" is ")[0] for line in text.splitlines()) == [
+        "OCRSVC_QUEU_SIZE",
+        "OCRSVC_WORKERS",
+        "device (in ocrsvc.toml)",
+        "workrs (in ocrsvc.toml)",
+    ]
+
+
+@pytest.mark.parametrize("line", ["workers = true", "workers = [1]", "deadline_s = {a = 1}", 'engine = ["fake"]'])
+def test_a_value_of_the_wrong_kind_in_the_file_is_refused(line: str, tmp_path: Path) -> None:
+    assert "(in ocrsvc.toml) is " in complaint({}, toml(tmp_path, line))
+
+
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    assert "is not a TOML file" in complaint({}, toml(tmp_path, "workers: 4"))
+
+
+def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in complaint({"OCRSVC_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_pixel_limits_of_formats_left_out_keep_their_default() -> None:
+    limits = read_settings({"OCRSVC_FORMAT_MAX_PIXELS": "gif=1000, webp=2000"}).format_max_pixels
+    assert (limits["gif"], limits["webp"], limits["png"]) == (1000, 2000, read_settings({}).format_max_pixels["png"])
+
+
+def test_a_table_and_a_list_in_the_file_are_read(tmp_path: Path) -> None:
+    settings = read_settings({}, toml(tmp_path, 'fake_fault_on = ["a", "b"]\n[format_max_pixels]\ngif = 1000\n'))
+    assert settings.fake_fault_on == ("a", "b")
+    assert settings.format_max_pixels["gif"] == 1000
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        read_settings({}).workers = 3
