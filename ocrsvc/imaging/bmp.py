@@ -1,0 +1,28 @@
+"""What does a BMP declare, and what are its pixels?"""
+
+from __future__ import annotations
+
+import struct
+
+import cv2
+
+from ocrsvc.imaging.picture import Picture, Samples, broken, decode_with_opencv
+
+FILE_HEADER_BYTES = 14
+OS2_HEADER_BYTES = 12
+
+
+def open_bmp(raw: bytes) -> Picture:
+    """Read the size; a negative height only says that the rows come top down. Raises BrokenImage."""
+    try:
+        (header_bytes,) = struct.unpack_from("<I", raw, FILE_HEADER_BYTES)
+        sides = "<HH" if header_bytes == OS2_HEADER_BYTES else "<ii"
+        width, height = struct.unpack_from(sides, raw, FILE_HEADER_BYTES + 4)
+    except struct.error as cause:
+        raise broken("BMP", "ends inside its header") from cause
+
+    def read(*, gray: bool) -> Samples:
+        del gray
+        return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "BMP")
+
+    return Picture("bmp", max(width, 0), abs(height), read)

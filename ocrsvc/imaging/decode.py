@@ -1,0 +1,138 @@
+"""How do the bytes of an upload become an image?
+
+Sniff the format, read the header, hold it against the limits, and only then decode, flatten and turn upright. What is
+read: JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM; of several frames or pages, the first. A file that is cut off is
+refused as damaged, because half a page read as if it were whole misleads; only a missing end mark is forgiven.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
+from ocrsvc.imaging.bmp import open_bmp
+from ocrsvc.imaging.exif import turn_upright
+from ocrsvc.imaging.jpeg import open_jpeg
+from ocrsvc.imaging.picture import Picture, broken
+from ocrsvc.imaging.png import open_png
+from ocrsvc.imaging.pnm import open_pnm
+from ocrsvc.imaging.tones import flatten
+from ocrsvc.imaging.webp import open_webp
+from ocrsvc.imaging.with_pillow import open_gif, open_tiff
+from ocrsvc.records import Image
+
+FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Picture]], ...] = (
+    (re.compile(rb"\xff\xd8(?:\xff|$)"), open_jpeg),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), open_png),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), open_webp),
+    (re.compile(rb"GIF8[79]a"), open_gif),
+    (re.compile(rb"II[*+]\0|MM\0[*+]"), open_tiff),
+    (re.compile(rb"BM.{12}[\x0c-\x7c]\0\0\0", re.DOTALL), open_bmp),
+    (re.compile(rb"P[456][ \t\r\n#]"), open_pnm),
+)
+READ = "JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM"
+
+STRANGERS: tuple[tuple[re.Pattern[bytes], str], ...] = (
+    (re.compile(rb"%PDF-"), "a PDF"),
+    (re.compile(rb"....ftyp(?:avif|avis)", re.DOTALL), "an AVIF image"),
+    (re.compile(rb"....ftyp(?:hei|hev|mif1|msf1)", re.DOTALL), "a HEIC image"),
+    (re.compile(rb"....ftyp", re.DOTALL), "an MP4 or QuickTime file"),
+    (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "a JPEG 2000 image"),
+    (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), "a JPEG XL image"),
+    (re.compile(rb"\0\0[\x01\x02]\0"), "a Windows icon"),
+    (re.compile(rb"P[123F7f][ \t\r\n]"), "a PNM image in a form that is not read"),
+    (re.compile(rb"8BPS"), "a Photoshop document"),
+    (re.compile(rb"%!PS"), "a PostScript document"),
+    (re.compile(rb"PK\x03\x04"), "a ZIP archive"),
+    (re.compile(rb"\x1f\x8b"), "gzip data"),
+    (
+        re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)", re.DOTALL | re.IGNORECASE),
+        "an SVG",
+    ),
+    (re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE), "an HTML page"),
+    (re.compile(rb"\s*[\[{]"), "JSON"),
+    (re.compile(rb"[\t\r\n\x20-\x7e]+$"), "plain text"),
+)
+SNIFFED_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PixelLimits:
+    """How many pixels a header may declare before anything is decoded.
+
+    Attributes:
+        max_pixels: Width times height, for every format (OCRSVC_MAX_PIXELS).
+        by_format: Lower limits for single formats, by lower-case name (OCRSVC_FORMAT_MAX_PIXELS): a few bytes of PNG,
+            WebP, GIF or TIFF can declare a gigapixel.
+        max_side: Longest side in pixels; the formats' own and the decoders' limits lie here.
+    """
+
+    max_pixels: int
+    by_format: Mapping[str, int] = field(default_factory=dict)
+    max_side: int = 65_535
+
+
+def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
+    """The first picture in `data`, upright, over an opaque ground.
+
+    Runs in the calling thread, and holds the GIL for the header only where OpenCV decodes.
+
+    Args:
+        data: The whole file.
+        limits: What the header may declare.
+        gray: Colour is not needed; files without colour come back gray either way.
+
+    Raises:
+        UnsupportedImage: Not a format that is read.
+        ImageTooLarge: The header declares more than `limits` allow; nothing was decoded.
+        BrokenImage: Empty, cut off or damaged.
+    """
+    raw = bytes(data)
+    picture = _open(raw)
+    _check_size(picture, limits)
+    gray = gray or picture.gray
+    pixels = flatten(picture.read(gray=gray), gray=gray)
+    return Image(turn_upright(pixels, picture.orientation), picture.format)
+
+
+def _open(raw: bytes) -> Picture:
+    if not raw:
+        raise BrokenImage("The image has no bytes.", "Send the content of an image file.")
+    for pattern, open_picture in FORMATS:
+        if pattern.match(raw):
+            return open_picture(raw)
+    raise UnsupportedImage(f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}.")
+
+
+def _name_stranger(head: bytes) -> str:
+    for pattern, name in STRANGERS:
+        if pattern.match(head):
+            return name
+    return f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
+
+
+def _check_size(picture: Picture, limits: PixelLimits) -> None:
+    name, width, height = picture.format.upper(), picture.width, picture.height
+    if not width or not height:
+        raise broken(name, f"declares {width} x {height} pixels, so there is nothing to read")
+    if max(width, height) > limits.max_side:
+        raise ImageTooLarge(
+            f"This {name} declares {width} x {height} pixels; no side may be longer than {limits.max_side}.",
+            "Send a smaller image or cut it into pages.",
+        )
+    _check_area(picture, limits)
+
+
+def _check_area(picture: Picture, limits: PixelLimits) -> None:
+    own = limits.by_format.get(picture.format)
+    limit = limits.max_pixels if own is None else min(own, limits.max_pixels)
+    area = picture.width * picture.height
+    if area > limit:
+        setting = "OCRSVC_FORMAT_MAX_PIXELS" if own == limit else "OCRSVC_MAX_PIXELS"
+        raise ImageTooLarge(
+            f"This {picture.format.upper()} declares {picture.width} x {picture.height} = {area} pixels; the limit is "
+            f"{limit} ({setting}).",
+            "Send a smaller image, or ask the operator to raise the limit.",
+        )

@@ -1,0 +1,111 @@
+"""What does a JPEG declare, and what are its pixels?"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from ocrsvc.errors import UnsupportedImage
+from ocrsvc.imaging.exif import read_orientation
+from ocrsvc.imaging.picture import Picture, Samples, broken, decode_with_opencv, try_opencv
+
+MAGIC = b"\xff\xd8"
+END_OF_IMAGE = b"\xff\xd9"
+START_OF_SCAN = 0xDA
+APP1 = 0xE1
+BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Markers without a length behind them."""
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+
+MAX_SEGMENTS = 10_000
+MAX_SCANS = 500
+"""An ordinary progressive file has about ten; each costs a pass over all pixels, and a hundred bytes can hold one."""
+
+COLOUR = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+GRAY = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
+
+
+@dataclass(slots=True)
+class _Header:
+    width: int = 0
+    height: int = 0
+    components: int = 0
+    progressive: bool = False
+    exif: bytes = b""
+    scan_offset: int = 0
+
+
+def open_jpeg(raw: bytes) -> Picture:
+    """Read the markers up to the first scan. Raises BrokenImage, UnsupportedImage."""
+    header = _read_markers(raw)
+    if not header.components:
+        raise broken("JPEG", "ends before it says how large it is")
+    if header.progressive:
+        _check_scans(raw, header.scan_offset)
+
+    def read(*, gray: bool) -> Samples:
+        return _decode(raw, header, GRAY if gray else COLOUR)
+
+    orientation, colourless = read_orientation(header.exif), header.components == 1
+    return Picture("jpeg", header.width, header.height, read, orientation, colourless)
+
+
+def _read_markers(raw: bytes) -> _Header:
+    header, position = _Header(), len(MAGIC)
+    for _ in range(MAX_SEGMENTS):
+        position = raw.find(b"\xff", position) + 1
+        if not 0 < position < len(raw):
+            raise broken("JPEG", "ends before its first scan")
+        marker = raw[position]
+        if marker in (0x00, 0xFF) or marker in BARE_MARKERS:
+            continue
+        length = int.from_bytes(raw[position + 1 : position + 3], "big")
+        if length < 2 or position + 1 + length > len(raw):
+            raise broken("JPEG", f"is cut off inside the segment with marker FF{marker:02X}")
+        _note_segment(header, marker, raw[position + 3 : position + 1 + length])
+        position += 1 + length
+        if marker == START_OF_SCAN:
+            header.scan_offset = position
+            return header
+    raise broken("JPEG", f"has more than {MAX_SEGMENTS} segments before its first scan")
+
+
+def _note_segment(header: _Header, marker: int, body: bytes) -> None:
+    if marker in FRAME_MARKERS:
+        _note_frame(header, marker, body)
+    elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
+        header.exif = body
+
+
+def _note_frame(header: _Header, marker: int, body: bytes) -> None:
+    try:
+        depth, header.height, header.width, header.components = struct.unpack_from(">BHHB", body)
+    except struct.error as cause:
+        raise broken("JPEG", "has a frame header that is too short") from cause
+    header.progressive = marker in PROGRESSIVE_MARKERS
+    if depth != 8:
+        raise UnsupportedImage(f"This JPEG has {depth} bits a sample.", "Send a JPEG of 8 bits, or a PNG.")
+
+
+def _check_scans(raw: bytes, start: int) -> None:
+    scans = 1 + raw.count(b"\xff\xda", start)
+    if scans > MAX_SCANS:
+        raise broken("JPEG", f"has {scans} scans, more than the {MAX_SCANS} that are read")
+
+
+def _decode(raw: bytes, header: _Header, flags: int) -> Samples:
+    if raw.find(END_OF_IMAGE, header.scan_offset) >= 0:
+        return decode_with_opencv(raw, flags, "JPEG")
+    samples = None if header.progressive else try_opencv(raw + END_OF_IMAGE, flags)
+    if samples is None or _is_cut_off(samples):
+        raise broken("JPEG", "is cut off: its pixels end before the last row")
+    return samples
+
+
+def _is_cut_off(samples: Samples) -> bool:
+    """Is the last block the mid gray that libjpeg fills in for lost data?"""
+    return bool(np.all(samples[-8:, -8:] == 128))

@@ -1,0 +1,63 @@
+"""What does an image file declare before a single pixel of it is decoded, and how is it decoded then?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.errors import BrokenImage
+
+Samples = NDArray[Any]
+"""(H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range."""
+
+
+class Read(Protocol):
+    """Decodes the pixels, in the calling thread."""
+
+    def __call__(self, *, gray: bool) -> Samples:
+        """Where `gray`, colour may be left out if that is cheaper. Raises BrokenImage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A file whose header is read and whose pixels are not.
+
+    Attributes:
+        format: Lower-case name of the file format, such as "jpeg".
+        width, height: Pixels that the decoder will have to hold, before any turn.
+        orientation: EXIF orientation that is still to be applied, 1 to 8.
+        gray: The header says that there is no colour.
+    """
+
+    format: str
+    width: int
+    height: int
+    read: Read
+    orientation: int = 1
+    gray: bool = False
+
+
+def broken(name: str, what: str) -> BrokenImage:
+    """The error for a damaged file of the format `name`; `what` completes "This PNG ..."."""
+    return BrokenImage(f"This {name} {what}.", "Check that the file opens in a viewer and is sent whole.")
+
+
+def decode_with_opencv(raw: bytes, flags: int, name: str) -> Samples:
+    """What OpenCV makes of `raw`; it releases the GIL meanwhile. Raises BrokenImage."""
+    samples = try_opencv(raw, flags)
+    if samples is None:
+        raise broken(name, "is cut off or damaged: its pixels cannot be decoded")
+    return samples
+
+
+def try_opencv(raw: bytes, flags: int) -> Samples | None:
+    """Like `decode_with_opencv`, with None for what cannot be decoded."""
+    try:
+        return cv2.imdecode(np.frombuffer(raw, np.uint8), flags)
+    except cv2.error:
+        return None

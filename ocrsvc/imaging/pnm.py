@@ -1,0 +1,58 @@
+"""What does a binary PBM, PGM or PPM file declare, and what are its pixels?"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from ocrsvc.imaging.picture import Picture, Samples, broken
+
+GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
+NUMBER = rb"(\d{1,10})"
+BITMAP = re.compile(rb"P4" + GAP + NUMBER + GAP + NUMBER + rb"\s")
+LEVELS = re.compile(rb"P[56]" + GAP + NUMBER + GAP + NUMBER + GAP + NUMBER + rb"\s")
+HEADER_BYTES = 4096
+MAX_LEVEL = 65_535
+
+
+def open_pnm(raw: bytes) -> Picture:
+    """Read the header: P4 (1 bit, 1 is black), P5 (gray) or P6 (RGB), levels up to 65535. Raises BrokenImage."""
+    bitmap = raw.startswith(b"P4")
+    match = (BITMAP if bitmap else LEVELS).match(raw[:HEADER_BYTES])
+    width, height, top = ([*map(int, match.groups()), 1][:3]) if match else (0, 0, 0)
+    if match is None or not 0 < top <= MAX_LEVEL:
+        raise broken("PNM", "has no readable header")
+    channels, start = (3 if raw.startswith(b"P6") else 1), match.end()
+
+    def read(*, gray: bool) -> Samples:
+        del gray
+        return (
+            _read_bits(raw, start, width, height)
+            if bitmap
+            else _read_levels(raw, start, (height, width, channels), top)
+        )
+
+    return Picture("pnm", width, height, read, gray=channels == 1)
+
+
+def _read_bits(raw: bytes, start: int, width: int, height: int) -> Samples:
+    row_bytes = (width + 7) // 8
+    packed = _take(raw, start, row_bytes * height, np.dtype(np.uint8)).reshape(height, row_bytes)
+    return (1 - np.unpackbits(packed, axis=1, count=width)) * np.uint8(255)
+
+
+def _read_levels(raw: bytes, start: int, shape: tuple[int, int, int], top: int) -> Samples:
+    wide = top > 255
+    height, width, channels = shape
+    levels = _take(raw, start, height * width * channels, np.dtype(">u2" if wide else np.uint8))
+    # Multiplied as 32 bits, so that 65535 times 65535 fits.
+    full = MAX_LEVEL if wide else 255
+    scaled = (np.minimum(levels, top) * np.uint32(full) // np.uint32(top)).astype(np.uint16 if wide else np.uint8)
+    return scaled.reshape(height, width) if channels == 1 else scaled.reshape(shape)[..., ::-1]
+
+
+def _take(raw: bytes, start: int, count: int, dtype: np.dtype[np.uint8] | np.dtype[np.uint16]) -> Samples:
+    if len(raw) - start < count * dtype.itemsize:
+        raise broken("PNM", f"is cut off: it has {len(raw) - start} bytes of the {count * dtype.itemsize} it declares")
+    return np.frombuffer(raw, dtype, count, start)

@@ -1,0 +1,572 @@
+"""Does every image file become the picture that its maker meant, or an error that says why not?"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from PIL import TiffImagePlugin
+
+from ocrsvc.errors import BrokenImage, ImageTooLarge, OcrsvcError, UnsupportedImage
+from ocrsvc.imaging.decode import PixelLimits, decode
+
+LIMITS = PixelLimits(50_000_000, {"gif": 20_000_000, "webp": 30_000_000, "tiff": 40_000_000})
+SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
+ORIENTATION = 0x0112
+WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1
+
+
+def colour_page() -> Pillow.Image:
+    """Blue at the top left, red at the top right, green below: unlike itself in every turn."""
+    pixels = np.zeros((32, 48, 3), np.uint8)
+    pixels[:16, :24, 2], pixels[:16, 24:, 0], pixels[16:, :, 1] = 255, 255, 255
+    return Pillow.fromarray(pixels)
+
+
+def gray_page() -> Pillow.Image:
+    """A ramp in both directions."""
+    return Pillow.fromarray((np.add.outer(np.arange(32) * 3, np.arange(48) * 2)).astype(np.uint8))
+
+
+def file_of(image: Pillow.Image, name: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, name, **options)
+    return buffer.getvalue()
+
+
+def exif_of(orientation: int) -> Pillow.Exif:
+    exif = Pillow.Exif()
+    exif[ORIENTATION] = orientation
+    return exif
+
+
+def chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def png_of(width: int, height: int, depth: int, kind: int, rows: bytes, *extra: bytes) -> bytes:
+    """A PNG written by hand: `rows` with their filter bytes, `extra` chunks in front of the pixels."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + pixels
+
+
+def read(data: bytes, *, gray: bool = False) -> NDArray[np.uint8]:
+    return decode(data, LIMITS, gray=gray).pixels
+
+
+LOSSLESS: list[tuple[str, dict[str, Any]]] = [
+    ("PNG", {}),
+    ("WEBP", {"lossless": True}),
+    ("BMP", {}),
+    ("TIFF", {}),
+    ("PPM", {}),
+    ("GIF", {}),
+]
+LOSSLESS += [("TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")]
+
+
+@pytest.mark.parametrize(("name", "options"), LOSSLESS)
+def test_a_lossless_colour_file_gives_its_pixels_in_the_order_blue_green_red(
+    name: str, options: dict[str, Any]
+) -> None:
+    page = colour_page()
+    assert np.array_equal(read(file_of(page, name, **options)), np.asarray(page)[..., ::-1])
+
+
+@pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
+@pytest.mark.parametrize("gray", [False, True])
+def test_a_gray_file_stays_gray_whatever_is_asked(name: str, gray: bool) -> None:  # noqa: FBT001 - pytest's argument
+    page = gray_page()
+    assert np.array_equal(read(file_of(page, name), gray=gray), np.asarray(page))
+
+
+ONE_BIT = [("PNG", {}), ("BMP", {}), ("TIFF", {}), ("TIFF", {"compression": "group4"}), ("PPM", {}), ("GIF", {})]
+
+
+@pytest.mark.parametrize(("name", "options"), ONE_BIT)
+def test_a_one_bit_file_becomes_black_and_white(name: str, options: dict[str, Any]) -> None:
+    page = gray_page().point(lambda level: 255 * (level > 80)).convert("1")
+    assert np.array_equal(read(file_of(page, name, **options)), np.asarray(page.convert("L")))
+
+
+@pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "GIF"])
+def test_a_palette_file_gives_the_colours_of_its_palette(name: str) -> None:
+    page = colour_page()
+    assert np.array_equal(read(file_of(page.quantize(4), name)), np.asarray(page)[..., ::-1])
+
+
+def test_a_palette_of_grays_is_a_gray_file() -> None:
+    page = gray_page().convert("RGB").quantize(256)
+    assert read(file_of(page, "PNG")).shape == (32, 48)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
+def test_a_jpeg_comes_within_its_losses(options: dict[str, Any]) -> None:
+    page = colour_page()
+    pixels = read(file_of(page, "JPEG", quality=95, **options))
+    assert np.abs(pixels.astype(int) - np.asarray(page)[..., ::-1]).mean() < 6
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
+def test_colour_is_weighed_to_gray_when_gray_is_asked(name: str) -> None:
+    page = colour_page().resize((96, 64), Pillow.Resampling.NEAREST)
+    losses: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
+    pixels = read(file_of(page, name, **losses.get(name, {})), gray=True).astype(int)
+    # 0.299 R + 0.587 G + 0.114 B, the weights of JPEG (ITU-R BT.601).
+    assert pixels[8, 8] == pytest.approx(29, abs=3)
+    assert pixels[8, 88] == pytest.approx(76, abs=3)
+    assert pixels[56, 8] == pytest.approx(150, abs=3)
+
+
+def test_a_cmyk_jpeg_of_adobe_kind_gives_its_colours() -> None:
+    page = colour_page().convert("CMYK")
+    pixels = read(file_of(page, "JPEG", quality=95, subsampling=0))
+    assert np.abs(pixels.astype(int) - np.asarray(colour_page())[..., ::-1]).mean() < 6
+
+
+def test_an_ycck_jpeg_gives_its_colours() -> None:
+    # YCCK stores Y, Cb and Cr of the inverted colours; Pillow writes CMYK inverted, so it is given the complement.
+    planes = Pillow.fromarray(255 - np.asarray(colour_page())).convert("YCbCr").split()
+    stored = Pillow.merge(
+        "CMYK", [*(plane.point(lambda level: 255 - level) for plane in planes), planes[0].point(lambda _: 0)]
+    )
+    data = file_of(stored, "JPEG", quality=95, subsampling=0)
+    adobe = data.index(b"Adobe")
+    pixels = read(data[: adobe + 11] + b"\x02" + data[adobe + 12 :])
+    assert np.abs(pixels.astype(int) - np.asarray(colour_page())[..., ::-1]).mean() < 6
+
+
+def test_a_cmyk_tiff_gives_its_colours() -> None:
+    pixels = read(file_of(colour_page().convert("CMYK"), "TIFF"))
+    assert np.array_equal(pixels, np.asarray(colour_page())[..., ::-1])
+
+
+WIDE = np.array([[0, 1, 255, 256, 0x1234, 0x8000, 0xFFFF]], np.uint16)
+NARROW = [0, 0, 0, 1, 0x12, 0x80, 0xFF]
+
+
+@pytest.mark.parametrize("name", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_to_eight(name: str) -> None:
+    assert read(file_of(Pillow.fromarray(WIDE), name))[0] == pytest.approx(NARROW, abs=1)
+
+
+def test_sixteen_bits_of_colour_are_scaled_to_eight() -> None:
+    row = b"\0" + WIDE.astype(">u2").tobytes() + b"\xff\xff" * 2
+    assert read(png_of(3, 1, 16, 2, row))[0, :, ::-1].ravel() == pytest.approx([*NARROW, 255, 255], abs=1)
+
+
+def test_sixteen_bits_with_alpha_are_scaled_and_composited() -> None:
+    row = b"\0" + np.array([0, 0xFFFF, 0x8000, 0xFFFF, 0, 0], ">u2").tobytes()
+    assert read(png_of(3, 1, 16, 4, row))[0] == pytest.approx([0, 128, 255], abs=1)
+
+
+@pytest.mark.parametrize("top", [1, 100, 255, 1000, 65_535])
+def test_a_pgm_is_scaled_by_its_own_white(top: int) -> None:
+    levels = np.array([0, top // 2, top], ">u2" if top > 255 else np.uint8)
+    expected = [0, 255 * (top // 2) / top, 255]
+    assert read(b"P5\n# a comment\n3 1\n%d\n" % top + levels.tobytes())[0] == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_white_is_zero_is_turned_round(depth: int) -> None:
+    kind = np.uint8 if depth == 8 else np.uint16
+    info = TiffImagePlugin.ImageFileDirectory_v2()
+    data = file_of(Pillow.fromarray(np.array([[0, np.iinfo(kind).max]], kind)), "TIFF", tiffinfo=info)
+    entry = struct.pack("<HHIH", 262, 3, 1, BLACK_IS_ZERO)
+    assert data.count(entry) == 1
+    turned = data.replace(entry, struct.pack("<HHIH", 262, 3, 1, WHITE_IS_ZERO))
+    assert read(turned)[0].tolist() == [255, 0]
+
+
+@pytest.mark.parametrize("white", [1.0, 255.0, 4000.0])
+def test_a_float_tiff_is_scaled_to_its_white(white: float) -> None:
+    levels = np.array([[0, white / 2, white]], np.float32)
+    assert read(file_of(Pillow.fromarray(levels), "TIFF"))[0] == pytest.approx([0, 128, 255], abs=1)
+
+
+def ink(level: int, ground_alpha: int = 0) -> Pillow.Image:
+    """A bar of gray `level` on a transparent ground."""
+    pixels = np.zeros((32, 48, 4), np.uint8)
+    pixels[..., 3] = ground_alpha
+    pixels[8:24, 8:40] = (level, level, level, 255)
+    return Pillow.fromarray(pixels)
+
+
+@pytest.mark.parametrize("name", ["PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("gray", [False, True])
+def test_dark_ink_on_nothing_is_shown_on_white(name: str, gray: bool) -> None:  # noqa: FBT001 - pytest's argument
+    pixels = read(file_of(ink(10), name, **({"lossless": True} if name == "WEBP" else {})), gray=gray)
+    assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (10, 255)
+
+
+@pytest.mark.parametrize("level", [255, 240])
+@pytest.mark.parametrize("gray", [False, True])
+def test_white_ink_on_nothing_is_shown_on_black(level: int, gray: bool) -> None:  # noqa: FBT001 - pytest's argument
+    pixels = read(file_of(ink(level), "PNG"), gray=gray)
+    assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (level, 0)
+
+
+def test_a_page_of_nothing_is_white() -> None:
+    assert int(read(file_of(Pillow.new("RGBA", (8, 8), (0, 0, 0, 0)), "PNG")).min()) == 255
+
+
+def test_half_transparent_ink_is_mixed_with_white() -> None:
+    page = Pillow.fromarray(np.array([[(100, 0, 0, 128), (0, 0, 0, 255)]], np.uint8))
+    # 100 * 128 / 255 + 255 - 128 for the red, 255 - 128 for the others.
+    assert read(file_of(page, "PNG"))[0, 0].tolist() == pytest.approx([127, 127, 177], abs=1)
+
+
+def test_the_transparent_colour_of_a_palette_becomes_white() -> None:
+    page = colour_page().quantize(4)
+    red = page.getpixel((40, 4))
+    pixels = read(file_of(page, "PNG", transparency=red))
+    assert (pixels[4, 40].tolist(), pixels[4, 4].tolist()) == ([255, 255, 255], [255, 0, 0])
+
+
+def shown(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """The picture as displayed, after the table of the EXIF standard (where row 0 and column 0 come to lie)."""
+    rows = pixels.swapaxes(0, 1) if orientation > 4 else pixels
+    flips = {2: (1, -1), 3: (-1, -1), 4: (-1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}.get(orientation, (1, 1))
+    return rows[:: flips[0], :: flips[1]]
+
+
+TURNED: list[tuple[str, dict[str, Any]]] = [
+    ("JPEG", {"quality": 95, "subsampling": 0}),
+    ("PNG", {}),
+    ("WEBP", {"lossless": True}),
+    ("TIFF", {}),
+]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("name", "options"), TURNED)
+def test_every_orientation_is_shown_upright(name: str, options: dict[str, Any], orientation: int) -> None:
+    page = colour_page()
+    pixels = read(file_of(page, name, exif=exif_of(orientation), **options))
+    expected = shown(np.asarray(page)[..., ::-1], orientation)
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels.astype(int) - expected).mean() < 6
+
+
+def tiff_block(*entries: bytes, start: int = 8, count: int | None = None) -> bytes:
+    return struct.pack("<2sHIH", b"II", 42, start, len(entries) if count is None else count) + b"".join(entries)
+
+
+def entry_of(value: int, kind: int = 3, count: int = 1) -> bytes:
+    return struct.pack("<HHIHxx", ORIENTATION, kind, count, value)
+
+
+BROKEN_EXIF = {
+    "zero": tiff_block(entry_of(0)),
+    "nine": tiff_block(entry_of(9)),
+    "255": tiff_block(entry_of(255)),
+    "65535": tiff_block(entry_of(65_535)),
+    "wrong type": tiff_block(entry_of(6, kind=2)),
+    "empty": b"",
+    "no TIFF": b"hello, world",
+    "cut in the header": b"II*\0\x08",
+    "cut in an entry": tiff_block(entry_of(6))[:-6],
+    "directory far outside": tiff_block(entry_of(6), start=2**32 - 1),
+    "more entries than bytes": tiff_block(count=65_535),
+    "directory in the header": tiff_block(entry_of(6), start=0),
+}
+
+
+@pytest.mark.parametrize("exif", BROKEN_EXIF.values(), ids=BROKEN_EXIF.keys())
+def test_illegal_or_broken_exif_means_upright(exif: bytes) -> None:
+    page = colour_page()
+    data = file_of(page, "JPEG")
+    segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif
+    assert read(data[:2] + segment + data[2:]).shape == (32, 48, 3)
+    assert read(png_of(2, 1, 8, 0, b"\0\0\1", chunk(b"eXIf", exif))).shape == (1, 2)
+
+
+def test_the_orientation_is_read_in_both_byte_orders() -> None:
+    big = struct.pack(">2sHIHHHIHxx", b"MM", 42, 8, 1, ORIENTATION, 3, 1, 6)
+    little = tiff_block(entry_of(6))
+    assert [read(png_of(2, 1, 8, 0, b"\0\0\1", chunk(b"eXIf", exif))).shape for exif in (big, little)] == [(2, 1)] * 2
+
+
+@pytest.mark.parametrize("name", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_of_several_frames_the_first_is_read(name: str) -> None:
+    first, second = Pillow.new("RGB", (20, 10), (250, 0, 0)), Pillow.new("RGB", (20, 10), (0, 0, 250))
+    options = {"lossless": True} if name == "WEBP" else {}
+    data = file_of(first, name, save_all=True, append_images=[second], **options)
+    assert read(data)[5, 10].tolist() == [0, 0, 250]
+
+
+STRANGERS = {
+    b"%PDF-1.7\n": "PDF",
+    b"\0\0\0\x18ftypheic\0\0\0\0": "HEIC",
+    b"\0\0\0\x18ftypavif\0\0\0\0": "AVIF",
+    b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
+    b"\0\0\x01\0\x01\0": "icon",
+    b'<?xml version="1.0"?>\n<svg xmlns="x"/>': "SVG",
+    b"<!DOCTYPE html><html>": "HTML",
+    b"PK\x03\x04\0\0": "ZIP",
+    b"\x1f\x8b\x08\0": "gzip",
+    b'{"error": 1}': "JSON",
+    b"hello": "plain text",
+    b"P3 1 1 255 0 0 0": "PNM",
+    b"\xde\xad\xbe\xef": "de ad be ef",
+    b"\r\n\xff\xd8\xff\xe0": "0d 0a ff d8",
+}
+
+
+@pytest.mark.parametrize(("data", "name"), STRANGERS.items(), ids=STRANGERS.values())
+def test_what_is_no_image_is_refused_by_its_name(data: bytes, name: str) -> None:
+    with pytest.raises(UnsupportedImage, match=name) as caught:
+        read(data)
+    assert "JPEG, PNG" in caught.value.remedy
+
+
+def cut(name: str, share: float) -> bytes:
+    noise = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
+    data = file_of(Pillow.fromarray(noise), name)
+    return data[: int(len(data) * share)]
+
+
+DAMAGED = {
+    "nothing": b"",
+    "two bytes of JPEG": b"\xff\xd8",
+    "a JPEG header alone": file_of(colour_page(), "JPEG")[:40],
+    "half a JPEG": cut("JPEG", 0.5),
+    "nine tenths of a JPEG": cut("JPEG", 0.9),
+    "the magic of a PNG": b"\x89PNG\r\n\x1a\n",
+    "half a PNG": cut("PNG", 0.5),
+    "a PNG of no pixels": png_of(0, 10, 8, 0, b""),
+    "a PNG of an unknown kind": png_of(1, 1, 8, 5, b"\0\0"),
+    "a PNG without its palette": png_of(1, 1, 8, 3, b"\0\0"),
+    "a PNG with a row missing": png_of(1, 2, 8, 0, b"\0\0"),
+    "a PNG without pixels": b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)),
+    "half a WebP": cut("WEBP", 0.5),
+    "a WebP of no kind": b"RIFF\0\0\0\0WEBPABCD" + bytes(20),
+    "half a BMP": cut("BMP", 0.5),
+    "half a GIF": cut("GIF", 0.5),
+    "a GIF header": b"GIF89a\x01\0\x01\0\0\0\0",
+    "half a PPM": cut("PPM", 0.5),
+    "a PPM without a size": b"P6\nhello",
+    "a PGM of level 0": b"P5 1 1 0 \0",
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
+def test_what_is_damaged_is_refused(data: bytes) -> None:
+    with pytest.raises(BrokenImage):
+        read(data)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_a_cut_tiff_is_refused(share: float) -> None:
+    strips = file_of(gray_page().resize((400, 400)), "TIFF", compression="tiff_lzw")
+    # Pillow writes the directory first, so that a cut loses pixels.
+    with pytest.raises(BrokenImage):
+        read(strips[: int(len(strips) * share)])
+
+
+def test_a_jpeg_that_lacks_only_its_end_mark_is_read() -> None:
+    data = file_of(colour_page(), "JPEG")
+    assert data.endswith(b"\xff\xd9")
+    assert np.array_equal(read(data[:-2]), read(data))
+
+
+def test_a_png_that_lacks_only_its_end_is_read() -> None:
+    data = file_of(colour_page(), "PNG")
+    assert np.array_equal(read(data[:-12]), read(data))
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM"])
+def test_what_follows_the_image_is_ignored(name: str) -> None:
+    data = file_of(colour_page(), name)
+    assert np.array_equal(read(data + b"<html>PK\x03\x04" * 50), read(data))
+
+
+def test_a_jpeg_of_endless_scans_is_refused() -> None:
+    data = file_of(colour_page(), "JPEG", progressive=True)
+    scan = data.rindex(b"\xff\xda")
+    with pytest.raises(BrokenImage, match="scans"):
+        read(data[:scan] + data[scan:-2] * 600 + data[-2:])
+
+
+def huge_jpeg() -> bytes:
+    data = file_of(colour_page(), "JPEG")
+    return data.replace(struct.pack(">BHH", 8, 32, 48), struct.pack(">BHH", 8, 60_000, 60_000))
+
+
+def huge_tiff() -> bytes:
+    data = file_of(gray_page(), "TIFF")
+    for tag, side_px in ((256, 48), (257, 32)):
+        entry = struct.pack("<HHII", tag, 4, 1, side_px)
+        assert data.count(entry) == 1
+        data = data.replace(entry, struct.pack("<HHII", tag, 4, 1, 60_000))
+    return data
+
+
+HUGE: dict[str, Callable[[], bytes]] = {
+    "jpeg": huge_jpeg,
+    "png": lambda: png_of(60_000, 60_000, 1, 0, b""),
+    "webp": lambda: b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + struct.pack("<I", 16_382 << 14 | 16_382) + bytes(9),
+    "gif": lambda: b"GIF89a" + struct.pack("<HH", 60_000, 60_000) + file_of(gray_page(), "GIF")[10:],
+    "bmp": lambda: file_of(gray_page(), "BMP")[:18] + struct.pack("<ii", 60_000, -60_000) + bytes(2000),
+    "tiff": huge_tiff,
+    "pnm": lambda: b"P4 60000 60000\n",
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_more_pixels_than_the_limit_are_refused_with_both_numbers(name: str) -> None:
+    with pytest.raises(ImageTooLarge, match=r"(3600000000|268402689).*limit is \d+0000000 \(OCRSVC_"):
+        read(HUGE[name]())
+
+
+def test_the_message_names_the_setting_that_holds() -> None:
+    data = file_of(colour_page(), "PNG")
+    with pytest.raises(ImageTooLarge, match=r"48 x 32 = 1536 pixels; the limit is 1535 \(OCRSVC_MAX_PIXELS\)"):
+        decode(data, PixelLimits(1535, {"png": 1536}), gray=False)
+    with pytest.raises(ImageTooLarge, match=r"the limit is 1535 \(OCRSVC_FORMAT_MAX_PIXELS\)"):
+        decode(data, PixelLimits(1536, {"png": 1535}), gray=False)
+
+
+def test_exactly_the_limit_is_read() -> None:
+    assert decode(file_of(colour_page(), "PNG"), PixelLimits(1536, {}), gray=False).width == 48
+
+
+def test_a_side_longer_than_the_longest_is_refused() -> None:
+    with pytest.raises(ImageTooLarge, match="no side may be longer than 65535"):
+        read(png_of(65_536, 1, 1, 0, bytes(8193)))
+
+
+def test_a_tile_larger_than_the_limit_is_refused() -> None:
+    tags = {256: 64, 257: 64, 258: 8, 259: 1, 262: BLACK_IS_ZERO, 277: 1, 322: 60_000, 323: 60_000, 324: 200, 325: 1}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    with pytest.raises(ImageTooLarge, match="60000 x 60000"):
+        read(struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4096))
+
+
+def inflates_to(size_bytes: int) -> bytes:
+    """A zlib stream of zeros, made without holding them."""
+    packer, block = zlib.compressobj(9), bytes(1 << 20)
+    return b"".join([*(packer.compress(block) for _ in range(size_bytes >> 20)), packer.flush()])
+
+
+PIXEL = b"\0\0"
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "a text that inflates to 256 MiB": lambda: png_of(
+        1, 1, 8, 0, PIXEL, chunk(b"zTXt", b"k\0\0" + inflates_to(256 << 20))
+    ),
+    "a profile that inflates to 256 MiB": lambda: png_of(
+        1, 1, 8, 0, PIXEL, chunk(b"iCCP", b"p\0\0" + inflates_to(256 << 20))
+    ),
+    "a PNG of 900 megapixels": lambda: png_of(30_000, 30_000, 1, 0, bytes(3751 * 30_000)),
+    "a PNG whose one pixel inflates to 256 MiB": lambda: png_of(1, 1, 8, 0, PIXEL).replace(
+        chunk(b"IDAT", zlib.compress(PIXEL, 9)), chunk(b"IDAT", inflates_to(256 << 20))
+    ),
+}
+MEASURE = """
+import resource, sys
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits, decode
+data, limits = sys.stdin.buffer.read(), PixelLimits(50_000_000)
+before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decode(data, limits, gray=False)
+except OcrsvcError:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb)
+"""
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_costs_no_memory(name: str) -> None:
+    # In a process of its own, whose peak nothing else has raised before.
+    command, root = [sys.executable, "-c", MEASURE], Path(__file__).parents[1]
+    done = subprocess.run(command, input=BOMBS[name](), capture_output=True, check=True, timeout=60, cwd=root)
+    assert int(done.stdout) < 16 << 10
+
+
+def test_the_pixels_hold_nothing_else_alive() -> None:
+    files = [file_of(gray_page(), name) for name in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")]
+    for data in [*files, file_of(ink(0), "PNG"), file_of(gray_page(), "JPEG", exif=exif_of(6))]:
+        pixels = read(data)
+        assert pixels.flags.c_contiguous
+        assert pixels.flags.writeable
+        assert pixels.base is None or isinstance(pixels.base, np.ndarray)
+
+
+def test_a_sound_file_writes_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    junk = [chunk(b"iCCP", b"p\0\0" + zlib.compress(b"no profile")), chunk(b"tEXt", b"k\0v")[:-4] + b"\0\0\0\0"]
+    read(png_of(1, 1, 8, 0, PIXEL, *junk))
+    read(file_of(colour_page(), "JPEG", icc_profile=b"no profile"))
+    read(file_of(gray_page(), "TIFF"))
+    assert capfd.readouterr().err == ""
+
+
+SAMPLES = {
+    "JPEG": file_of(colour_page(), "JPEG", exif=exif_of(6)),
+    "progressive JPEG": file_of(colour_page(), "JPEG", progressive=True),
+    "CMYK JPEG": file_of(colour_page().convert("CMYK"), "JPEG"),
+    "PNG": file_of(colour_page(), "PNG", exif=exif_of(6)),
+    "palette PNG": file_of(colour_page().quantize(4), "PNG", transparency=0),
+    "alpha PNG": file_of(ink(0), "PNG"),
+    "WebP": file_of(ink(0), "WEBP", exif=exif_of(6)),
+    "BMP": file_of(gray_page(), "BMP"),
+    "GIF": file_of(colour_page(), "GIF", save_all=True, append_images=[gray_page()]),
+    "TIFF": file_of(colour_page(), "TIFF", compression="tiff_lzw"),
+    "G4 TIFF": file_of(gray_page().convert("1"), "TIFF", compression="group4"),
+    "PPM": file_of(colour_page(), "PPM"),
+}
+SMALL = PixelLimits(1_000_000)
+Damage = list[tuple[int, int]]
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged TIFF tags before it gives up
+@pytest.mark.parametrize("name", SAMPLES)
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    damage=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6), gray=st.booleans()
+)
+def test_damaged_bytes_never_raise_anything_else(name: str, damage: Damage, gray: bool) -> None:  # noqa: FBT001 - drawn
+    data = bytearray(SAMPLES[name])
+    for position, value in damage:
+        # Half of the damage goes to the first bytes, where the headers are.
+        data[(position if position % 2 else position % 97) % len(data)] = value
+    try:
+        image = decode(bytes(data), SMALL, gray=gray)
+    except OcrsvcError:
+        return
+    assert image.pixels.dtype == np.uint8
+    assert image.pixels.ndim == 2 or image.pixels.shape[2] == 3
+
+
+@functools.cache
+def manifest() -> list[dict[str, Any]]:
+    path = SHARED / "bad" / "manifest.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    return [row for row in rows if row["class"] not in ("base64", "filename")]
+
+
+@pytest.mark.skipif(not manifest(), reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
+@pytest.mark.parametrize("row", manifest(), ids=lambda row: row["file"])
+def test_a_malformed_input_gets_an_answer_that_its_manifest_allows(row: dict[str, Any]) -> None:
+    status = 200
+    try:
+        read((SHARED / "bad" / row["file"]).read_bytes())
+    except OcrsvcError as error:
+        status = error.status
+    assert status in row["expect"]
