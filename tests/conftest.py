@@ -16,7 +16,7 @@ _LEAVING_S = 5.0
 
 @pytest.fixture
 def running_server() -> Callable[..., AbstractContextManager[Server]]:
-    """A ready service with the fake engine: `with running_server(env, args) as server:`, see support.run_server."""
+    """The function support.run_server: a context with a service that is ready, over the fake engine."""
     return run_server
 
 

@@ -75,6 +75,7 @@ class GunicornLog(Protocol):
 class Worker(Protocol):
     """gunicorn's worker, as far as it is used here."""
 
+    alive: bool
     cfg: Config
     log: GunicornLog
 
@@ -153,6 +154,8 @@ def check_server(config: Config) -> None:
 
 def post_fork(_server: Server, worker: Worker) -> None:
     """Worker, before it imports the application: make its reader, planned with its real workers and threads."""
+    # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
+    signal.signal(signal.SIGTERM, _leave)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -162,8 +165,11 @@ def post_fork(_server: Server, worker: Worker) -> None:
 
 def post_worker_init(worker: Worker) -> None:
     """Worker, before it accepts requests: load and warm the engine, or end and make the arbiter stop."""
+    if not worker.alive:
+        sys.exit(0)
     began = time.monotonic()
     reader = current_reader()
+    worker.log.info("Loading the engine %s", current_settings().engine)
     try:
         with _leaving_at_sigterm(), _heartbeat(worker):
             reader.start()

@@ -1,0 +1,171 @@
+"""The service under a real gunicorn, on a real socket: start, refusals, READY, and the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import requests
+from support import ROOT, Server, clean_environment, run_server, start_server
+
+_ANSWER_S = 20.0
+
+
+def png() -> bytes:
+    """A small white page."""
+    done, data = cv2.imencode(".png", np.full((40, 120), 255, np.uint8))
+    assert done
+    return data.tobytes()
+
+
+def post(server: Server) -> requests.Response:
+    """One page sent to the native API."""
+    return requests.post(f"{server.url}/v1/ocr", files={"file": ("page.png", png())}, timeout=_ANSWER_S)
+
+
+def get(server: Server, path: str) -> requests.Response:
+    """One GET."""
+    return requests.get(f"{server.url}{path}", timeout=_ANSWER_S)
+
+
+def mapped(pid: int) -> str:
+    """What a process has mapped into its memory."""
+    return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def ready_server() -> Iterator[Server]:
+    """One service for the tests that only look at it."""
+    with run_server() as server:
+        yield server
+
+
+def test_a_ready_service_reads_a_page_and_ends_with_code_zero() -> None:
+    with run_server() as server:
+        assert get(server, "/readyz").status_code == 200
+        answer = post(server)
+    assert answer.status_code == 200
+    assert answer.json()["engine"]["name"] == "fake"
+
+
+def test_the_plan_is_told_at_the_start() -> None:
+    with run_server({"OCRSVC_ENGINE_THREADS": "3", "OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9"}) as server:
+        server.wait_for(
+            r"ocrsvc \d\S+ engine=fake device=\w+ plan: workers=1 threads=9 engine_threads=3 library_threads=1"
+        )
+
+
+def test_gunicorns_flags_win_over_the_settings() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9", "OCRSVC_BIND": "127.0.0.1:1"}
+    with run_server(env, ["-w", "2", "--threads", "5"]) as server:
+        server.wait_for("plan: workers=2 threads=5")
+        server.wait_for("READY in", count=2)
+        assert len(server.workers()) == 2
+        assert get(server, "/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("library", ["libcuda", "onnxruntime", "cv2", "numpy", "libtr", "libcrnn"])
+def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, ready_server: Server) -> None:
+    assert library not in mapped(ready_server.pid)
+
+
+def test_importing_the_application_loads_no_engine() -> None:
+    code = (
+        "import sys, wsgi; loaded = {'onnxruntime', 'rapidocr', 'onnx', 'tr', 'cupy'} & set(sys.modules);"
+        "maps = open('/proc/self/maps').read(); print(loaded, 'libcuda' in maps)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment({"OCRSVC_ENGINE": "ppocr"}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "set() False\n"
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({"OCRSVC_WORKERS": "many"}, "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
+        ({"OCRSVC_WORKRES": "2"}, "OCRSVC_WORKRES is '2': no such setting; did you mean OCRSVC_WORKERS?"),
+        ({"OCRSVC_CONFIG": "/nowhere.toml"}, "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], told: str) -> None:
+    with start_server(env) as server:
+        assert server.wait_for_exit() == 78
+        assert told in server.log
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["-k", "gevent"], "-k gevent: this worker class cannot serve an OCR engine"),
+        (["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
+        (["--preload"], "--preload loads the application in the arbiter"),
+        (["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
+    ],
+)
+def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[str], told: str) -> None:
+    with start_server(args=args) as server:
+        assert server.wait_for_exit() == 78
+        assert told in server.log
+        assert "Traceback" not in server.log
+
+
+def test_an_engine_that_cannot_be_opened_stops_the_service_with_one_clear_error() -> None:
+    with start_server({"OCRSVC_ENGINE": "tr"}) as server:
+        assert server.wait_for_exit() == 3
+        assert "The engine cannot be opened: " in server.log
+        assert "OCRSVC_TR_HOME" in server.log
+        assert "Traceback" not in server.log
+
+
+def test_a_worker_that_is_still_loading_leaves_at_once_when_it_is_told_to() -> None:
+    with start_server({"OCRSVC_FAKE_WARM_UP_S": "300"}) as server:
+        server.wait_for("Loading the engine fake")
+        assert server.stop() == 0
+
+
+def test_a_load_that_takes_longer_than_the_heartbeat_allows_is_not_cut_off() -> None:
+    with start_server({"OCRSVC_FAKE_WARM_UP_S": "4"}, ["--timeout", "2"]) as server:
+        server.wait_for("READY in 4")
+        assert "TIMEOUT" not in server.log
+
+
+def test_a_request_under_way_is_answered_when_the_service_is_told_to_end() -> None:
+    answers: list[int] = []
+    with run_server({"OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_LOG_LEVEL": "debug"}) as server:
+        client = threading.Thread(target=lambda: answers.append(post(server).status_code))
+        client.start()
+        server.wait_for("POST /v1/ocr")
+        server.process.send_signal(signal.SIGTERM)
+        client.join(_ANSWER_S)
+        assert server.wait_for_exit() == 0
+    assert answers == [200]
+
+
+def test_a_worker_that_is_killed_is_replaced() -> None:
+    with run_server() as server:
+        os.kill(server.workers()[0], signal.SIGKILL)
+        server.wait_for("READY in", count=2)
+        assert post(server).status_code == 200
+
+
+def test_the_installed_package_serves_from_any_folder(tmp_path: Path) -> None:
+    with start_server(command=("ocrsvc", "serve"), cwd=tmp_path) as server:
+        server.wait_for("READY in")
+        assert post(server).status_code == 200
+        assert server.stop() == 0
