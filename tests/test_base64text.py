@@ -1,0 +1,135 @@
+"""Does a bruised base64 text still give the bytes that were meant, and a wrong one an error that says where?"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import textwrap
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.errors import BadBase64, NothingSent, OcrsvcError
+from ocrsvc.imaging.base64text import decode_base64
+
+SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
+
+# All letters of the alphabet, "+" and "/" often, in 3n+1 bytes, so that the text ends in "==".
+DATA = bytes(range(256)) * 3 + b"\xfb\xef\xbe" * 40 + b"\xff\xff\xff" * 20 + b"\xf8"
+TEXT = base64.b64encode(DATA).decode()
+
+
+def wrap(text: str, between: str, width: int = 76) -> str:
+    return between.join(textwrap.wrap(text, width))
+
+
+BRUISED = {
+    "as it is": TEXT,
+    "without padding": TEXT.rstrip("="),
+    "with half its padding": TEXT[:-1],
+    "URL-safe": base64.urlsafe_b64encode(DATA).decode(),
+    "URL-safe without padding": base64.urlsafe_b64encode(DATA).decode().rstrip("="),
+    "data URI": f"data:image/png;base64,{TEXT}",
+    "data URI in capitals": f"DATA:IMAGE/PNG;BASE64,{TEXT}",
+    "data URI with a charset": f"data:image/jpeg;charset=utf-8;base64,{TEXT}",
+    "data URI of any type": f"data:application/octet-stream;base64,{TEXT}",
+    "data URI of no type": f"data:;base64,{TEXT}",
+    "data URI and a blank": f"data:image/png;base64, {TEXT}",
+    "lines of 76": wrap(TEXT, "\n"),
+    "lines of 64 from Windows": wrap(TEXT, "\r\n", 64),
+    "a line break at the end": wrap(TEXT, "\n") + "\n",
+    "indented lines": "  " + wrap(TEXT, "\n  "),
+    "blanks at the line ends": wrap(TEXT, "  \r\n"),
+    "lines that tabs divide": wrap(TEXT, "\t"),
+    "lines that became blanks": wrap(TEXT, " "),
+    "blanks for pluses": TEXT.replace("+", " "),
+    "blanks for pluses, no padding": TEXT.replace("+", " ").rstrip("="),
+    "blanks for pluses in lines": wrap(TEXT, "\n").replace("+", " "),
+    "blanks for pluses in lines of 4": wrap(TEXT, "\r\n", 4).replace("+", " "),
+    "blanks for pluses in a data URI": f"data:image/svg+xml;base64,{TEXT}".replace("+", " "),
+    "percent escapes": quote(TEXT, safe=""),
+    "percent escapes in small letters": TEXT.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
+    "an escaped data URI": quote(f"data:image/png;base64,{TEXT}", safe=""),
+    "escaped line breaks": wrap(TEXT, "%0D%0A"),
+    "outer blanks": f" \n{TEXT}\r\n ",
+}
+
+
+@pytest.mark.parametrize("text", BRUISED.values(), ids=BRUISED.keys())
+def test_a_bruised_text_gives_the_bytes_that_were_meant(text: str) -> None:
+    assert decode_base64(text) == DATA
+    assert decode_base64(text.encode()) == DATA
+    assert decode_base64(memoryview(text.encode())) == DATA
+
+
+@given(data=st.binary(min_size=1, max_size=300), width=st.integers(1, 25))
+def test_any_bytes_survive_every_single_bruise(data: bytes, width: int) -> None:
+    text = base64.b64encode(data).decode()
+    safe = base64.urlsafe_b64encode(data).decode()
+    lines = wrap(text, "\n", 4 * width)
+    assert [decode_base64(each) for each in (text, text.rstrip("="), safe, lines, quote(text, safe=""))] == [data] * 5
+
+
+@given(data=st.binary(min_size=1, max_size=300))
+def test_blanks_for_pluses_give_any_bytes_back(data: bytes) -> None:
+    # Images begin with a letter and end in one: a blank at either end is taken for a stray one.
+    text = base64.b64encode(b"\x89PNG" + data + b"\x82").decode()
+    assert decode_base64(text.replace("+", " ")) == base64.b64decode(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\r\n", "data:image/png;base64,", "===", b"", memoryview(b"")])
+def test_an_empty_text_is_nothing(text: str | bytes | memoryview) -> None:
+    with pytest.raises(NothingSent):
+        decode_base64(text)
+
+
+WRONG = {
+    "!!!iVBORw0K": r"'!' at position 0,",
+    "iVBO*w0K": r"'\*' at position 4,",
+    "iVBO你好": "'你' at position 4,",
+    "iVB=Rw0K": "'=' at position 3,",
+    "AA==AAAA": "'=' at position 2,",
+    "iVBO%zzw0K": "'%' at position 4,",
+    "data:image/png;base64,iV.O": r"'\.' at position 24,",
+    "iVBO\x00w0K": r"'\\x00' at position 4,",
+    "iVBOR": "5 letters",
+    "A": "1 letters",
+    "iVBO%00w0": "percent escapes",
+    "data:image/png,iVBORw0K": "does not say",
+    '{"image": "iVBORw0K"}': "'{' at position 0",
+}
+
+
+@pytest.mark.parametrize(("text", "complaint"), WRONG.items())
+def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(BadBase64, match=complaint):
+        decode_base64(text)
+
+
+@given(text=st.one_of(st.text(max_size=60), st.text("AQaz09+/-_=% \r\n,:;data", max_size=60)))
+def test_no_text_raises_anything_else(text: str) -> None:
+    with suppress(NothingSent, BadBase64):
+        assert decode_base64(text)
+
+
+def files() -> list[tuple[str, list[int]]]:
+    path = SHARED / "bad" / "manifest.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    return [(row["file"], row["expect"]) for row in rows if row["class"] == "base64"]
+
+
+@pytest.mark.skipif(not files(), reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
+@pytest.mark.parametrize(("name", "expect"), files())
+def test_a_base64_file_is_read_as_its_manifest_allows(name: str, expect: list[int]) -> None:
+    status = 200
+    try:
+        data = decode_base64((SHARED / "bad" / name).read_bytes())
+        status = 200 if data.startswith(b"\x89PNG") else 415
+    except OcrsvcError as error:
+        status = error.status
+    assert status in expect
