@@ -1,0 +1,31 @@
+"""Which rooms does the web application have?"""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from ocrsvc.reader import Reader
+from ocrsvc.settings import Settings
+from ocrsvc.web.api import make_api
+from ocrsvc.web.dialects.trwebocr import make_trwebocr
+from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
+from ocrsvc.web.failures import install
+from ocrsvc.web.ops import make_ops
+
+
+def create_app(settings: Settings, reader: Reader) -> Flask:
+    """The WSGI application over a reader, which may be started later.
+
+    Args:
+        settings: The effective settings; used are max_body_bytes, deadline_s and the pixel limits.
+        reader: Reads the images; shared by all threads.
+    """
+    app = Flask("ocrsvc", static_folder=None, template_folder=None)
+    # A redirect loses the body of a POST: a path is either right or unknown.
+    app.url_map.merge_slashes = False
+    install(app)
+    app.register_blueprint(make_api(settings, reader))
+    app.register_blueprint(make_ops(reader))
+    app.register_blueprint(make_trwebocr(settings, reader))
+    app.register_blueprint(make_trwebocr_cpp(settings, reader))
+    return app

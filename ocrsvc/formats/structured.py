@@ -1,0 +1,54 @@
+"""How does a reading look as plain dicts and lists, ready to become JSON?"""
+
+from __future__ import annotations
+
+from ocrsvc.records import EngineInfo, Line, Page, Timing
+
+CONFIDENCE_DIGITS = 4
+BOX_DIGITS = 1
+TIMING_DIGITS = 6
+
+
+def page_to_dict(page: Page, number: int, *, lines: bool = True) -> dict[str, object]:
+    """The page under the given number (from 1); without the list of lines if `lines` is False.
+
+    Boxes are four [x, y] corners in pixels of the image as displayed, clockwise from where reading starts.
+    """
+    answer: dict[str, object] = {
+        "page": number,
+        "width": page.width,
+        "height": page.height,
+        "angle": page.angle,
+        "text": page.text,
+    }
+    if lines:
+        answer["lines"] = [line_to_dict(line) for line in page.lines]
+    return answer
+
+
+def line_to_dict(line: Line) -> dict[str, object]:
+    """Text, confidence in [0, 1] and box of one line."""
+    box = [[round(x, BOX_DIGITS), round(y, BOX_DIGITS)] for x, y in line.box]
+    return {"text": line.text, "confidence": round(line.confidence, CONFIDENCE_DIGITS), "box": box}
+
+
+def engine_to_dict(engine: EngineInfo) -> dict[str, str]:
+    """Which engine answered."""
+    return {
+        "name": engine.name,
+        "model": engine.model,
+        "version": engine.version,
+        "device": engine.device,
+        "precision": engine.precision,
+        "provider": engine.provider,
+    }
+
+
+def timing_to_dict(timing: Timing) -> dict[str, float]:
+    """Seconds, to the microsecond."""
+    return {
+        "decode_s": round(timing.decode_s, TIMING_DIGITS),
+        "queue_s": round(timing.queue_s, TIMING_DIGITS),
+        "engine_s": round(timing.engine_s, TIMING_DIGITS),
+        "total_s": round(timing.total_s, TIMING_DIGITS),
+    }

@@ -1,0 +1,107 @@
+"""The native API: how does a request become readings, and how do readings become its answer?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final, cast
+
+import orjson
+from flask import Blueprint, Response, request
+
+from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.formats.plain import to_text
+from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
+from ocrsvc.reader import Reader
+from ocrsvc.records import Reading, ReadOptions, Timing
+from ocrsvc.settings import Settings
+from ocrsvc.web.failures import failure_of, problem_dict
+from ocrsvc.web.incoming import Incoming, deadline_s, images_or_errors, receive, request_id
+from ocrsvc.web.options import read_options
+
+IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
+
+Outcome = Reading | OcrsvcError
+
+
+def make_api(settings: Settings, reader: Reader) -> Blueprint:
+    """POST /v1/ocr over a reader."""
+    api = Blueprint("api", __name__)
+
+    @api.post("/v1/ocr")
+    def ocr() -> Response:
+        began_s = time.monotonic()
+        incoming = receive(request.environ, settings.max_body_bytes)
+        asked = read_options(_option_fields(incoming))
+        images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
+        outcomes = _read(reader, images, asked.read, deadline_s(request.environ, settings.deadline_s))
+        _raise_if_all_failed(outcomes)
+        if asked.format == "text":
+            return _as_text(outcomes)
+        return _as_json(outcomes, lines=asked.lines, total_s=time.monotonic() - began_s)
+
+    return api
+
+
+def _option_fields(incoming: Incoming) -> list[tuple[str, object]]:
+    """What is neither an image nor a file; raises BadOption for a file in a field that is not read."""
+    for part in incoming.files:
+        if part.name not in IMAGE_FIELDS:
+            raise BadOption(
+                f"A file came in the field {part.name[:40]!r}, which is not read.",
+                f"Send files in the field {IMAGE_FIELDS[0]!r}.",
+            )
+    return [(name, value) for name, value in incoming.fields if name not in IMAGE_FIELDS]
+
+
+def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions, limit_s: float) -> list[Outcome]:
+    """One outcome for each image, in order; a lone image's error is raised."""
+    if len(images) == 1 and isinstance(images[0], bytes):
+        return [reader.read(images[0], options, limit_s)]
+    datas = [image for image in images if isinstance(image, bytes)]
+    readings = iter(reader.read_many(datas, options, limit_s))
+    return [next(readings) if isinstance(image, bytes) else image for image in images]
+
+
+def _raise_if_all_failed(outcomes: Sequence[Outcome]) -> None:
+    errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
+    if len(errors) == len(outcomes):
+        raise errors[0]
+
+
+def _as_text(outcomes: Sequence[Outcome]) -> Response:
+    """Plain text has no place to say that a page failed, so one failure fails the whole."""
+    for outcome in outcomes:
+        if isinstance(outcome, OcrsvcError):
+            raise outcome
+    text = to_text([outcome.page for outcome in cast("Sequence[Reading]", outcomes)])
+    return Response(text, content_type="text/plain; charset=utf-8")
+
+
+def _as_json(outcomes: Sequence[Outcome], *, lines: bool, total_s: float) -> Response:
+    answer_id = request_id(request.environ)
+    readings = [outcome for outcome in outcomes if isinstance(outcome, Reading)]
+    answer = {
+        "id": answer_id,
+        "engine": engine_to_dict(readings[0].engine),
+        "pages": [_page(outcome, number, answer_id, lines=lines) for number, outcome in enumerate(outcomes, start=1)],
+        "timing": timing_to_dict(_total(readings, total_s)),
+    }
+    return Response(orjson.dumps(answer), content_type="application/json")
+
+
+def _page(outcome: Outcome, number: int, answer_id: str, *, lines: bool) -> dict[str, object]:
+    if isinstance(outcome, Reading):
+        return page_to_dict(outcome.page, number, lines=lines)
+    return {"page": number, "error": problem_dict(failure_of(outcome), answer_id)}
+
+
+def _total(readings: Sequence[Reading], total_s: float) -> Timing:
+    """The pages' times added up, and the time of the whole request."""
+    timings = [reading.timing for reading in readings]
+    return Timing(
+        decode_s=sum(timing.decode_s for timing in timings),
+        queue_s=sum(timing.queue_s for timing in timings),
+        engine_s=sum(timing.engine_s for timing in timings),
+        total_s=total_s,
+    )

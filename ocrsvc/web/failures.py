@@ -1,0 +1,122 @@
+"""How does a failure become an answer?
+
+`Failure` is what every door needs to know of one. The native API and everything that belongs to no dialect answers it
+as RFC 9457 problem JSON; the dialects put it into their own shape.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException
+
+from ocrsvc.errors import OcrsvcError, Refused
+from ocrsvc.web.incoming import ID_HEADER, request_id
+
+LOGGER: Final = logging.getLogger("ocrsvc.web")
+PROBLEM_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
+
+# What the router refuses: its code, and what the caller can do.
+ROUTING: Final = {
+    404: ("not_found", "GET /openapi.json lists what there is."),
+    405: ("method_not_allowed", "The header Allow lists the methods of this path."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure as an answer needs it.
+
+    Attributes:
+        status: HTTP status.
+        code: Short and stable, for programs.
+        title, detail, remedy: For people; remedy may be empty.
+        retryable: May the same request succeed later?
+        headers: What the status asks for: Retry-After, Allow.
+    """
+
+    status: int
+    code: str
+    title: str
+    detail: str
+    remedy: str = ""
+    retryable: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.detail} {self.remedy}".rstrip()
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
+    if isinstance(error, OcrsvcError):
+        return _own(error)
+    if isinstance(error, HTTPException):
+        return _foreign(error)
+    LOGGER.error("unexpected error id=%s %s %s", *_whereabouts(), exc_info=error)
+    return Failure(
+        OcrsvcError.status,
+        OcrsvcError.code,
+        OcrsvcError.title,
+        "Something went wrong here; it is in the service's log under the id of this answer.",
+        "If it happens again, tell the operator the id.",
+    )
+
+
+def problem_dict(failure: Failure, answer_id: str) -> dict[str, object]:
+    """The members of a problem (RFC 9457), ready to become JSON."""
+    members: dict[str, object] = {
+        "type": TYPE_PREFIX + failure.code,
+        "title": failure.title,
+        "status": failure.status,
+        "detail": failure.detail,
+        "code": failure.code,
+        "retryable": failure.retryable,
+        "id": answer_id,
+    }
+    return members | ({"remedy": failure.remedy} if failure.remedy else {})
+
+
+def problem(error: Exception) -> Response:
+    """Any exception as problem JSON; for Flask's `errorhandler`."""
+    failure = failure_of(error)
+    body = orjson.dumps(problem_dict(failure, request_id(request.environ)))
+    return Response(body, failure.status, failure.headers, content_type=PROBLEM_TYPE)
+
+
+def finish(response: Response) -> Response:
+    """Give every answer its id, and keep caches from holding it; for Flask's `after_request`."""
+    response.headers[ID_HEADER] = request_id(request.environ)
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def install(app: Flask) -> None:
+    """Answer every failure of the application; a blueprint's own handlers come first."""
+    app.register_error_handler(Exception, problem)
+    app.after_request(finish)
+
+
+def _own(error: OcrsvcError) -> Failure:
+    retry = (("Retry-After", str(error.retry_after_s)),) if isinstance(error, Refused) else ()
+    if error.status == OcrsvcError.status:
+        LOGGER.error("failed id=%s %s %s code=%s: %s", *_whereabouts(), error.code, error.detail, exc_info=error)
+    return Failure(error.status, error.code, error.title, error.detail, error.remedy, error.retryable, retry)
+
+
+def _foreign(error: HTTPException) -> Failure:
+    """What Flask's router refuses."""
+    status = error.code or OcrsvcError.status
+    code, remedy = ROUTING.get(status, (f"http_{status}", ""))
+    allow = tuple((key, value) for key, value in error.get_headers() if key == "Allow")
+    detail = f"{request.method} {request.path[:200]}: {error.name}."
+    return Failure(status, code, error.name, detail, remedy, headers=allow)
+
+
+def _whereabouts() -> tuple[str, str, str]:
+    return request_id(request.environ), request.method, request.path

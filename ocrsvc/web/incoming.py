@@ -1,0 +1,281 @@
+"""What did the client send: which images, which fields, by when does it want the answer, and under which id?
+
+Knows no endpoint: each door says which fields it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import orjson
+
+from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
+
+Environ = dict[str, Any]
+
+TIMEOUT_HEADER: Final = "X-Request-Timeout"
+ID_HEADER: Final = "X-Request-Id"
+
+_ID_KEY: Final = "ocrsvc.request_id"
+_SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
+_BOM: Final = b"\xef\xbb\xbf"
+_STEP_BYTES: Final = 64 * 1024
+# A client that is still sending sees a reset connection, not our 413, unless somebody listens to the end.
+_LINGER_S: Final = 2.0
+
+
+class Stream(Protocol):
+    """wsgi.input, as far as it is used here."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; fewer at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What one request carries.
+
+    Attributes:
+        raw: The body, when it is the image itself.
+        files: Parts of a form that have a file name.
+        fields: Names and values from the query string, then from the body: str, bytes, or what JSON knows.
+    """
+
+    raw: bytes | None = None
+    files: tuple[Part, ...] = ()
+    fields: tuple[tuple[str, object], ...] = ()
+
+
+def receive(environ: Environ, max_body_bytes: int) -> Incoming:
+    """Read and take apart what the request carries.
+
+    The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form.
+
+    Raises:
+        BodyTooLarge: The body is larger than `max_body_bytes`.
+        CallerError: The body ends early, or is not the form or JSON that it should be.
+    """
+    body = read_body(environ, max_body_bytes)
+    query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
+    content_type = environ.get("CONTENT_TYPE", "")
+    mimetype = content_type.partition(";")[0].strip().lower()
+    if not body:
+        return Incoming(fields=query)
+    if mimetype.startswith("multipart/"):
+        parts = split_parts(body, content_type)
+        texts = tuple((part.name, part.data) for part in parts if part.filename is None)
+        return Incoming(files=tuple(part for part in parts if part.filename is not None), fields=query + texts)
+    if mimetype.startswith("image/") or mimetype == "application/octet-stream" or is_image(body):
+        return Incoming(raw=body, fields=query)
+    if mimetype.endswith("json") or body[:64].lstrip(_BOM + b" \t\r\n").startswith(b"{"):
+        return Incoming(fields=query + tuple(_parse_json(body).items()))
+    if mimetype == "application/x-www-form-urlencoded" and _FORM.match(body):
+        return Incoming(fields=query + tuple(_parse_form(body)))
+    return Incoming(raw=body, fields=query)
+
+
+def images_in(incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes]:
+    """The one or more images of a request; see `images_or_errors`. Raises the first error."""
+    images = images_or_errors(incoming, file_fields, text_fields)
+    for image in images:
+        if isinstance(image, OcrsvcError):
+            raise image
+    return cast("list[bytes]", images)
+
+
+def images_or_errors(
+    incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]
+) -> list[bytes | OcrsvcError]:
+    """The images of a request in order, files before text; in place of base64 that cannot be decoded, its error.
+
+    Args:
+        incoming: The request.
+        file_fields: Names under which files are read.
+        text_fields: Names under which base64 text is read; bytes that are an image are taken as they are.
+
+    Raises:
+        NothingSent: There is no image.
+        CallerError: A field holds something other than text.
+    """
+    files: list[bytes | OcrsvcError] = [part.data for part in incoming.files if part.name in file_fields and part.data]
+    texts = [text for name, value in incoming.fields if name in text_fields for text in _texts(name, value)]
+    images = files + [_image_of(text) for text in texts]
+    if incoming.raw is not None:
+        images.insert(0, incoming.raw)
+    if not images:
+        raise _nothing_sent(incoming, file_fields)
+    if len(images) > MAX_PARTS:
+        raise BodyTooLarge(f"The request holds more than {MAX_PARTS} images.", "Send several requests.")
+    return images
+
+
+def is_image(data: bytes) -> bool:
+    """Do the first bytes belong to an image format that is read?"""
+    return any(pattern.match(data) for pattern, _ in FORMATS)
+
+
+def last_field(incoming: Incoming, name: str) -> str | None:
+    """The last value sent under a name, as stripped text; None if there is none."""
+    values = [value for key, value in incoming.fields if key == name]
+    return as_text(values[-1]).strip() if values else None
+
+
+def as_text(value: object) -> str:
+    """A field's value as text; what JSON knows, as JSON writes it."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def request_id(environ: Environ) -> str:
+    """The id of this request: the client's own if it is at most 128 visible ASCII characters, else a new one."""
+    known = environ.get(_ID_KEY)
+    if known is None:
+        sent = environ.get("HTTP_X_REQUEST_ID", "")
+        known = environ[_ID_KEY] = sent if _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
+    return str(known)
+
+
+def deadline_s(environ: Environ, limit_s: float) -> float:
+    """Seconds that this request may take: `limit_s`, or less if the client says so. Raises BadOption."""
+    sent = environ.get("HTTP_X_REQUEST_TIMEOUT")
+    if sent is None:
+        return limit_s
+    try:
+        asked_s = float(sent)
+    except ValueError:
+        asked_s = math.nan
+    if not asked_s > 0:
+        raise BadOption(f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a number of seconds above 0.")
+    return min(asked_s, limit_s)
+
+
+def read_body(environ: Environ, max_body_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyTooLarge: It is larger than `max_body_bytes`; of a declared length, nothing is kept.
+        CallerError: It ends before its declared length, or its chunks are malformed.
+    """
+    length = _declared_length(environ)
+    if length is None and not environ.get("wsgi.input_terminated"):
+        return b""
+    stream = cast(Stream, environ["wsgi.input"])
+    declared_too_large = length is not None and length > max_body_bytes
+    body = b"" if declared_too_large else _read_up_to(stream, max_body_bytes + 1 if length is None else length)
+    if declared_too_large or len(body) > max_body_bytes:
+        _discard(stream, max_body_bytes)
+        raise _too_large(length, max_body_bytes)
+    if length is not None and len(body) < length:
+        raise CallerError(f"The body ended after {len(body)} of {length} bytes.", "Send the request again.")
+    return body
+
+
+def _declared_length(environ: Environ) -> int | None:
+    length = environ.get("CONTENT_LENGTH") or ""
+    return int(length) if length.isdecimal() else None
+
+
+def _read_up_to(stream: Stream, size: int) -> bytes:
+    """`size` bytes, or fewer if the stream ends before."""
+    try:
+        first = stream.read(size) if size else b""
+        if len(first) == size:
+            return first
+        pieces = [first]
+        while pieces[-1] and (missing := size - sum(map(len, pieces))):
+            pieces.append(stream.read(missing))
+    except Exception as error:
+        # What a server raises for a broken chunk or a client that is gone is its own affair; it is never our fault.
+        raise CallerError("The body cannot be read to its end.", "Send the request again.") from error
+    return b"".join(pieces)
+
+
+def _discard(stream: Stream, max_bytes: int) -> None:
+    """Read on for a moment and forget, so that a client that is still sending gets to see the answer."""
+    stop = time.monotonic() + _LINGER_S
+    left = max_bytes
+    with contextlib.suppress(CallerError):
+        while left > 0 and time.monotonic() < stop and _read_up_to(stream, _STEP_BYTES):
+            left -= _STEP_BYTES
+
+
+def _too_large(length: int | None, max_body_bytes: int) -> BodyTooLarge:
+    size = "The body" if length is None else f"The body of {length} bytes"
+    return BodyTooLarge(
+        f"{size} is larger than the limit of {max_body_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
+        "Send a smaller image, or ask the operator to raise the limit.",
+    )
+
+
+def _parse_json(body: bytes) -> dict[str, object]:
+    try:
+        value = orjson.loads(body.removeprefix(_BOM))
+    except orjson.JSONDecodeError as error:
+        raise CallerError(f"The body is not JSON: {error}.", 'Send an object such as {"image": "<base64>"}.') from error
+    if not isinstance(value, dict):
+        raise CallerError("The JSON body is not an object.", 'Send an object such as {"image": "<base64>"}.')
+    return value
+
+
+def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names and values of an urlencoded body."""
+    pairs = [pair for pair in body.split(b"&", MAX_PARTS) if pair]
+    if len(pairs) > MAX_PARTS:
+        raise BodyTooLarge(f"The form has more than {MAX_PARTS} fields.", "Send several requests.")
+    for pair in pairs:
+        name, _, value = pair.partition(b"=")
+        yield as_text(_unquote(name)), _unquote(value)
+
+
+def _unquote(text: bytes) -> bytes:
+    """The bytes behind urlencoded text; what base64 escapes is replaced first, in one go each."""
+    text = text.replace(b"+", b" ")
+    for escape, byte in ((b"%2B", b"+"), (b"%2F", b"/"), (b"%3D", b"=")):
+        text = text.replace(escape, byte)
+    return unquote_to_bytes(text) if b"%" in text else text
+
+
+def _texts(name: str, value: object) -> list[str | bytes]:
+    """The non-blank texts in a field: one, or a list of them."""
+    values: Sequence[object] = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str | bytes | None) for item in values):
+        raise CallerError(
+            f"The field {name!r} holds something other than text.", "Send base64 text, or a list of base64 texts."
+        )
+    return [item for item in values if isinstance(item, str | bytes) and not _is_blank(item)]
+
+
+def _is_blank(text: str | bytes) -> bool:
+    return len(text) < 64 and not text.strip()
+
+
+def _image_of(text: str | bytes) -> bytes | OcrsvcError:
+    if isinstance(text, bytes) and is_image(text):
+        return text
+    try:
+        return decode_base64(text)
+    except OcrsvcError as error:
+        return error
+
+
+def _nothing_sent(incoming: Incoming, file_fields: Collection[str]) -> NothingSent:
+    names = {part.name for part in incoming.files} | {name for name, _ in incoming.fields}
+    seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
+    return NothingSent(
+        f"The request carries no image; fields that it has: {seen}.",
+        f"Send a multipart file in the field {' or '.join(map(repr, file_fields))}, base64 text, or the image as body.",
+    )

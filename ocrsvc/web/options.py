@@ -1,0 +1,179 @@
+"""What may a request to the native API ask for? Each option declared once: name, values, default, help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from ocrsvc.errors import BadOption
+from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.web.incoming import as_text
+
+MIN_SIDE_PX: Final = 16
+MAX_SIDE_PX: Final = 65_535
+
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+_TURNS: Final = ("auto", "0", "90", "180", "270")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one request asks for: of the reader, and of the answer."""
+
+    read: ReadOptions
+    lines: bool
+    format: Literal["json", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One declared option.
+
+    Attributes:
+        parse: The value of stripped text; raises ValueError.
+        accepted: What `parse` takes, for people.
+        schema: What `parse` takes, as JSON Schema.
+        default: The value when nothing is sent, as sent.
+        help: One sentence.
+    """
+
+    parse: Callable[[str], object]
+    accepted: str
+    schema: Mapping[str, object]
+    default: str | None
+    help: str
+
+
+def _one_of(*values: str) -> Callable[[str], object]:
+    def parse(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse
+
+
+def _parse_bool(text: str) -> bool:
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return word in _TRUE
+
+
+def _parse_side(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and MIN_SIDE_PX <= int(text) <= MAX_SIDE_PX):
+        raise ValueError(text)
+    return int(text)
+
+
+def _parse_share(text: str) -> float:
+    share = float(text)
+    if not (math.isfinite(share) and 0 <= share <= 1):
+        raise ValueError(text)
+    return share
+
+
+_BOOL_WORDS: Final = "true or false (also 1, 0, yes, no, on, off)"
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "rotate": Option(
+        _one_of(*_TURNS),
+        "one of " + ", ".join(_TURNS),
+        {"type": "string", "enum": list(_TURNS)},
+        "auto",
+        "Clockwise turn in degrees that makes the page upright; auto finds it.",
+    ),
+    "detect": Option(
+        _parse_bool,
+        _BOOL_WORDS,
+        {"type": "boolean"},
+        "true",
+        "Find the lines first; false reads the whole image as one line.",
+    ),
+    "upright_boxes": Option(
+        _parse_bool,
+        _BOOL_WORDS,
+        {"type": "boolean"},
+        "false",
+        "Give boxes horizontal and vertical sides.",
+    ),
+    "max_side": Option(
+        _parse_side,
+        f"a whole number of pixels from {MIN_SIDE_PX} to {MAX_SIDE_PX}",
+        {"type": "integer", "minimum": MIN_SIDE_PX, "maximum": MAX_SIDE_PX},
+        None,
+        "Longest side of the image that the engine sees, in pixels; larger images are shrunk first. Boxes stay in "
+        "pixels of the image sent. Left out, the engine decides.",
+    ),
+    "min_confidence": Option(
+        _parse_share,
+        "a number from 0 to 1",
+        {"type": "number", "minimum": 0, "maximum": 1},
+        None,
+        "Lines read with less confidence are left out. Left out itself, the engine decides.",
+    ),
+    "lines": Option(
+        _parse_bool,
+        _BOOL_WORDS,
+        {"type": "boolean"},
+        "true",
+        "Give the list of lines with boxes and confidences; false gives the text alone.",
+    ),
+    "format": Option(
+        _one_of("json", "text"),
+        "json or text",
+        {"type": "string", "enum": ["json", "text"]},
+        "json",
+        "The form of the answer: JSON, or plain text with a form feed between pages.",
+    ),
+}
+
+
+def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
+    """What the fields ask for; null counts as not sent.
+
+    Raises:
+        BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
+    """
+    values = _parse_all(fields)
+    lines, answer_format = bool(values.pop("lines", True)), values.pop("format", "json")
+    return Asked(_as_read_options(values), lines, cast(Literal["json", "text"], answer_format))
+
+
+def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:
+    plain = ReadOptions()
+    return ReadOptions(
+        rotate=cast(Rotate, values.get("rotate", plain.rotate)),
+        detect=values.get("detect", plain.detect),
+        upright_boxes=values.get("upright_boxes", plain.upright_boxes),
+        max_side=values.get("max_side", plain.max_side),
+        min_confidence=values.get("min_confidence", plain.min_confidence),
+    )
+
+
+def _parse_all(fields: Iterable[tuple[str, object]]) -> dict[str, Any]:
+    values: dict[str, object] = {}
+    for name, sent in fields:
+        value = _parse(name, sent)
+        if value is not None and values.setdefault(name, value) != value:
+            raise BadOption(f"The option {name!r} is given twice, with different values.", "Send it once.")
+    return values
+
+
+def _parse(name: str, sent: object) -> object:
+    """The value of one option, None for null; raises BadOption."""
+    option = OPTIONS.get(name)
+    text = as_text(sent).strip()
+    if option is None:
+        raise BadOption(
+            f"{name[:40]!r} is no option (its value is {text[:40]!r}).", f"The options are: {', '.join(OPTIONS)}."
+        )
+    if sent is None:
+        return None
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise BadOption(f"The option {name!r} is {text[:40]!r}: accepted is {option.accepted}.") from error
