@@ -165,13 +165,11 @@ def post_fork(_server: Server, worker: Worker) -> None:
 
 def post_worker_init(worker: Worker) -> None:
     """Worker, before it accepts requests: load and warm the engine, or end and make the arbiter stop."""
-    if not worker.alive:
-        sys.exit(0)
     began = time.monotonic()
     reader = current_reader()
-    worker.log.info("Loading the engine %s", current_settings().engine)
     try:
-        with _leaving_at_sigterm(), _heartbeat(worker):
+        with _leaving_at_sigterm(worker), _heartbeat(worker):
+            worker.log.info("Loading the engine %s", current_settings().engine)
             reader.start()
     except OcrsvcError as error:
         worker.log.error("The engine cannot be opened: %s", error)
@@ -199,10 +197,12 @@ def _make_reader(workers: int | None = None, threads: int | None = None) -> Read
 
 
 @contextmanager
-def _leaving_at_sigterm() -> Iterator[None]:
-    """Leave at once at SIGTERM: a worker that is still loading has no request to finish."""
+def _leaving_at_sigterm(worker: Worker) -> Iterator[None]:
+    """Leave at once at SIGTERM, also at one that came before: a worker that is still loading has nothing to finish."""
     before = signal.signal(signal.SIGTERM, _leave)
     try:
+        if not worker.alive:
+            sys.exit(0)
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
