@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +13,12 @@ import orjson
 
 from ocrsvc.errors import NothingSent, OcrsvcError
 from ocrsvc.plan import plan_for, set_library_threads
-from ocrsvc.records import Reading, ReadOptions
 from ocrsvc.settings import read_settings
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
     from ocrsvc.reader import Reader
+    from ocrsvc.records import Reading, ReadOptions
 
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
@@ -48,6 +47,10 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0, or the exit code of the first file that failed.
     """
+    # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
+    set_library_threads(os.environ)
+    from ocrsvc.records import ReadOptions
+
     options = ReadOptions(rotate=args.rotate, detect=not args.line)
     reader = _start_reader(args.engine)
     try:
@@ -59,8 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _start_reader(engine: str | None) -> Reader:
     """A reader that is warm; raises EngineUnavailable or SettingsError."""
-    # Before the numeric libraries load: they read the environment once.
-    set_library_threads(os.environ)
     from ocrsvc.reader import Reader
 
     settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
@@ -104,7 +105,12 @@ def _show(file: Path, answer: Reading | OcrsvcError, args: argparse.Namespace) -
 
 def _as_json(file: Path, reading: Reading) -> str:
     """One line of JSON, with the names of the native API."""
-    page = {"page": reading.page.number, **asdict(reading.page), "text": reading.page.text}
-    del page["number"]
-    answer = {"file": str(file), "engine": asdict(reading.engine), "pages": [page], "timing": asdict(reading.timing)}
+    from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
+
+    answer = {
+        "file": str(file),
+        "engine": engine_to_dict(reading.engine),
+        "pages": [page_to_dict(reading.page, 1)],
+        "timing": timing_to_dict(reading.timing),
+    }
     return orjson.dumps(answer).decode()

@@ -1,0 +1,182 @@
+"""The command line: text and JSON from files, settings with their sources, the check, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from support import ROOT, clean_environment
+
+from ocrsvc.cli.check import check_runtimes
+from ocrsvc.cli.main import run
+from ocrsvc.cli.serve import command_line
+from ocrsvc.errors import OperatorError
+
+
+def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, with the fake engine."""
+    return subprocess.run(
+        [sys.executable, "-m", "ocrsvc", *args],
+        env=clean_environment({"OCRSVC_ENGINE": "fake", **env}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A small white page."""
+    file = tmp_path / "page.png"
+    assert cv2.imwrite(str(file), np.full((40, 120), 255, np.uint8))
+    return file
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A file that begins as a PNG and stops there."""
+    file = tmp_path / "broken.png"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n")
+    return file
+
+
+def test_read_prints_the_text_of_a_page(page: Path) -> None:
+    done = ocrsvc("read", str(page))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
+    answer = json.loads(ocrsvc("read", "--json", str(page)).stdout)
+    assert set(answer) == {"file", "engine", "pages", "timing"}
+    assert set(answer["pages"][0]) == {"page", "width", "height", "angle", "text", "lines"}
+    assert (answer["pages"][0]["width"], answer["pages"][0]["height"]) == (120, 40)
+
+
+def test_several_files_come_under_their_names(page: Path) -> None:
+    done = ocrsvc("read", str(page), str(page))
+    assert done.stdout.count(f"==> {page} <==") == 2
+
+
+def test_a_page_can_come_from_standard_input(page: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ocrsvc", "read", "--json", "-"],
+        env=clean_environment({"OCRSVC_ENGINE": "fake"}),
+        cwd=ROOT,
+        input=page.read_bytes(),
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
+    assert json.loads(done.stdout)["file"] == "-"
+
+
+def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(page: Path, broken: Path) -> None:
+    done = ocrsvc("read", str(broken), str(page), "/nowhere.png")
+    assert done.returncode == 65
+    assert f"==> {page} <==" in done.stdout
+    told = done.stderr.splitlines()
+    assert [line.split(": ")[:2] for line in told] == [["ocrsvc", str(broken)], ["ocrsvc", "/nowhere.png"]]
+
+
+def test_read_can_name_another_engine_and_says_why_it_does_not_open(page: Path) -> None:
+    done = ocrsvc("read", "--engine", "tr", str(page))
+    assert done.returncode == 69
+    assert "OCRSVC_TR_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_engine_that_does_not_exist_is_a_wrong_setting(page: Path) -> None:
+    done = ocrsvc("read", "--engine", "magic", str(page))
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == "ocrsvc: OCRSVC_ENGINE is 'magic': accepted is one of ppocr, tr, tr_crnn, fake.\n"
+
+
+def test_settings_prints_values_units_and_sources(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.toml").write_text("max_body_bytes = '1MiB'\n", encoding="utf-8")
+    monkeypatch.setenv("OCRSVC_QUEUE_SIZE", "5")
+    assert run(["settings", "--file", str(tmp_path / "a.toml")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "OCRSVC_QUEUE_SIZE = 5 images  (environment)" in lines
+    assert "OCRSVC_MAX_BODY_BYTES = 1048576 bytes  (file)" in lines
+    assert "OCRSVC_ENGINE = ppocr  (default)" in lines
+    assert any(line.startswith("OCRSVC_WORKERS = ") and line.endswith(" processes  (planned)") for line in lines)
+
+
+def test_a_wrong_setting_is_told_in_one_line_with_exit_code_78(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCRSVC_WORKERS", "many")
+    assert run(["settings"]) == 78
+    assert capsys.readouterr().err == "ocrsvc: OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256.\n"
+
+
+def test_check_tells_what_is_installed_which_engines_open_and_why_others_do_not() -> None:
+    done = ocrsvc("check")
+    assert done.returncode == 0, done.stderr
+    assert "onnxruntime " in done.stdout
+    assert "plan: workers=" in done.stdout
+    assert "  fake: opens (" in done.stdout
+    assert "  ppocr: opens (" in done.stdout
+    assert "  tr: does not open: " in done.stdout
+
+
+def test_check_fails_when_the_engine_of_the_settings_does_not_open() -> None:
+    done = ocrsvc("check", OCRSVC_ENGINE="tr")
+    assert done.returncode == 69
+    assert done.stderr.startswith("ocrsvc: The engine tr")
+
+
+def test_two_builds_of_onnx_runtime_in_one_environment_are_a_loud_failure() -> None:
+    with pytest.raises(OperatorError, match="onnxruntime AND onnxruntime-gpu are both installed"):
+        check_runtimes(cpu=True, gpu=True)
+
+
+@pytest.mark.parametrize(("cpu", "gpu"), [(True, False), (False, True), (False, False)])
+def test_one_build_of_onnx_runtime_is_fine(cpu: bool, gpu: bool) -> None:
+    check_runtimes(cpu=cpu, gpu=gpu)
+
+
+def test_serve_passes_gunicorns_flags_on() -> None:
+    command = command_line(["-w", "2", "--threads=5"])
+    assert command[:3] == [sys.executable, "-m", "gunicorn"]
+    assert command[5:8] == ["-w", "2", "--threads=5"]
+    assert Path(command[4]).is_file()
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "ocrsvc 0.1.0\n"
+
+
+@pytest.mark.parametrize("args", [[], ["read"], ["fly"], ["settings", "--nope"]])
+def test_a_wrong_command_line_ends_with_the_usage(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(args)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: ocrsvc")
+
+
+def test_the_command_line_loads_no_numeric_library_before_it_has_set_their_threads() -> None:
+    code = "import sys, ocrsvc.cli.main; print({'numpy', 'cv2', 'onnxruntime'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
