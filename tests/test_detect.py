@@ -55,13 +55,18 @@ def quad_of_height(height: float) -> NDArray[np.float32]:
     ("height", "scale", "longest", "expected"),
     [
         (60.0, 0.5, 2000, 0.5),  # tall text: what was seen is enough
-        (12.0, 0.5, 2000, 1.28),  # wants 2.0, but 2560 px is the most
+        (12.0, 0.5, 2000, 1.024),  # wants 2.0, but 2048 px is the most
         (12.0, 1.0, 300, 2.0),  # a small image is enlarged
         (4.0, 1.0, 300, 2.5),  # but not beyond the limit
     ],
 )
 def test_the_scale_follows_the_height_of_the_text(height: float, scale: float, longest: int, expected: float) -> None:
     assert scale_for_text([quad_of_height(height)], scale, longest) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(300, 640 / 300), (200, 2.5), (5000, 0.192)])
+def test_where_nothing_was_found_only_a_small_image_is_looked_at_again(longest: int, expected: float) -> None:
+    assert scale_for_text([], min(1.0, 960 / longest), longest) == pytest.approx(expected)
 
 
 def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:
@@ -77,7 +82,7 @@ def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:
     find_quads(page, run)
     assert [shape[-1] for shape in seen] == [416]
     page[100:160] = 255
-    page[100:108, 20:380] = 0
+    page[100:105, 20:380] = 0
     find_quads(page, run)
     assert len(seen) == 3
     assert seen[2][-1] > seen[1][-1] == 416

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ocrsvc.imaging.geometry import crop, reading_order, restore_page, shrink, sides, turn, turn_points, upright_box
+from ocrsvc.imaging.geometry import crop, restore_page, shrink, sides, turn, turn_points, upright_box
 from ocrsvc.records import Line, Page, Pixels
 
 
@@ -81,17 +81,3 @@ def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
 def test_the_upright_box_holds_the_quad() -> None:
     leaning = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
     assert upright_box(leaning).tolist() == box(8, 5, 30, 20)
-
-
-@pytest.mark.parametrize(
-    ("boxes", "order"),
-    [
-        ([], []),
-        ([box(0, 50, 10, 60), box(0, 0, 10, 10)], [1, 0]),
-        ([box(50, 3, 90, 13), box(0, 0, 40, 10)], [1, 0]),  # same row though the left one lies higher
-        ([box(50, 4, 60, 8), box(0, 0, 10, 4)], [1, 0]),  # small text: 4 px apart is another row
-        ([box(100, 30, 200, 130), box(0, 0, 90, 100)], [1, 0]),  # large text: 30 px apart is the same row
-    ],
-)
-def test_boxes_are_read_row_by_row(boxes: list[list[list[float]]], order: list[int]) -> None:
-    assert reading_order(np.array(boxes, np.float32).reshape(-1, 4, 2)) == order

@@ -1,4 +1,4 @@
-"""Box arithmetic: turning, shrinking, cropping lines, and putting boxes into reading order.
+"""Box arithmetic: turning, shrinking, cropping lines, and putting pages back into the frame of their image.
 
 Coordinates as in records: pixels, origin top left, x right, y down. Quads are float32 arrays (4, 2), clockwise from the
 corner where reading starts.
@@ -99,29 +99,3 @@ def _warp(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
         pixels, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
     )
     return cast(Pixels, warped)
-
-
-def reading_order(quads: NDArray[np.float32]) -> list[int]:
-    """Indices of quads (N, 4, 2) in reading order: rows from top to bottom, each from left to right.
-
-    A box joins a row when it overlaps the row vertically by at least half of the smaller height; relative to the boxes'
-    own heights, because a fixed number of pixels swaps words on small pages and merges rows on large ones.
-    """
-    if not len(quads):
-        return []
-    tops, bottoms = quads[:, :, 1].min(axis=1), quads[:, :, 1].max(axis=1)
-    lefts = quads[:, :, 0].min(axis=1)
-    rows: list[list[int]] = []
-    for index in np.argsort((tops + bottoms) / 2, kind="stable"):
-        if rows and _same_row(rows[-1], int(index), tops, bottoms):
-            rows[-1].append(int(index))
-        else:
-            rows.append([int(index)])
-    return [index for row in rows for index in sorted(row, key=lambda n: float(lefts[n]))]
-
-
-def _same_row(row: list[int], index: int, tops: NDArray[np.float32], bottoms: NDArray[np.float32]) -> bool:
-    last = row[-1]
-    overlap = min(bottoms[last], bottoms[index]) - max(tops[last], tops[index])
-    smaller = min(bottoms[last] - tops[last], bottoms[index] - tops[index])
-    return bool(overlap >= 0.5 * smaller)

@@ -20,13 +20,14 @@ from ocrsvc.records import Pixels
 
 STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the first look
-FINE_PX = 2560  # longest side of the second look, if the first one finds the text too small
+FINE_PX = 2048  # longest side of the second look, if the first one finds the text too small
 ENLARGE_MOST = 2.5
-READABLE_PX = 18.0  # height of a box in the network's input from which finer input finds no more
+READABLE_PX = 24.0  # height of a box in the network's input from which finer input finds no more
 WORTH_ANOTHER_LOOK = 1.3
 SMALL_TEXT_SHARE = 0.25
+SMALL_IMAGE_PX = 640  # an image up to this size is enlarged when nothing was found; a larger one is blank
 MAP_THRESHOLD = 0.3
-BOX_THRESHOLD = 0.5
+BOX_THRESHOLD = 0.4
 UNCLIP_RATIO = 1.6
 SMALLEST_PX = 3
 MOST_BOXES = 3000
@@ -57,8 +58,10 @@ def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.f
 
 def scale_for_text(quads: list[Quad], scale: float, longest: int) -> float:
     """The scale at which the smaller lines reach READABLE_PX, within what the image and the limits allow."""
+    if not quads:
+        return min(ENLARGE_MOST, SMALL_IMAGE_PX / longest) if longest <= SMALL_IMAGE_PX else scale
     heights = sorted(min(sides(quad)) * scale for quad in quads)
-    small = heights[int(len(heights) * SMALL_TEXT_SHARE)] if heights else READABLE_PX / ENLARGE_MOST
+    small = heights[int(len(heights) * SMALL_TEXT_SHARE)]
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
 
 

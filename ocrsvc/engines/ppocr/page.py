@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.lines import LineReader, LineText
-from ocrsvc.imaging.geometry import Quad, as_box, crop, reading_order, sides, turn_points, upright_box
+from ocrsvc.imaging.geometry import Quad, as_box, crop, sides, turn_points, upright_box
+from ocrsvc.imaging.reading_order import reading_order
 from ocrsvc.records import Line, Page, Pixels, ReadTask
 
 FindQuads = Callable[[Pixels], list[Quad]]

@@ -1,0 +1,138 @@
+"""In which order are the lines of a page read? Rows from top to bottom; columns of running text one after the other.
+
+Rows come from vertical overlap relative to the boxes' own heights (a fixed number of pixels swaps words on small pages
+and merges rows on large ones). Columns are found as in a recursive XY-cut (G. Nagy, S. Seth, 1984), but cut only where
+both sides are running text, several long lines that fill their column: tables and receipts have gutters too, and are
+read row by row. Lines that cross the gutter (titles) divide the columns into bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAME_ROW = 0.5  # overlap, as a share of the smaller height
+COLUMN_ROWS = 3
+COLUMN_ASPECT = 6.0  # median length of a column's rows, in line heights
+COLUMN_FILL = 0.6  # median length of a column's rows, as a share of the column's width
+MOST_CROSSING = 0.35  # of the text, by length, may cross a gutter
+GUTTER_HEIGHTS = 0.25  # how far right of a line's end, in line heights, a gutter may begin
+DEEPEST = 4
+
+Frames = NDArray[np.float32]
+"""(N, 4) left, top, right, bottom of N lines, in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A gutter at `x`, the share of text that crosses it, and the lines on both sides and across."""
+
+    x: float
+    crossing_share: float
+    left: list[int]
+    right: list[int]
+    across: list[int]
+
+
+def reading_order(quads: NDArray[np.float32]) -> list[int]:
+    """Indices of level quads (N, 4, 2), in reading order."""
+    if not len(quads):
+        return []
+    frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
+    return _order(frames, list(range(len(frames))), DEEPEST)
+
+
+def _order(frames: Frames, lines: list[int], deeper: int) -> list[int]:
+    cut = _best_cut(frames, lines) if deeper and len(lines) >= 2 * COLUMN_ROWS else None
+    if cut is None or not _are_columns(frames, cut.left, cut.right):
+        return _row_by_row(frames, lines)
+    return _band_by_band(frames, cut, deeper)
+
+
+def _band_by_band(frames: Frames, cut: _Cut, deeper: int) -> list[int]:
+    """Read the bands between the lines across: in each the left column, then the right one."""
+    rows_across = _rows(frames, cut.across)
+    limits = [-np.inf, *(float(_middle(frames, row)) for row in rows_across), np.inf]
+    ordered: list[int] = []
+    for number, (above, below) in enumerate(pairwise(limits)):
+        left, right = (_between(frames, side, above, below) for side in (cut.left, cut.right))
+        if _are_columns(frames, left, right):
+            ordered += _order(frames, left, deeper - 1) + _order(frames, right, deeper - 1)
+        else:
+            ordered += _row_by_row(frames, left + right)
+        ordered += rows_across[number] if number < len(rows_across) else []
+    return ordered
+
+
+def _best_cut(frames: Frames, lines: list[int]) -> _Cut | None:
+    """The gutter that the least text crosses; of equals the widest."""
+    cuts = [cut for right in np.unique(frames[lines, 2]) if (cut := _cut_behind(frames, lines, float(right)))]
+    return min(cuts, key=lambda cut: (round(cut.crossing_share, 3), -_gap(frames, cut)), default=None)
+
+
+def _cut_behind(frames: Frames, lines: list[int], right: float) -> _Cut | None:
+    """The cut just behind the end of a line; None if it leaves too little on a side or too much across."""
+    heights = frames[lines, 3] - frames[lines, 1]
+    x = right + GUTTER_HEIGHTS * float(np.median(heights))
+    left = [line for line in lines if frames[line, 2] <= x]
+    beyond = [line for line in lines if frames[line, 0] >= x]
+    across = [line for line in lines if frames[line, 0] < x < frames[line, 2]]
+    share = float(_lengths(frames, across).sum() / max(1.0, _lengths(frames, lines).sum()))
+    if min(len(left), len(beyond)) < COLUMN_ROWS or share > MOST_CROSSING:
+        return None
+    return _Cut(x, share, left, beyond, across)
+
+
+def _gap(frames: Frames, cut: _Cut) -> float:
+    return float(frames[cut.right, 0].min() - frames[cut.left, 2].max())
+
+
+def _are_columns(frames: Frames, left: list[int], right: list[int]) -> bool:
+    return _is_column(frames, left) and _is_column(frames, right)
+
+
+def _is_column(frames: Frames, lines: list[int]) -> bool:
+    """Several rows, mostly long, that fill their column."""
+    rows = _rows(frames, lines)
+    if len(rows) < COLUMN_ROWS:
+        return False
+    length = float(np.median([_lengths(frames, row).sum() for row in rows]))
+    height = float(np.median(frames[lines, 3] - frames[lines, 1]))
+    width = float(frames[lines, 2].max() - frames[lines, 0].min())
+    return length >= COLUMN_ASPECT * height and length >= COLUMN_FILL * width
+
+
+def _row_by_row(frames: Frames, lines: list[int]) -> list[int]:
+    return [line for row in _rows(frames, lines) for line in row]
+
+
+def _rows(frames: Frames, lines: Sequence[int]) -> list[list[int]]:
+    """Rows from top to bottom, each from left to right."""
+    rows: list[list[int]] = []
+    for line in sorted(lines, key=lambda line: float(frames[line, 1] + frames[line, 3])):
+        if rows and _same_row(frames[rows[-1][-1]], frames[line]):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [sorted(row, key=lambda line: float(frames[line, 0])) for row in rows]
+
+
+def _same_row(one: Frames, other: Frames) -> bool:
+    overlap = min(one[3], other[3]) - max(one[1], other[1])
+    return bool(overlap >= SAME_ROW * min(one[3] - one[1], other[3] - other[1]))
+
+
+def _between(frames: Frames, lines: list[int], above: float, below: float) -> list[int]:
+    return [line for line in lines if above <= _middle(frames, [line]) < below]
+
+
+def _middle(frames: Frames, row: Sequence[int]) -> float:
+    return float(frames[row, 1].min() + frames[row, 3].max()) / 2
+
+
+def _lengths(frames: Frames, lines: Sequence[int]) -> Frames:
+    return frames[list(lines), 2] - frames[list(lines), 0]

@@ -1,0 +1,165 @@
+"""The story of one request: decode, admit, prepare, engine, result. Read this file first."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ocrsvc.engines.base import Engine
+from ocrsvc.engines.choose import open_engine
+from ocrsvc.errors import NotReady, OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits, decode
+from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Timing
+from ocrsvc.serving.executor import Executor, Place
+from ocrsvc.serving.queue import Item, Served
+from ocrsvc.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """One image on its way: what is needed to wait for it and to put its page back into the frame of the image."""
+
+    place: Place[ReadTask, Page]
+    item: Item[ReadTask, Page]
+    image: Image
+    turned: int
+    began: float
+    decoded: float
+
+
+class Reader:
+    """Reads images with one engine. Made cheaply; `start` loads the models, in the process that will read.
+
+    Args:
+        settings: The effective settings.
+        plan: How many engine threads this process runs.
+        engine_opener: Opens the engine; the default is the one that the settings name.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: ThreadPlan,
+        engine_opener: Callable[[], Engine] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._open_engine = engine_opener or (lambda: open_engine(settings, plan))
+        self._clock = clock
+        self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
+        self._engine: Engine | None = None
+        self._executor: Executor[ReadTask, Page] | None = None
+        self.ready = False
+
+    def start(self) -> None:
+        """Load the engine and warm every thread's handle; returns when the first request would be served at full speed.
+
+        Raises:
+            EngineUnavailable: The engine cannot be opened here.
+        """
+        engine = self._open_engine()
+        self._executor = Executor(
+            engine.open_handle,
+            threads=self._plan.engine_threads,
+            places=self._settings.queue_size,
+            batch=engine.driving.best_batch,
+            serial_open=engine.driving.serial_open,
+            clock=self._clock,
+        )
+        self._engine = engine
+        self._executor.start()
+        self.ready = True
+
+    def stop(self, timeout_s: float) -> None:
+        """Finish what is queued (at most `timeout_s`), then close the engine. Safe to call when never started."""
+        self.ready = False
+        if self._executor is not None and self._executor.stop(timeout_s) and self._engine is not None:
+            self._engine.close()
+
+    def waiting(self) -> int:
+        """Images admitted that no engine thread has taken yet."""
+        return self._executor.waiting() if self._executor is not None else 0
+
+    def describe(self) -> EngineInfo:
+        """Which engine reads here. Raises NotReady before `start`."""
+        if self._engine is None:
+            raise NotReady("The engine of this worker is not loaded yet.", "Send the request again in a moment.", 2)
+        return self._engine.describe()
+
+    def read(self, data: bytes, options: ReadOptions, deadline_s: float) -> Reading:
+        """Read one image.
+
+        Args:
+            data: The bytes of an image file.
+            options: What the request asks for.
+            deadline_s: Seconds from now within which the answer is worth having.
+
+        Raises:
+            OcrsvcError: Any of those that errors.py pins to a step of the road.
+        """
+        deadline = self._clock() + deadline_s
+        return self._finish(self._begin(data, options, deadline))
+
+    def read_many(self, datas: Sequence[bytes], options: ReadOptions, deadline_s: float) -> list[Reading | OcrsvcError]:
+        """Read several images, each answered apart, in the same order; all share one deadline.
+
+        One request holds no more places than there are engine threads, so that it cannot fill the queue by itself.
+        """
+        deadline = self._clock() + deadline_s
+        answers: list[Reading | OcrsvcError] = []
+        pending: deque[_Pending | OcrsvcError] = deque()
+        for data in datas:
+            if len(pending) >= self._plan.engine_threads:
+                answers.append(self._settle(pending.popleft()))
+            pending.append(self._begin_or_error(data, options, deadline))
+        answers.extend(self._settle(entry) for entry in pending)
+        return answers
+
+    def _begin(self, data: bytes, options: ReadOptions, deadline: float) -> _Pending:
+        """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
+        if self._executor is None or self._engine is None or not self.ready:
+            raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
+        began = self._clock()
+        with self._executor.admit() as place:
+            image = decode(data, self._limits, gray=self._engine.driving.wants_gray)
+            decoded = self._clock()
+            task, turned = _prepare(image, options)
+            item = place.submit(task, deadline)
+        return _Pending(place, item, image, turned, began, decoded)
+
+    def _begin_or_error(self, data: bytes, options: ReadOptions, deadline: float) -> _Pending | OcrsvcError:
+        try:
+            return self._begin(data, options, deadline)
+        except OcrsvcError as error:
+            return error
+
+    def _settle(self, entry: _Pending | OcrsvcError) -> Reading | OcrsvcError:
+        if isinstance(entry, OcrsvcError):
+            return entry
+        try:
+            return self._finish(entry)
+        except OcrsvcError as error:
+            return error
+
+    def _finish(self, pending: _Pending) -> Reading:
+        served: Served[Page] = pending.place.wait(pending.item)
+        page = restore_page(served.answer, pending.turned, pending.image.width, pending.image.height)
+        decode_s = pending.decoded - pending.began
+        timing = Timing(decode_s, served.queue_s, served.run_s, self._clock() - pending.began)
+        return Reading(page, self.describe(), timing)
+
+
+def _prepare(image: Image, options: ReadOptions) -> tuple[ReadTask, int]:
+    """Apply a fixed turn and the largest side, which no engine needs to know about; returns the task and the turn."""
+    turned = 0 if options.rotate == "auto" else int(options.rotate)
+    pixels = turn(image.pixels, turned)
+    if options.max_side is not None:
+        pixels, _ = shrink(pixels, options.max_side)
+    rotate = "auto" if options.rotate == "auto" else "0"
+    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate)), turned

@@ -1,0 +1,188 @@
+"""The story of one request, with a real decoder, a real queue, and an engine that tells what it was shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import cv2
+import numpy as np
+import pytest
+
+from ocrsvc.engines.base import Driving
+from ocrsvc.errors import (
+    BrokenImage,
+    DeadlineExceeded,
+    EngineUnavailable,
+    ImageTooLarge,
+    NotReady,
+    OcrsvcError,
+    QueueFull,
+    UnsupportedImage,
+)
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.settings import Settings
+
+SOON_S = 30.0
+
+
+class Mirror:
+    """An engine that answers with the size and shade of what it sees, and a box around all of it."""
+
+    def __init__(self, *, wants_gray: bool = False, gate: threading.Event | None = None, opens: bool = True) -> None:
+        self.driving = Driving(wants_gray=wants_gray)
+        self.gate = gate
+        self.opens = opens
+        self.seen: list[ReadTask] = []
+        self.entered = threading.Event()
+        self.closed = False
+
+    def describe(self) -> EngineInfo:
+        return EngineInfo("mirror", "none", "0", "cpu", "none", "none")
+
+    def open_handle(self) -> Mirror:
+        if not self.opens:
+            raise EngineUnavailable("The mirror is broken.")
+        return self
+
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.entered.set()
+        if self.gate is not None:
+            assert self.gate.wait(SOON_S)
+        self.seen.extend(tasks)
+        return [self._read_one(task) for task in tasks]
+
+    def _read_one(self, task: ReadTask) -> Page:
+        image = task.image
+        right, bottom = float(image.width), float(image.height)
+        box = ((0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom))
+        return Page(image.width, image.height, 0, (Line(f"{image.width}x{image.height}", 1.0, box),))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def png(width: int, height: int, colour: bool = True) -> bytes:
+    shape = (height, width, 3) if colour else (height, width)
+    return cv2.imencode(".png", np.full(shape, 200, np.uint8))[1].tobytes()
+
+
+@contextmanager
+def reading(engine: Mirror, *, engine_threads: int = 1, **settings: object) -> Iterator[Reader]:
+    plan = ThreadPlan(workers=1, threads=8, engine_threads=engine_threads)
+    reader = Reader(Settings(**settings), plan, lambda: engine)  # type: ignore[arg-type]  # rows of a table
+    reader.start()
+    try:
+        yield reader
+    finally:
+        reader.stop(SOON_S)
+
+
+def test_an_image_becomes_a_page_with_its_engine_and_its_times() -> None:
+    with reading(Mirror()) as reader:
+        answer = reader.read(png(40, 30), ReadOptions(), SOON_S)
+    assert answer.page.text == "40x30"
+    assert answer.engine.name == "mirror"
+    parts = answer.timing.decode_s + answer.timing.queue_s + answer.timing.engine_s
+    assert 0 < parts <= answer.timing.total_s
+
+
+@pytest.mark.parametrize(("rotate", "seen"), [("0", "40x30"), ("90", "30x40"), ("180", "40x30"), ("270", "30x40")])
+def test_a_fixed_turn_is_applied_before_the_engine_and_undone_after_it(rotate: str, seen: str) -> None:
+    with reading(Mirror()) as reader:
+        page = reader.read(png(40, 30), ReadOptions(rotate=rotate), SOON_S).page  # type: ignore[arg-type]
+    assert page.text == seen
+    assert (page.width, page.height, page.angle) == (40, 30, int(rotate))
+    assert sorted(page.lines[0].box) == [(0, 0), (0, 30), (40, 0), (40, 30)]
+
+
+def test_max_side_shrinks_what_the_engine_sees_and_not_the_boxes() -> None:
+    with reading(Mirror()) as reader:
+        page = reader.read(png(400, 300), ReadOptions(max_side=100), SOON_S).page
+    assert page.text == "100x75"
+    assert page.lines[0].box == ((0, 0), (400, 0), (400, 300), (0, 300))
+
+
+def test_an_engine_that_wants_gray_gets_gray() -> None:
+    gray, colour = Mirror(wants_gray=True), Mirror()
+    for engine in (gray, colour):
+        with reading(engine) as reader:
+            reader.read(png(40, 30), ReadOptions(), SOON_S)
+    assert gray.seen[0].image.pixels.ndim == 2
+    assert colour.seen[0].image.pixels.ndim == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(b"", BrokenImage), (b"hello", UnsupportedImage), (png(40, 30)[:60], BrokenImage), (png(60, 60), ImageTooLarge)],
+)
+def test_what_cannot_be_read_is_refused_and_its_place_is_free_again(data: bytes, error: type[OcrsvcError]) -> None:
+    with reading(Mirror(), queue_size=1, max_pixels=2000) as reader:
+        for _ in range(3):
+            with pytest.raises(error):
+                reader.read(data, ReadOptions(), SOON_S)
+        assert reader.read(png(40, 30), ReadOptions(), SOON_S).page.text == "40x30"
+
+
+def test_before_the_start_nothing_is_read() -> None:
+    reader = Reader(Settings(), ThreadPlan(1, 8, 1), Mirror)
+    assert not reader.ready
+    with pytest.raises(NotReady):
+        reader.read(png(40, 30), ReadOptions(), SOON_S)
+    with pytest.raises(NotReady):
+        reader.describe()
+    reader.stop(SOON_S)
+
+
+def test_an_engine_that_cannot_open_fails_the_start() -> None:
+    reader = Reader(Settings(), ThreadPlan(1, 8, 2), lambda: Mirror(opens=False))
+    with pytest.raises(EngineUnavailable, match="mirror is broken"):
+        reader.start()
+    assert not reader.ready
+
+
+def test_a_full_queue_refuses_before_decoding() -> None:
+    gate = threading.Event()
+    engine = Mirror(gate=gate)
+    with reading(engine, queue_size=1) as reader:
+        asked = [threading.Thread(target=reader.read, args=(png(40, 30), ReadOptions(), SOON_S)) for _ in range(2)]
+        asked[0].start()
+        assert engine.entered.wait(SOON_S)
+        asked[1].start()
+        while reader.waiting() == 0:
+            assert asked[1].is_alive()
+        with pytest.raises(QueueFull) as refusal:
+            reader.read(b"not even an image", ReadOptions(), SOON_S)
+        assert refusal.value.retry_after_s >= 1
+        gate.set()
+        for thread in asked:
+            thread.join(SOON_S)
+
+
+def test_the_deadline_is_kept() -> None:
+    gate = threading.Event()
+    with reading(Mirror(gate=gate)) as reader:
+        with pytest.raises(DeadlineExceeded):
+            reader.read(png(40, 30), ReadOptions(), 0.05)
+        gate.set()
+
+
+def test_of_many_images_each_is_answered_apart_and_in_order() -> None:
+    with reading(Mirror(), engine_threads=2, queue_size=2) as reader:
+        answers = reader.read_many([png(10 + n, 10) for n in range(7)] + [b"junk", png(5, 5)], ReadOptions(), SOON_S)
+    texts = [answer.page.text if isinstance(answer, Reading) else answer.code for answer in answers]
+    assert texts == [*(f"{10 + n}x10" for n in range(7)), "unsupported_image", "5x5"]
+
+
+def test_stop_closes_the_engine_once_its_threads_have_ended() -> None:
+    engine = Mirror()
+    with reading(engine) as reader:
+        assert not engine.closed
+    assert engine.closed
+    assert not reader.ready
