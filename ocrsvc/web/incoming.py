@@ -87,13 +87,12 @@ def receive(environ: Environ, max_body_bytes: int) -> Incoming:
     return Incoming(raw=body, fields=query)
 
 
-def images_in(incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes]:
-    """The one or more images of a request; see `images_or_errors`. Raises the first error."""
-    images = images_or_errors(incoming, file_fields, text_fields)
-    for image in images:
-        if isinstance(image, OcrsvcError):
-            raise image
-    return cast("list[bytes]", images)
+def first_image(incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
+    """The one image that counts where only one is read; see `images_or_errors`. Raises its error."""
+    image = images_or_errors(incoming, file_fields, text_fields)[0]
+    if isinstance(image, OcrsvcError):
+        raise image
+    return image
 
 
 def images_or_errors(
@@ -191,13 +190,11 @@ def _declared_length(environ: Environ) -> int | None:
 
 def _read_up_to(stream: Stream, size: int) -> bytes:
     """`size` bytes, or fewer if the stream ends before."""
+    pieces: list[bytes] = []
     try:
-        first = stream.read(size) if size else b""
-        if len(first) == size:
-            return first
-        pieces = [first]
-        while pieces[-1] and (missing := size - sum(map(len, pieces))):
-            pieces.append(stream.read(missing))
+        while size and (piece := stream.read(size)):
+            pieces.append(piece)
+            size -= len(piece)
     except Exception as error:
         # What a server raises for a broken chunk or a client that is gone is its own affair; it is never our fault.
         raise CallerError("The body cannot be read to its end.", "Send the request again.") from error

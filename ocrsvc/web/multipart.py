@@ -80,7 +80,6 @@ def _tail(body: bytes, at: int) -> re.Match[bytes]:
 
 def _next_delimiter(body: bytes, marker: bytes, start: int) -> int:
     """Where the line break before the next delimiter lies, looking from `start` on."""
-    # A part without content shares its line break with the delimiter.
     at = body.find(b"\r\n" + marker, start - 2)
     while at >= 0 and not _TAIL.match(body, at + 2 + len(marker)):
         at = body.find(b"\r\n" + marker, at + 2)
@@ -90,7 +89,8 @@ def _next_delimiter(body: bytes, marker: bytes, start: int) -> int:
 
 
 def _parse_part(body: bytes, start: int, end: int) -> Part:
-    header_end = body.find(b"\r\n\r\n", start, end)
+    # A part without content may share the line break after its headers with the delimiter.
+    header_end = body.find(b"\r\n\r\n", start, end + 2)
     if header_end < 0 or header_end - start > MAX_HEADER_BYTES:
         raise _malformed("one of its parts has no end of headers")
     disposition = _disposition(body[start:header_end])

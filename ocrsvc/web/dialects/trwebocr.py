@@ -22,7 +22,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, deadline_s, images_in, last_field, receive
+from ocrsvc.web.incoming import Incoming, deadline_s, first_image, last_field, receive
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -45,7 +45,7 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
     def tr_run() -> Response:
         began_s = time.monotonic()
         incoming = receive(request.environ, settings.max_body_bytes)
-        data = images_in(incoming, FILE_FIELDS, TEXT_FIELDS)[0]
+        data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
         reading = reader.read(data, ReadOptions(max_side=max_side), deadline_s(request.environ, settings.deadline_s))
         page = reading.page if max_side is None else shrink_page(reading.page, max_side)

@@ -15,7 +15,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import deadline_s, images_in, receive
+from ocrsvc.web.incoming import deadline_s, first_image, receive
 
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img_base64", "file")
@@ -35,7 +35,7 @@ def make_trwebocr_cpp(settings: Settings, reader: Reader) -> Blueprint:
     @dialect.post("/api/trocr", strict_slashes=False)
     def trocr() -> Response:
         incoming = receive(request.environ, settings.max_body_bytes)
-        data = images_in(incoming, FILE_FIELDS, TEXT_FIELDS)[0]
+        data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         reading = reader.read(data, ReadOptions(), deadline_s(request.environ, settings.deadline_s))
         return Response(to_bars(reading.page), content_type=TEXT_TYPE)
 

@@ -1,0 +1,386 @@
+"""Does POST /v1/ocr answer as documented, in every case?"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from urllib3.filepost import encode_multipart_formdata
+from web_support import (
+    CONFIDENCE,
+    INFO,
+    TEXT,
+    DeafReader,
+    as_base64,
+    client_over,
+    client_raising,
+    json_of,
+    picture,
+    running_app,
+    texts,
+)
+
+from ocrsvc import errors
+from ocrsvc.app import create_app
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.settings import Settings
+from ocrsvc.web.openapi import READING_ERRORS
+from ocrsvc.web.options import OPTIONS
+
+PNG = picture(64, 32)
+BLACK = picture(shade=0)
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app(Settings(max_body_bytes=200_000, max_pixels=1_000_000)) as app:
+        yield app.test_client()
+
+
+def post(
+    client: FlaskClient, data: Any = PNG, content_type: str = "image/png", url: str = "/v1/ocr", **more: Any
+) -> Any:
+    return client.post(url, data=data, content_type=content_type, **more)
+
+
+def files(*datas: bytes, field: str = "file") -> dict[str, Any]:
+    return {field: [(io.BytesIO(data), f"{number}.png") for number, data in enumerate(datas)]}
+
+
+def test_a_page_is_answered_with_its_lines_engine_and_timing(client: FlaskClient) -> None:
+    response = post(client, headers={"X-Request-Id": "mine"})
+    assert response.status_code == 200
+    assert response.content_type == "application/json"
+    answer = json.loads(response.data)
+    timing = answer.pop("timing")
+    assert answer == {
+        "id": "mine",
+        "engine": {
+            "name": INFO.name,
+            "model": INFO.model,
+            "version": INFO.version,
+            "device": INFO.device,
+            "precision": INFO.precision,
+            "provider": INFO.provider,
+        },
+        "pages": [
+            {
+                "page": 1,
+                "width": 64,
+                "height": 32,
+                "angle": 0,
+                "text": f"{TEXT}\n64x32 auto True False None",
+                "lines": [
+                    {"text": TEXT, "confidence": 0.9877, "box": [[16, 8], [48, 8], [48, 16], [16, 16]]},
+                    {
+                        "text": "64x32 auto True False None",
+                        "confidence": 0.5,
+                        "box": [[32, 8], [40, 16], [32, 24], [24, 16]],
+                    },
+                ],
+            }
+        ],
+    }
+    assert list(timing) == ["decode_s", "queue_s", "engine_s", "total_s"]
+    assert 0 < timing["decode_s"] + timing["queue_s"] + timing["engine_s"] <= timing["total_s"] < 60
+
+
+WAYS = {
+    "raw": (PNG, "image/png"),
+    "multipart": (files(PNG), "multipart/form-data"),
+    "multipart image": (files(PNG, field="image"), "multipart/form-data"),
+    "multipart base64": ({"img": as_base64(PNG)}, "multipart/form-data"),
+    "urlencoded": ({"image": as_base64(PNG)}, "application/x-www-form-urlencoded"),
+    "JSON": (json.dumps({"image": as_base64(PNG)}), "application/json"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_sending_gives_the_same_page(client: FlaskClient, way: str) -> None:
+    data, content_type = WAYS[way]
+    assert texts(json_of(post(client, data, content_type))) == [f"{TEXT}\n64x32 auto True False None"]
+
+
+def test_base64_in_a_form_field_may_be_larger_than_half_a_megabyte() -> None:
+    with running_app() as app:
+        body, content_type = encode_multipart_formdata({"image": as_base64(PNG + bytes(1_500_000))})
+        assert post(app.test_client(), body, content_type).status_code == 200
+
+
+OPTION_CASES = [
+    ("rotate", "90", "32x64 0 True False None"),
+    ("rotate", "AUTO", "64x32 auto True False None"),
+    ("detect", "false", "64x32 auto False False None"),
+    ("detect", "1", "64x32 auto True False None"),
+    ("upright_boxes", "on", "64x32 auto True True None"),
+    ("max_side", "32", "32x16 auto True False None"),
+    ("max_side", " 65535 ", "64x32 auto True False None"),
+    ("min_confidence", "0.25", "64x32 auto True False 0.25"),
+    ("min_confidence", "1", "64x32 auto True False 1.0"),
+]
+
+
+@pytest.mark.parametrize("where", ["query", "field", "member"])
+@pytest.mark.parametrize(("name", "value", "seen"), OPTION_CASES)
+def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str, value: str, seen: str) -> None:
+    sent: dict[str, Any] = {
+        "query": {"data": PNG, "query_string": {name: value}},
+        "field": {"data": files(PNG) | {name: value}, "content_type": "multipart/form-data"},
+        "member": {"json": {"image": as_base64(PNG), name: value}},
+    }
+    (text,) = texts(json_of(client.post("/v1/ocr", **sent[where])))
+    assert text == f"{TEXT}\n{seen}"
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({"rotate": 180}, "64x32 0 True False None"),
+        ({"detect": False}, "64x32 auto False False None"),
+        ({"max_side": 32, "min_confidence": 0.5}, "32x16 auto True False 0.5"),
+        ({"rotate": None, "max_side": None}, "64x32 auto True False None"),
+    ],
+)
+def test_options_in_json_may_be_of_their_own_type(client: FlaskClient, options: dict[str, Any], seen: str) -> None:
+    answer = json_of(client.post("/v1/ocr", json={"image": as_base64(PNG), **options}))
+    assert texts(answer) == [f"{TEXT}\n{seen}"]
+
+
+BAD_OPTIONS = [
+    ("rotate", "45", "one of auto, 0, 90, 180, 270"),
+    ("detect", "maybe", "true or false"),
+    ("lines", "", "true or false"),
+    ("upright_boxes", "2", "true or false"),
+    ("max_side", "15", "from 16 to 65535"),
+    ("max_side", "65536", "from 16 to 65535"),
+    ("max_side", "1e3", "from 16 to 65535"),
+    ("max_side", "-100", "from 16 to 65535"),
+    ("max_side", "9" * 5000, "from 16 to 65535"),
+    ("min_confidence", "1.01", "from 0 to 1"),
+    ("min_confidence", "nan", "from 0 to 1"),
+    ("min_confidence", "high", "from 0 to 1"),
+    ("format", "xml", "json or text"),
+    ("langauge", "zh", "The options are: rotate, detect,"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "accepted"), BAD_OPTIONS)
+def test_a_bad_option_is_named_with_its_value_and_what_is_accepted(
+    client: FlaskClient, name: str, value: str, accepted: str
+) -> None:
+    problem = json_of(post(client, query_string={name: value}))
+    assert (problem["status"], problem["code"]) == (400, "bad_option")
+    assert name in problem["detail"]
+    assert value[:40] in problem["detail"]
+    assert accepted in problem["detail"] + problem.get("remedy", "")
+
+
+def test_an_option_that_contradicts_itself_is_refused(client: FlaskClient) -> None:
+    sent = {"image": as_base64(PNG), "rotate": "90"}
+    assert client.post("/v1/ocr?rotate=90", json=sent).status_code == 200
+    problem = json_of(client.post("/v1/ocr?rotate=180", json=sent))
+    assert problem["code"] == "bad_option"
+    assert "twice" in problem["detail"]
+
+
+def test_a_file_in_a_field_that_is_not_read_is_refused_rather_than_ignored(client: FlaskClient) -> None:
+    problem = json_of(post(client, files(PNG) | files(PNG, field="mask"), "multipart/form-data"))
+    assert problem["code"] == "bad_option"
+    assert "'mask'" in problem["detail"]
+
+
+def test_the_list_of_lines_can_be_left_out(client: FlaskClient) -> None:
+    (page,) = json_of(post(client, query_string={"lines": "false"}))["pages"]
+    assert list(page) == ["page", "width", "height", "angle", "text"]
+
+
+def test_the_answer_can_be_plain_text_with_form_feeds_between_pages(client: FlaskClient) -> None:
+    response = post(client, files(PNG, PNG), "multipart/form-data", "/v1/ocr?format=text")
+    assert response.content_type == "text/plain; charset=utf-8"
+    page = f"{TEXT}\n64x32 auto True False None\n"
+    assert response.text == f"{page}\f{page}"
+
+
+def test_plain_text_hides_no_failed_page(client: FlaskClient) -> None:
+    response = post(client, files(PNG, b"no image"), "multipart/form-data", "/v1/ocr?format=text")
+    assert (response.status_code, json_of(response)["code"]) == (415, "unsupported_image")
+
+
+def test_pages_are_answered_in_the_order_of_the_files(client: FlaskClient) -> None:
+    widths = [20, 50, 30, 60, 40, 25]
+    answer = json_of(post(client, files(*(picture(width) for width in widths)), "multipart/form-data"))
+    assert [(page["page"], page["width"]) for page in answer["pages"]] == list(enumerate(widths, start=1))
+
+
+def test_a_page_that_fails_leaves_its_neighbours_alone(client: FlaskClient) -> None:
+    sent = {"images": [as_base64(PNG), "!!!!", as_base64(b"no image"), as_base64(BLACK), as_base64(picture(40))]}
+    response = client.post("/v1/ocr", json=sent)
+    assert response.status_code == 200
+    pages = json_of(response)["pages"]
+    assert [page["page"] for page in pages] == [1, 2, 3, 4, 5]
+    assert [page["width"] for page in (pages[0], pages[4])] == [64, 40]
+    assert [page["error"]["code"] for page in pages[1:4]] == ["bad_base64", "unsupported_image", "engine_failed"]
+    assert all(page["error"]["id"] == json_of(response)["id"] for page in pages[1:4])
+
+
+def test_when_all_pages_fail_the_first_error_is_the_answer(client: FlaskClient) -> None:
+    response = post(client, files(b"no image", BLACK), "multipart/form-data")
+    assert (response.status_code, json_of(response)["code"]) == (415, "unsupported_image")
+
+
+FAILURES: dict[str, tuple[Any, str, int, str]] = {
+    "nothing sent": (b"", "image/png", 400, "nothing_sent"),
+    "bad base64": (b'{"image": "!!!!"}', "application/json", 400, "bad_base64"),
+    "bad JSON": (b'{"image"', "application/json", 400, "bad_request"),
+    "bad form": (b"x", "multipart/form-data", 400, "bad_request"),
+    "too many bytes": (bytes(200_001), "image/png", 413, "body_too_large"),
+    "too many pixels": (picture(1001, 1000), "image/png", 413, "image_too_large"),
+    "not an image": (b"%PDF-1.7", "image/png", 415, "unsupported_image"),
+    "not an image at all": (b"hello", "text/plain", 415, "unsupported_image"),
+    "a broken image": (PNG[:40], "image/png", 422, "broken_image"),
+    "the engine fails": (BLACK, "image/png", 500, "engine_failed"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_failure_is_a_problem_with_its_status_and_code(client: FlaskClient, case: str) -> None:
+    data, content_type, status, code = FAILURES[case]
+    check_problem(post(client, data, content_type), status, code)
+
+
+def check_problem(response: Any, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status
+    assert response.content_type == "application/problem+json"
+    problem: dict[str, Any] = json.loads(response.data)
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert problem["type"] == f"urn:problem-type:ocrsvc:{code}"
+    assert problem["id"] == response.headers["X-Request-Id"]
+    assert problem["title"]
+    assert re.search(r"[.:]$|\.\s*$", problem["detail"])
+    assert response.headers["Cache-Control"] == "no-store"
+    return problem
+
+
+RAISED = [error for error in READING_ERRORS if error is not errors.OcrsvcError]
+
+
+@pytest.mark.parametrize("error", RAISED)
+def test_every_error_of_the_reader_keeps_its_status_code_and_remedy(error: type[errors.OcrsvcError]) -> None:
+    problem = check_problem(post(client_raising(error("It happened.", "Do this."))), error.status, error.code)
+    assert (problem["title"], problem["detail"], problem["remedy"]) == (error.title, "It happened.", "Do this.")
+    assert problem["retryable"] is error.retryable
+
+
+@pytest.mark.parametrize("error", [errors.QueueFull, errors.NotReady])
+def test_a_refusal_says_when_to_come_back(error: type[errors.Refused]) -> None:
+    response = post(client_raising(error("It happened.", retry_after_s=7)))
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "7")
+    assert json_of(response)["retryable"] is True
+    assert "remedy" not in json_of(response)
+
+
+def test_the_unexpected_is_logged_with_its_id_and_tells_the_client_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "ocrsvc.web"):
+        response = post(client_raising(KeyError("a secret")), headers={"X-Request-Id": "find-me"})
+    problem = check_problem(response, 500, "internal")
+    assert "secret" not in json.dumps(problem)
+    assert "find-me" in caplog.text
+    assert "KeyError: 'a secret'" in caplog.text
+
+
+ROUTES = [
+    ("GET", "/v1/ocr", 405, "method_not_allowed"),
+    ("PUT", "/v1/ocr", 405, "method_not_allowed"),
+    ("POST", "/v1/ocr/", 404, "not_found"),
+    ("POST", "//v1/ocr", 404, "not_found"),
+    ("POST", "/healthz", 405, "method_not_allowed"),
+    ("GET", "/", 404, "not_found"),
+    ("GET", "/static/x", 404, "not_found"),
+    ("BREW", "/v1/ocr", 405, "method_not_allowed"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "code"), ROUTES)
+def test_a_wrong_path_or_method_is_a_problem_too(
+    client: FlaskClient, method: str, path: str, status: int, code: str
+) -> None:
+    response = client.open(path, method=method)
+    check_problem(response, status, code)
+    assert ("Allow" in response.headers) == (status == 405)
+
+
+def test_options_are_answered_with_what_is_allowed(client: FlaskClient) -> None:
+    response = client.options("/v1/ocr")
+    assert response.status_code == 200
+    assert set(response.headers["Allow"].split(", ")) == {"POST", "OPTIONS"}
+
+
+def test_head_of_a_problem_has_no_body(client: FlaskClient) -> None:
+    response = client.head("/nowhere")
+    assert (response.status_code, response.data) == (404, b"")
+
+
+@pytest.mark.parametrize(("sent", "expected_s"), [("2.5", 2.5), ("1000", 60.0), (None, 60.0)])
+def test_the_reader_gets_the_deadline_of_the_request(sent: str | None, expected_s: float) -> None:
+    reader = DeafReader(errors.DeadlineExceeded("Late."))
+    headers = {} if sent is None else {"X-Request-Timeout": sent}
+    assert post(client_over(reader), headers=headers).status_code == 504
+    assert reader.deadlines == [expected_s]
+
+
+def test_a_bad_timeout_is_a_bad_option(client: FlaskClient) -> None:
+    assert json_of(post(client, headers={"X-Request-Timeout": "soon"}))["code"] == "bad_option"
+
+
+def test_a_reader_that_was_never_started_is_not_ready() -> None:
+    with running_app() as app:
+        pass
+    response = post(app.test_client())
+    assert (response.status_code, json_of(response)["code"]) == (503, "not_ready")
+    assert int(response.headers["Retry-After"]) >= 1
+
+
+def test_confidences_are_rounded_not_cut(client: FlaskClient) -> None:
+    assert CONFIDENCE == 0.987654
+    assert json_of(post(client))["pages"][0]["lines"][0]["confidence"] == 0.9877
+
+
+def test_the_documentation_knows_every_option_and_every_error_and_no_other() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    options = {name: accepted for name, accepted in rows if not accepted.isdecimal()}
+    codes = {(name, int(status)) for name, status in rows if status.isdecimal()}
+    assert options == {name: option.accepted for name, option in OPTIONS.items()}
+    declared = {(error.code, error.status) for error in READING_ERRORS}
+    assert codes == declared | {("not_found", 404), ("method_not_allowed", 405)}
+
+
+def test_the_fake_engine_reads_size_and_pixels_through_the_whole_road() -> None:
+    settings = Settings(engine="fake")
+    reader = Reader(settings, ThreadPlan(1, 4, 2))
+    reader.start()
+    try:
+        answer = json_of(post(create_app(settings, reader).test_client()))
+    finally:
+        reader.stop(5.0)
+    assert answer["engine"]["name"] == "fake"
+    assert texts(answer) == [f"64x32\n{zlib.crc32(bytes([200]) * 64 * 32):08x}"]
+
+
+def test_requests_at_the_same_time_get_their_own_answers() -> None:
+    widths = list(range(20, 84))
+    with running_app() as app, ThreadPoolExecutor(8) as pool:
+        clients = (app.test_client() for _ in widths)
+        answers = list(pool.map(lambda client, width: json_of(post(client, picture(width))), clients, widths))
+    assert [answer["pages"][0]["width"] for answer in answers] == widths
+    assert len({answer["id"] for answer in answers}) == len(widths)

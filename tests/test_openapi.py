@@ -1,0 +1,133 @@
+"""Is json_of(/openapi) true: are its paths, options, statuses and shapes those of the running service?"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from flask import Flask
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+from web_support import as_base64, client_raising, json_of, picture, running_app
+
+from ocrsvc import errors
+from ocrsvc.records import ReadOptions
+from ocrsvc.web.openapi import READING_ERRORS, openapi
+from ocrsvc.web.options import OPTIONS, read_options
+
+ANSWER_OPTIONS = {"lines", "format"}
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[Flask]:
+    with running_app() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(app: Flask) -> Any:
+    return json_of(app.test_client().get("/openapi.json"))
+
+
+def responses(served: Any, path: str, method: str) -> Any:
+    return served["paths"][path][method]["responses"]
+
+
+def check(served: Any, path: str, method: str, response: Any) -> None:
+    """The response is one of those described: its status, its type and its body."""
+    described = responses(served, path, method)[str(response.status_code)]
+    schema = described["content"][response.content_type.partition(";")[0]]["schema"]
+    # One document, so that $ref finds its components.
+    Draft202012Validator(served | schema).validate(json_of(response))
+
+
+def test_the_description_is_valid_openapi_and_served_as_written(served: Any) -> None:
+    validate(served)
+    assert served == openapi()
+
+
+def test_every_path_is_described_and_every_description_is_a_path(app: Flask, served: Any) -> None:
+    routes = {
+        (rule.rule, method.lower())
+        for rule in app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if rule.endpoint.partition(".")[0] in {"api", "ops"}
+    }
+    assert routes == {(path, method) for path, item in served["paths"].items() for method in item}
+
+
+def test_every_option_of_a_reading_is_an_option_of_the_api() -> None:
+    assert {field.name for field in fields(ReadOptions)} | ANSWER_OPTIONS == set(OPTIONS)
+
+
+def test_every_option_is_a_parameter_with_the_default_of_the_records(served: Any) -> None:
+    parameters = served["paths"]["/v1/ocr"]["post"]["parameters"]
+    schemas = {item["name"]: item["schema"] for item in parameters if item["in"] == "query"}
+    assert set(schemas) == set(OPTIONS)
+    for field in fields(ReadOptions):
+        assert schemas[field.name].get("default") == field.default
+
+
+def test_the_defaults_that_are_told_are_the_defaults_that_hold() -> None:
+    told = [(name, option.default) for name, option in OPTIONS.items() if option.default is not None]
+    assert read_options(told) == read_options([])
+
+
+def leaves(error: type[errors.OcrsvcError]) -> set[type[errors.OcrsvcError]]:
+    below = error.__subclasses__()
+    return {error} if not below else set().union(*map(leaves, below))
+
+
+def test_every_error_that_answers_a_request_is_described(served: Any) -> None:
+    answering = (leaves(errors.CallerError) | leaves(errors.ServerError)) - leaves(errors.OperatorError)
+    assert {error for error in answering if error.__module__ == errors.__name__} <= set(READING_ERRORS)
+    described = responses(served, "/v1/ocr", "post")
+    for error in READING_ERRORS:
+        assert f"{error.code}: " in described[str(error.status)]["description"]
+    assert set(described) == {"200"} | {str(error.status) for error in READING_ERRORS}
+
+
+@pytest.mark.parametrize("query", ["", "?lines=false"])
+def test_a_real_answer_fits_its_schema(app: Flask, served: Any, query: str) -> None:
+    sent = {"images": [as_base64(picture()), "!!!!"]}
+    response = app.test_client().post(f"/v1/ocr{query}", json=sent)
+    assert response.status_code == 200
+    check(served, "/v1/ocr", "post", response)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version"])
+def test_a_real_answer_of_operations_fits_its_schema(app: Flask, served: Any, path: str) -> None:
+    check(served, path, "get", app.test_client().get(path))
+
+
+@pytest.mark.parametrize("error", [error for error in READING_ERRORS if error is not errors.OcrsvcError])
+def test_a_real_problem_fits_its_schema(served: Any, error: type[errors.OcrsvcError]) -> None:
+    response = client_raising(error("It happened.")).post("/v1/ocr", data=picture())
+    check(served, "/v1/ocr", "post", response)
+    described = responses(served, "/v1/ocr", "post")[str(error.status)]["headers"]
+    assert {"X-Request-Id"} <= set(described)
+    assert ("Retry-After" in response.headers) <= ("Retry-After" in described)
+
+
+def test_a_worker_that_is_not_ready_fits_its_description(served: Any) -> None:
+    client = client_raising(errors.NotReady("Loading."))
+    check(served, "/readyz", "get", client.get("/readyz"))
+    check(served, "/version", "get", client.get("/version"))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"json": {"image": as_base64(picture()), "max_side": 64, "detect": True}},
+        {"data": {"file": (io.BytesIO(picture()), "a.png")}, "content_type": "multipart/form-data"},
+        {"data": {"image": as_base64(picture())}, "content_type": "application/x-www-form-urlencoded"},
+        {"data": picture(), "content_type": "application/octet-stream"},
+    ],
+)
+def test_every_body_type_that_is_described_is_read(app: Flask, served: Any, sent: dict[str, Any]) -> None:
+    described = set(served["paths"]["/v1/ocr"]["post"]["requestBody"]["content"])
+    assert sent.get("content_type", "application/json") in described
+    assert app.test_client().post("/v1/ocr", **sent).status_code == 200

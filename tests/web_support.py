@@ -1,0 +1,127 @@
+"""What the web tests share: an engine whose answers are known beforehand, pages to send, and the application over both.
+
+The engine finds two lines on every page, at places worked out by hand below, and tells the options that it was shown in
+the second line's text. An all-black page it fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import cv2
+import numpy as np
+from flask import Flask
+from flask.testing import FlaskClient
+
+from ocrsvc.app import create_app
+from ocrsvc.engines.base import Driving
+from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.settings import Settings
+
+TEXT = "正品|促销"
+CONFIDENCE = 0.987654
+INFO = EngineInfo("known", "none", "1", "cpu", "fp32", "python")
+
+
+class KnownEngine:
+    """A complete engine with two known lines."""
+
+    driving = Driving()
+
+    def describe(self) -> EngineInfo:
+        return INFO
+
+    def open_handle(self) -> KnownEngine:
+        return self
+
+    def warm_up(self) -> None:
+        pass
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        return [_read(task) for task in tasks]
+
+    def close(self) -> None:
+        pass
+
+
+def _read(task: ReadTask) -> Page | OcrsvcError:
+    width, height = task.image.width, task.image.height
+    if not task.image.pixels.any():
+        return EngineFailed("A black page.")
+    asked = task.options
+    seen = f"{width}x{height} {asked.rotate} {asked.detect} {asked.upright_boxes} {asked.min_confidence}"
+    # From (1/4, 1/4) to (3/4, 1/2) of the page; and a square on its tip, whose first side falls at 45 degrees.
+    left, right, top, bottom = width / 4, width * 3 / 4, height / 4, height / 2
+    x, y, r = width / 2, height / 2, height / 4
+    lines = (
+        Line(TEXT, CONFIDENCE, ((left, top), (right, top), (right, bottom), (left, bottom))),
+        Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))),
+    )
+    return Page(width, height, 0, lines)
+
+
+class DeafReader:
+    """A reader that only raises; for the errors that no upload can cause at will."""
+
+    ready = False
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.deadlines: list[float] = []
+
+    def describe(self) -> EngineInfo:
+        raise self.error
+
+    def read(self, _data: bytes, _options: ReadOptions, deadline_s: float) -> Reading:
+        self.deadlines.append(deadline_s)
+        raise self.error
+
+
+def client_over(reader: DeafReader) -> FlaskClient:
+    """A client of an application over a reader that only raises."""
+    return create_app(Settings(), cast(Reader, reader)).test_client()
+
+
+def client_raising(error: Exception) -> FlaskClient:
+    """A client of an application whose reader raises."""
+    return client_over(DeafReader(error))
+
+
+@contextmanager
+def running_app(settings: Settings | None = None) -> Iterator[Flask]:
+    """The application over a real reader with the known engine."""
+    settings = settings or Settings()
+    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    reader.start()
+    try:
+        yield create_app(settings, reader)
+    finally:
+        reader.stop(5.0)
+
+
+def picture(width: int = 64, height: int = 32, shade: int = 200, suffix: str = ".png") -> bytes:
+    """An image file of one shade of gray."""
+    pixels = np.full((height, width), shade, np.uint8)
+    return cv2.imencode(suffix, pixels)[1].tobytes()
+
+
+def as_base64(data: bytes) -> str:
+    """Standard base64."""
+    return base64.b64encode(data).decode()
+
+
+def json_of(response: Any) -> Any:
+    """The JSON in an answer's body."""
+    return json.loads(response.data)
+
+
+def texts(answer: Any) -> list[str]:
+    """The text of each page of a native answer."""
+    return [page["text"] for page in answer["pages"]]
