@@ -16,7 +16,7 @@ from ocrsvc.cli.settings import reference
 # Written apart, so that this file may hold them.
 FORBIDDEN = {
     "a package index": re.compile(
-        "|".join((r"pypi\.(org|python)", r"pythonhosted", r"index-" + r"url", r"find-" + r"links"))
+        "|".join((r"pypi\.(org|python)", r"python" + r"hosted", r"index-" + r"url", r"find-" + r"links"))
     ),
     "a folder of one machine": re.compile(r"(?<![\w.])/" + r"(work|root|home/\w+|tmp/lab|opt/wheels|opt/pypi)\b"),
 }
