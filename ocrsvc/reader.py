@@ -13,7 +13,7 @@ from ocrsvc.errors import NotReady, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
 from ocrsvc.plan import ThreadPlan
-from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Timing
+from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
 from ocrsvc.serving.executor import Executor, Place
 from ocrsvc.serving.queue import Item, Served
 from ocrsvc.settings import Settings
@@ -161,5 +161,5 @@ def _prepare(image: Image, options: ReadOptions) -> tuple[ReadTask, int]:
     pixels = turn(image.pixels, turned)
     if options.max_side is not None:
         pixels, _ = shrink(pixels, options.max_side)
-    rotate = "auto" if options.rotate == "auto" else "0"
+    rotate: Rotate = "auto" if options.rotate == "auto" else "0"
     return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate)), turned

@@ -42,9 +42,7 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
     for number, (left, top) in enumerate(lines):
         pixels[top : top + 16, left : left + 60] = LEFT + number
         pixels[top : top + 16, left + 60 : left + 120] = RIGHT
-        quads.append(
-            np.array([[left, top], [left + 120, top], [left + 120, top + 16], [left, top + 16]], np.float32)
-        )
+        quads.append(np.array([[left, top], [left + 120, top], [left + 120, top + 16], [left, top + 16]], np.float32))
     return pixels, quads
 
 

@@ -14,7 +14,8 @@ import pytest
 from onnx import numpy_helper
 
 from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.session import choose_providers
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
@@ -105,7 +106,7 @@ def test_a_gpu_that_was_asked_for_and_is_missing_is_refused() -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         assert choose_providers("cuda")[0][0] == "CUDAExecutionProvider"
         return
-    with pytest.raises(EngineUnavailable, match="offers only .*CPUExecutionProvider"):
+    with pytest.raises(EngineUnavailable, match=r"offers only .*CPUExecutionProvider"):
         PpocrEngine(PpocrSettings(device="cuda"))
 
 

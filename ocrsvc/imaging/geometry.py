@@ -33,7 +33,7 @@ def turn_points(points: NDArray[np.float32], degrees: int, width: int, height: i
 
 
 def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
-    """Shrink so that the longest side is at most `max_side` pixels; never enlarges. Returns the pixels and the scale."""
+    """Shrink so that the longest side is at most `max_side` pixels; never enlarges. Returns pixels and scale."""
     longest = max(pixels.shape[:2])
     if longest <= max_side:
         return pixels, 1.0

@@ -26,11 +26,15 @@ A_co = TypeVar("A_co", covariant=True)
 class Server(Protocol[W_contra, A_co]):
     """What a thread owns: see engines.base.Handle for the promises."""
 
-    def warm_up(self) -> None: ...
+    def warm_up(self) -> None:
+        """Run once in the owning thread before any work."""
 
-    def read(self, tasks: Sequence[W_contra]) -> Sequence[A_co | OcrsvcError]: ...
+    def read(self, tasks: Sequence[W_contra]) -> Sequence[A_co | OcrsvcError]:
+        """One answer or error for each task, in the same order."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Run once in the owning thread after the last work."""
 
 
 class Place(Generic[W, A]):
@@ -134,7 +138,7 @@ class Executor(Generic[W, A]):
             with self._opening:
                 server = self._open_server()
             server.warm_up()
-        except BaseException as failure:  # told to start(), which raises it
+        except BaseException as failure:  # noqa: BLE001  start() raises it in the thread that waits
             self._failures.append(failure)
             return
         finally:
@@ -163,7 +167,7 @@ class Executor(Generic[W, A]):
             if len(answers) != len(works):
                 raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} images.")
             return answers
-        except Exception as failure:  # the batch loop: whatever an engine throws, the thread goes on
+        except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, the thread goes on
             if len(works) > 1:
                 return [answer for work in works for answer in self._read_apart(server, [work])]
             return [_as_engine_failure(failure)]

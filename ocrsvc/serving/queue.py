@@ -1,7 +1,7 @@
 """Who runs next: a bounded queue of work, ordered by deadline, whose places are taken before the work is made.
 
-A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded, and
-given back when the work leaves the queue, whatever way. Knows nothing about OCR.
+A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded,
+and given back when the work leaves the queue, whatever way. Knows nothing about OCR.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the lines of a page are: differentiable binarization (DB), before and after the model.
 
-Algorithm: M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), in the form and
-with the constants that PP-OCR uses. Its polygon offset is done in closed form here: growing a rectangle by a distance d
-on all sides gives a rectangle again.
+Algorithm: M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), in the form
+that PP-OCR uses. Its polygon offset is done in closed form here: growing a rectangle by a distance d on all sides gives
+a rectangle again.
 """
 
 from __future__ import annotations

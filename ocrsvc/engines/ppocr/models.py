@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,11 @@ def load_model(name: str) -> Model:
     proto = onnx.load(str(_models_folder() / name))
     _zero_subnormal_weights(proto)
     return Model(proto.SerializeToString(), {entry.key: entry.value for entry in proto.metadata_props})
+
+
+def version() -> str:
+    """The version of the wheel that the models came from."""
+    return f"rapidocr {metadata.version('rapidocr')}"
 
 
 def _models_folder() -> Path:

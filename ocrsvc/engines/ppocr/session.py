@@ -15,6 +15,8 @@ from ocrsvc.errors import EngineUnavailable
 Device = Literal["cpu", "cuda", "auto"]
 Tensor = NDArray[np.float32]
 
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 CUDA_OPTIONS = {
     # EXHAUSTIVE searches for every new shape: 634 ms against 1.9 ms a shape (PaddleX PR 5057).
     "cudnn_conv_algo_search": "HEURISTIC",
@@ -36,6 +38,7 @@ class Session:
         self._session = ort.InferenceSession(model.graph, options, providers=list(providers))
         self._input = self._session.get_inputs()[0].name
         self.provider = str(self._session.get_providers()[0])
+        self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, tensor: Tensor) -> Tensor:
         """Run the model on one input (N, 3, H, W) float32; returns its first output."""
@@ -51,10 +54,10 @@ def choose_providers(device: Device) -> list[tuple[str, dict[str, Any]]]:
             way back to the CPU: a service that is ten times slower than planned is found out too late.
     """
     available = ort.get_available_providers()
-    cpu: list[tuple[str, dict[str, Any]]] = [("CPUExecutionProvider", {})]
+    cpu: list[tuple[str, dict[str, Any]]] = [(CPU, {})]
     if device == "cpu":
         return cpu
-    gpu = [(name, dict(CUDA_OPTIONS)) for name in ("CUDAExecutionProvider",) if name in available]
+    gpu: list[tuple[str, dict[str, Any]]] = [(CUDA, dict(CUDA_OPTIONS))] if CUDA in available else []
     if device == "cuda" and not gpu:
         raise EngineUnavailable(
             f"OCRSVC_DEVICE=cuda, but this ONNX Runtime offers only {', '.join(available)}.",
@@ -76,10 +79,10 @@ def open_session(model: Model, device: Device, threads: int) -> Session:
         EngineUnavailable: The device was asked for by name and cannot be used.
     """
     session = Session(model, choose_providers(device), threads)
-    if device == "cuda" and session.provider == "CPUExecutionProvider":
+    if device == "cuda" and session.device == "cpu":
         raise EngineUnavailable(
             "OCRSVC_DEVICE=cuda, but ONNX Runtime could not start its CUDA provider and fell back to the CPU.",
-            "Check that a GPU is visible (nvidia-smi) and that CUDA and cuDNN of the right major version are installed, "
-            "or set OCRSVC_DEVICE=cpu.",
+            "Check that a GPU is visible (nvidia-smi) and that CUDA and cuDNN of the right major version are "
+            "installed, or set OCRSVC_DEVICE=cpu.",
         )
     return session

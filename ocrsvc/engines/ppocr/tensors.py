@@ -12,7 +12,7 @@ from ocrsvc.records import Pixels
 
 
 def to_tensor(pixels: Pixels) -> NDArray[np.float32]:
-    """(H, W) gray or (H, W, 3) BGR uint8 to (1, 3, H, W) float32, where 0..255 becomes -1..1; gray fills all channels."""
+    """(H, W) gray or (H, W, 3) BGR uint8 to (1, 3, H, W) float32; 0..255 becomes -1..1, gray fills all channels."""
     if pixels.ndim == 2:
         plane = pixels.astype(np.float32) * np.float32(1 / 127.5) - np.float32(1)
         return np.repeat(plane[None, None], 3, axis=1)

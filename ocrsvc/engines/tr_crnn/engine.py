@@ -1,0 +1,46 @@
+"""The engine tr_crnn: lines found by ppocr's detector, read by the recogniser of Tr 2.8."""
+
+from __future__ import annotations
+
+import cv2
+
+from ocrsvc.engines.base import Driving
+from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.session import Device, open_session
+from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
+from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
+from ocrsvc.records import EngineInfo
+
+
+class TrCrnnEngine:
+    """The loaded library and the detector; each handle opens a recogniser of its own (about 150 MB).
+
+    Args:
+        device: Where the detector runs; the recogniser knows the CPU only.
+        run_threads: Threads inside one run of the detector.
+
+    Raises:
+        EngineUnavailable: Wrong machine, a package is missing, or the device cannot be used.
+    """
+
+    driving = Driving(serial_open=True)
+
+    def __init__(self, device: Device, run_threads: int) -> None:
+        cv2.setNumThreads(run_threads)
+        self._library = CrnnLibrary()
+        self._detector = open_session(models.load_model(models.DETECTION), device, run_threads)
+
+    def describe(self) -> EngineInfo:
+        """See engines.base.Engine."""
+        model = f"Tr CRNN behind the detector of {models.NAME}"
+        provider = f"OpenCV inside Tr, {self._detector.provider} for detection"
+        return EngineInfo("tr_crnn", model, self._library.version, "cpu", "fp32", provider)
+
+    def open_handle(self) -> PageHandle:
+        """See engines.base.Engine."""
+        reader = TrCrnnLineReader(self._library)
+        return PageHandle(self._detector, reader, reader.close)
+
+    def close(self) -> None:
+        """The library stays loaded: it cannot be unloaded safely; the sessions go with the last reference."""
