@@ -31,8 +31,10 @@ from web_support import (
 
 from ocrsvc import errors
 from ocrsvc.app import create_app
+from ocrsvc.formats.structured import page_to_dict
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
+from ocrsvc.records import Page
 from ocrsvc.settings import Settings
 from ocrsvc.web.openapi import READING_ERRORS
 from ocrsvc.web.options import OPTIONS
@@ -384,3 +386,14 @@ def test_requests_at_the_same_time_get_their_own_answers() -> None:
         answers = list(pool.map(lambda client, width: json_of(post(client, picture(width))), clients, widths))
     assert [answer["pages"][0]["width"] for answer in answers] == widths
     assert len({answer["id"] for answer in answers}) == len(widths)
+
+
+def test_a_page_without_lines_is_an_empty_page() -> None:
+    assert page_to_dict(Page(10, 20, 90, ()), 3) == {
+        "page": 3,
+        "width": 10,
+        "height": 20,
+        "angle": 90,
+        "text": "",
+        "lines": [],
+    }

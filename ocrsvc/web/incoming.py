@@ -33,7 +33,7 @@ _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
 _BOM: Final = b"\xef\xbb\xbf"
 _STEP_BYTES: Final = 64 * 1024
 # A client that is still sending sees a reset connection, not our 413, unless somebody listens to the end.
-_LINGER_S: Final = 2.0
+LINGER_S: Final = 2.0
 
 
 class Stream(Protocol):
@@ -162,8 +162,13 @@ def deadline_s(environ: Environ, limit_s: float) -> float:
     return min(asked_s, limit_s)
 
 
-def read_body(environ: Environ, max_body_bytes: int) -> bytes:
+def read_body(environ: Environ, max_body_bytes: int, linger_s: float = LINGER_S) -> bytes:
     """The whole body.
+
+    Args:
+        environ: Of the request.
+        max_body_bytes: What is kept in memory at most.
+        linger_s: How long to listen to the rest of a body that is too large.
 
     Raises:
         BodyTooLarge: It is larger than `max_body_bytes`; of a declared length, nothing is kept.
@@ -176,7 +181,7 @@ def read_body(environ: Environ, max_body_bytes: int) -> bytes:
     declared_too_large = length is not None and length > max_body_bytes
     body = b"" if declared_too_large else _read_up_to(stream, max_body_bytes + 1 if length is None else length)
     if declared_too_large or len(body) > max_body_bytes:
-        _discard(stream, max_body_bytes)
+        _discard(stream, linger_s)
         raise _too_large(length, max_body_bytes)
     if length is not None and len(body) < length:
         raise CallerError(f"The body ended after {len(body)} of {length} bytes.", "Send the request again.")
@@ -201,13 +206,12 @@ def _read_up_to(stream: Stream, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _discard(stream: Stream, max_bytes: int) -> None:
+def _discard(stream: Stream, linger_s: float) -> None:
     """Read on for a moment and forget, so that a client that is still sending gets to see the answer."""
-    stop = time.monotonic() + _LINGER_S
-    left = max_bytes
+    stop = time.monotonic() + linger_s
     with contextlib.suppress(CallerError):
-        while left > 0 and time.monotonic() < stop and _read_up_to(stream, _STEP_BYTES):
-            left -= _STEP_BYTES
+        while time.monotonic() < stop and _read_up_to(stream, _STEP_BYTES):
+            pass
 
 
 def _too_large(length: int | None, max_body_bytes: int) -> BodyTooLarge:
