@@ -1,0 +1,147 @@
+"""The engine fake: no model, a definite answer for each image, and the misbehaviour that a test or a load asks for.
+
+It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from ocrsvc.engines.base import Driving
+from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, ReadTask
+
+SIZE_CONFIDENCE: Final = 1.0
+HASH_CONFIDENCE: Final = 0.5
+_WORK: Final = bytes(1 << 18)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSettings:
+    """How the engine behaves.
+
+    Attributes:
+        latency_s: Seconds that each image waits, as for a GPU.
+        burn_s: CPU seconds that each image costs its thread, outside the interpreter's lock, as native code does.
+        leak_bytes: Memory kept for each image until the engine closes.
+        fault: What goes wrong: nothing, EngineFailed, a read that lasts until the engine closes, or SIGKILL for the
+            own process.
+        fault_on: Hash texts (as read) of the images for which the fault happens; empty is all.
+        warm_up_s: Seconds that each handle's warm-up takes.
+    """
+
+    latency_s: float = 0.0
+    burn_s: float = 0.0
+    leak_bytes: int = 0
+    fault: Literal["none", "fail", "hang", "crash"] = "none"
+    fault_on: frozenset[str] = field(default_factory=frozenset)
+    warm_up_s: float = 0.0
+
+
+class FakeHandle:
+    """One thread's way in; see engines.base.Handle. All handles share the engine's settings and nothing else."""
+
+    def __init__(self, settings: FakeSettings, closed: threading.Event, kept: list[bytes]) -> None:
+        self._settings = settings
+        self._closed = closed
+        self._kept = kept
+
+    def warm_up(self) -> None:
+        """Take as long as the settings say."""
+        self._closed.wait(self._settings.warm_up_s)
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        """Each image by itself; see engines.base.Handle."""
+        return [self._answer(task) for task in tasks]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        digest = hash_text(task.image.pixels)
+        try:
+            self._spend()
+            self._misbehave(digest)
+        except OcrsvcError as error:
+            return error
+        return _page(task, digest)
+
+    def _spend(self) -> None:
+        """The wait, the CPU time and the memory of one image."""
+        self._closed.wait(self._settings.latency_s)
+        end = time.thread_time() + self._settings.burn_s
+        while time.thread_time() < end:
+            zlib.crc32(_WORK)
+        if self._settings.leak_bytes:
+            # Not bytes(n), whose pages the kernel would not count before they are touched.
+            self._kept.append(b"\1" * self._settings.leak_bytes)
+
+    def _misbehave(self, digest: str) -> None:
+        """The chosen fault, if it is for this image. Raises EngineFailed."""
+        if self._settings.fault_on and digest not in self._settings.fault_on:
+            return
+        if self._settings.fault == "fail":
+            raise EngineFailed(f"The fake engine was told to fail on the image {digest}.")
+        if self._settings.fault == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._settings.fault == "hang":
+            self._closed.wait()
+            raise EngineFailed(f"The fake engine hung on the image {digest} until it was closed.")
+
+
+class FakeEngine:
+    """The engine without a model."""
+
+    driving = Driving()
+
+    def __init__(self, settings: FakeSettings) -> None:
+        self._settings = settings
+        self._closed = threading.Event()
+        self._kept: list[bytes] = []
+
+    def describe(self) -> EngineInfo:
+        """See engines.base.Engine."""
+        return EngineInfo("fake", "none", "1", "cpu", "none", "none")
+
+    def open_handle(self) -> FakeHandle:
+        """See engines.base.Engine."""
+        return FakeHandle(self._settings, self._closed, self._kept)
+
+    def close(self) -> None:
+        """End every hanging read and wait, and give the kept memory back."""
+        self._closed.set()
+        self._kept.clear()
+
+
+def hash_text(pixels: Pixels) -> str:
+    """CRC-32 of the pixels, row by row, as eight hexadecimal digits."""
+    return f"{zlib.crc32(np.ascontiguousarray(pixels).data):08x}"
+
+
+def _page(task: ReadTask, digest: str) -> Page:
+    width, height = task.image.width, task.image.height
+    size = f"{width}x{height}"
+    if not task.options.detect:
+        lines = [Line(f"{size} {digest}", HASH_CONFIDENCE, _band(width, height, 0.0, 1.0))]
+    else:
+        lines = [
+            Line(size, SIZE_CONFIDENCE, _band(width, height, 0.1, 0.4)),
+            Line(digest, HASH_CONFIDENCE, _band(width, height, 0.6, 0.9)),
+        ]
+    threshold = task.options.min_confidence or 0.0
+    return Page(width, height, 0, tuple(line for line in lines if line.confidence >= threshold))
+
+
+def _band(width: int, height: int, top: float, bottom: float) -> Box:
+    """The image's full width, between two shares of its height."""
+    upper, lower, right = height * top, height * bottom, float(width)
+    return (0.0, upper), (right, upper), (right, lower), (0.0, lower)
