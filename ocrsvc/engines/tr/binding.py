@@ -1,0 +1,265 @@
+"""How is the closed library of Tr 2.3 called safely? The only file that touches it.
+
+What public programs that call it show (the library has no header and no documentation):
+
+- `tr_init(process, session, model path, nothing)` returns nothing, so a failed open cannot be seen there; every caller
+  passes process 0. The path is an ordinary path: relative to the working directory, or absolute, as here.
+- Session numbers index a table; the makers' own wrapper names 256 for its size.
+- `tr_run` finds and reads lines, `tr_recognize` reads one line; both return a count. Lines come in Tr's own order.
+- Several threads may run one pair of sessions; whether that is fast depends on the build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.errors import EngineFailed, EngineUnavailable
+from ocrsvc.records import Pixels
+
+LIBRARY: Final = "libtr.so"
+DETECTION_MODEL: Final = "ctpn.bin"
+RECOGNITION_MODEL: Final = "crnn.bin"
+
+MAX_LINES: Final = 512
+MAX_STEPS: Final = 512
+MAX_SESSIONS: Final = 256
+
+UPRIGHT: Final = 1
+ROTATED: Final = 2
+
+_GRAY_8: Final = 0
+_BGR_8: Final = 16
+_BLANK: Final = -1
+_LAST_CODE_POINT: Final = 0x10FFFF
+_SURROGATES: Final = (0xD800, 0xDFFF)
+
+_REMEDY: Final = "Set OCRSVC_TR_HOME to the folder of Tr 2.3 that holds libtr.so, ctpn.bin and crnn.bin."
+_LOAD_REMEDIES: Final = (
+    # A library that is there but was built for another processor is reported in the same words, with its path.
+    (
+        r"^[^/]+: cannot open shared object file",
+        "Put the library that it names beside libtr.so, or on LD_LIBRARY_PATH.",
+    ),
+    ("undefined symbol", "Take libtr.so and the libraries beside it from one and the same release of Tr 2.3."),
+    ("", "Take the libtr.so that was built for the system and processor of this machine."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The numbers of one opened pair: the line finder and the line reader."""
+
+    ctpn: int
+    crnn: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """One line as Tr gives it.
+
+    Attributes:
+        rect: (cx, cy, w, h, angle), pixels of the image given and degrees, as OpenCV's boxPoints takes them.
+        codes: (steps,) int32 Unicode code points; below 0 is blank.
+        probabilities: (steps,) float32.
+    """
+
+    rect: tuple[float, float, float, float, float]
+    codes: NDArray[np.int32]
+    probabilities: NDArray[np.float32]
+
+
+class TrLibrary:
+    """The loaded library of a folder. Sessions are opened and released one after the other, from any thread.
+
+    Args:
+        home: Folder with libtr.so, ctpn.bin and crnn.bin.
+
+    Raises:
+        EngineUnavailable: The folder is not named, lacks a file, or holds a library that does not load here.
+    """
+
+    def __init__(self, home: Path | None) -> None:
+        self._home = _check_home(home)
+        self.device: Literal["cpu", "cuda"] = _read_device(self._home)
+        self.calls = _load(self._home)
+        self._free = list(range(MAX_SESSIONS))
+        self._lock = threading.Lock()
+
+    def open_sessions(self) -> Sessions:
+        """A new pair; both models are loaded. Raises EngineUnavailable when all numbers are taken."""
+        with self._lock:
+            if len(self._free) < 2:
+                raise EngineUnavailable(
+                    f"All {MAX_SESSIONS} sessions of Tr are open.", "Set OCRSVC_TR_SHARED_SESSIONS=true."
+                )
+            sessions = Sessions(self._free.pop(0), self._free.pop(0))
+            self._init(sessions.ctpn, DETECTION_MODEL)
+            self._init(sessions.crnn, RECOGNITION_MODEL)
+            return sessions
+
+    def release(self, sessions: Sessions) -> None:
+        """Free a pair's models; no thread may be running it."""
+        with self._lock:
+            for number in (sessions.ctpn, sessions.crnn):
+                self.calls.tr_release(number)
+                self._free.append(number)
+
+    def _init(self, number: int, model: str) -> None:
+        self.calls.tr_init(0, number, os.fsencode(self._home / model), None)
+
+
+class Runner:
+    """One thread's calls into a pair of sessions, and the 2 MiB of buffers that they fill."""
+
+    def __init__(self, library: TrLibrary, sessions: Sessions) -> None:
+        self._calls = library.calls
+        self._sessions = sessions
+        self._rects = np.zeros((MAX_LINES, 6), np.float32)
+        self._codes = np.zeros((MAX_LINES, MAX_STEPS), np.int32)
+        self._probabilities = np.zeros((MAX_LINES, MAX_STEPS), np.float32)
+
+    def run(self, pixels: Pixels, flag: int) -> list[RawLine]:
+        """Find and read the lines of a page.
+
+        Args:
+            pixels: (H, W) gray or (H, W, 3) BGR, uint8.
+            flag: UPRIGHT or ROTATED boxes.
+
+        Raises:
+            EngineFailed: Tr reports an error or returns nonsense.
+        """
+        image = np.ascontiguousarray(pixels)
+        self._wipe()
+        count = self._calls.tr_run(
+            self._sessions.ctpn,
+            self._sessions.crnn,
+            *_image_arguments(image),
+            flag,
+            self._rects.ctypes.data,
+            MAX_LINES,
+            self._codes.ctypes.data,
+            self._probabilities.ctypes.data,
+            MAX_STEPS,
+        )
+        _check_count(count, MAX_LINES, "lines", image)
+        return [self._take_line(index, image) for index in range(count)]
+
+    def recognise(self, pixels: Pixels) -> RawLine:
+        """Read an image that is one line; its rect is the whole image. See `run` for the argument and the error."""
+        image = np.ascontiguousarray(pixels)
+        self._wipe()
+        steps = self._calls.tr_recognize(
+            self._sessions.crnn,
+            *_image_arguments(image),
+            self._codes.ctypes.data,
+            self._probabilities.ctypes.data,
+            MAX_STEPS,
+        )
+        _check_count(steps, MAX_STEPS, "steps", image)
+        height, width = image.shape[:2]
+        self._rects[0] = (width / 2, height / 2, width, height, 0, steps)
+        return self._take_line(0, image)
+
+    def _wipe(self) -> None:
+        """Nothing of the page before may show through where Tr leaves a hole; costs 0.1 ms."""
+        self._rects.fill(0)
+        self._codes.fill(_BLANK)
+        self._probabilities.fill(0)
+
+    def _take_line(self, index: int, image: Pixels) -> RawLine:
+        """A copy of one line, checked. Raises EngineFailed."""
+        rect = self._rects[index]
+        if not np.isfinite(rect).all() or rect[2] < 0 or rect[3] < 0:
+            raise _nonsense(f"the box {rect.tolist()}", image)
+        steps = round(float(rect[5]))
+        _check_count(steps, MAX_STEPS, "steps", image)
+        codes, probabilities = self._codes[index, :steps].copy(), self._probabilities[index, :steps].copy()
+        if not _is_text(codes) or not np.isfinite(probabilities).all():
+            raise _nonsense("characters or probabilities that do not exist", image)
+        cx, cy, width, height, angle = (float(value) for value in rect[:5])
+        return RawLine((cx, cy, width, height, angle), codes, probabilities)
+
+
+def _image_arguments(image: Pixels) -> tuple[int, int, int, int]:
+    """Address, rows, columns and type code."""
+    return image.ctypes.data, image.shape[0], image.shape[1], _GRAY_8 if image.ndim == 2 else _BGR_8
+
+
+def _is_text(codes: NDArray[np.int32]) -> bool:
+    """Whether each code is blank or a character; half of a surrogate pair is none, and could not be sent as UTF-8."""
+    halves = (codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])
+    return not halves.any() and int(codes.max(initial=0)) <= _LAST_CODE_POINT
+
+
+def _check_count(count: int, most: int, noun: str, image: Pixels) -> None:
+    if not 0 <= count <= most:
+        raise _nonsense(f"{count} {noun} where 0 to {most} are possible", image)
+
+
+def _nonsense(what: str, image: Pixels) -> EngineFailed:
+    return EngineFailed(
+        f"Tr returned {what} for an image of {image.shape[1]} x {image.shape[0]} px.",
+        "Send the image once more; if this repeats, Tr cannot read it.",
+    )
+
+
+def _check_home(home: Path | None) -> Path:
+    """The folder, absolute. Raises EngineUnavailable."""
+    if home is None:
+        raise EngineUnavailable("The engine tr needs Tr 2.3, and OCRSVC_TR_HOME does not say where it is.", _REMEDY)
+    folder = home.absolute()
+    for name in (LIBRARY, DETECTION_MODEL, RECOGNITION_MODEL):
+        path = folder / name
+        if not path.is_file() or path.stat().st_size == 0 or not os.access(path, os.R_OK):
+            raise EngineUnavailable(f"{path} is missing, empty or not readable.", _REMEDY)
+    return folder
+
+
+def _read_device(home: Path) -> Literal["cpu", "cuda"]:
+    """What the library was built for: a GPU build names the CUDA runtime, itself or in the ONNX Runtime beside it."""
+    paths = [home / LIBRARY, *sorted(home.glob("libonnxruntime.so*"))]
+    return "cuda" if any(_names_cuda(path) for path in paths) else "cpu"
+
+
+def _names_cuda(path: Path) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(b"libcudart.so") != -1
+
+
+def _load(home: Path) -> ctypes.CDLL:
+    """The library with its signatures; calls through it let other Python threads run. Raises EngineUnavailable."""
+    try:
+        # Tr is linked against an ONNX Runtime that ships beside it, and not every build says where to look for that.
+        for companion in sorted(home.glob("libonnxruntime.so*")):
+            ctypes.CDLL(str(companion), ctypes.RTLD_GLOBAL)
+        return _declare(ctypes.CDLL(str(home / LIBRARY)))
+    except OSError as error:
+        remedy = next(words for sign, words in _LOAD_REMEDIES if re.search(sign, str(error)))
+        raise EngineUnavailable(f"{home / LIBRARY} cannot be loaded: {error}.", remedy) from error
+    except AttributeError as error:
+        raise EngineUnavailable(f"{home / LIBRARY} is not Tr 2.3: {error}.", _REMEDY) from error
+
+
+def _declare(calls: ctypes.CDLL) -> ctypes.CDLL:
+    number, address = ctypes.c_int, ctypes.c_void_p
+    image = (address, number, number, number)
+    _sign(calls.tr_init, None, number, number, ctypes.c_char_p, address)
+    _sign(calls.tr_release, None, number)
+    _sign(calls.tr_run, number, number, number, *image, number, address, number, address, address, number)
+    _sign(calls.tr_recognize, number, number, *image, address, address, number)
+    return calls
+
+
+def _sign(function: Callable[..., object], returns: type | None, *arguments: type) -> None:
+    function.restype, function.argtypes = returns, arguments  # type: ignore[attr-defined]

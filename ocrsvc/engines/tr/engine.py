@@ -1,0 +1,141 @@
+"""The engine tr: Tr 2.3, which the operator brings, behind the engine contract."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ocrsvc.engines.base import Driving
+from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
+from ocrsvc.errors import EngineUnavailable, OcrsvcError
+from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
+
+WARM_UP_PAGE: Final = (480, 640)
+WARM_UP_LINE: Final = (32, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class TrSettings:
+    """What the engine needs to know.
+
+    Attributes:
+        home: Folder with libtr.so, ctpn.bin and crnn.bin.
+        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
+        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
+    """
+
+    home: Path | None
+    shared_sessions: bool = False
+    device: str = "auto"
+
+
+class TrHandle:
+    """One thread's way into Tr; see engines.base.Handle. It releases its sessions if it owns them."""
+
+    def __init__(self, library: TrLibrary, sessions: Sessions, *, owned: bool) -> None:
+        self._library = library
+        self._sessions = sessions
+        self._owned = owned
+        self._runner = Runner(library, sessions)
+
+    def warm_up(self) -> None:
+        """Run a blank page and a blank line. Raises EngineUnavailable."""
+        try:
+            for flag in (UPRIGHT, ROTATED):
+                self._runner.run(np.full(WARM_UP_PAGE, 255, np.uint8), flag)
+            self._runner.recognise(np.full(WARM_UP_LINE, 255, np.uint8))
+        except OcrsvcError as error:
+            raise EngineUnavailable(
+                f"Tr failed on a blank page: {error}", "Check that all files in OCRSVC_TR_HOME are of one release."
+            ) from error
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        """Each page by itself; see engines.base.Handle. Tr does not turn pages: their angle is always 0."""
+        return [self._answer(task) for task in tasks]
+
+    def close(self) -> None:
+        """Release the sessions, if they are this handle's own."""
+        if self._owned:
+            self._library.release(self._sessions)
+
+    def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        try:
+            raw_lines = self._run(task.image.pixels, task.options)
+        except OcrsvcError as error:
+            return error
+        threshold = task.options.min_confidence or 0.0
+        lines = (to_line(raw) for raw in raw_lines)
+        kept = tuple(line for line in lines if line.confidence >= threshold)
+        return Page(task.image.width, task.image.height, 0, kept)
+
+    def _run(self, pixels: Pixels, options: ReadOptions) -> list[RawLine]:
+        if not options.detect:
+            return [self._runner.recognise(pixels)]
+        return self._runner.run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
+
+
+class TrEngine:
+    """The loaded library; models are loaded with the handles, or here when the sessions are shared.
+
+    Raises:
+        EngineUnavailable: Tr is missing, does not load, or was built for another device than the one asked for.
+    """
+
+    driving = Driving(serial_open=True, best_batch=1, wants_gray=True)
+
+    def __init__(self, settings: TrSettings) -> None:
+        self._library = TrLibrary(settings.home)
+        _check_device(settings.device, self._library.device)
+        self._shared = self._library.open_sessions() if settings.shared_sessions else None
+
+    def describe(self) -> EngineInfo:
+        """See engines.base.Engine."""
+        return EngineInfo("tr", "ctpn+crnn", "2.3", self._library.device, "fp32", "libtr")
+
+    def open_handle(self) -> TrHandle:
+        """See engines.base.Engine. Raises EngineUnavailable."""
+        sessions = self._shared or self._library.open_sessions()
+        return TrHandle(self._library, sessions, owned=self._shared is None)
+
+    def close(self) -> None:
+        """Release the shared sessions. The library itself stays mapped: unloading native code is not safe."""
+        if self._shared is not None:
+            self._library.release(self._shared)
+            self._shared = None
+
+
+def _check_device(wanted: str, built_for: str) -> None:
+    if wanted not in ("auto", built_for):
+        raise EngineUnavailable(
+            f"OCRSVC_DEVICE={wanted}, but the libtr.so in OCRSVC_TR_HOME was built for {built_for}.",
+            f"Put the {wanted} build of Tr 2.3 there, or set OCRSVC_DEVICE=auto.",
+        )
+
+
+def to_line(raw: RawLine) -> Line:
+    """Text (blanks go, repeats collapse), confidence (mean over the inked steps, 0 without any) and box."""
+    inked = raw.codes >= 0
+    first = inked & (raw.codes != np.concatenate(([-1], raw.codes[:-1])))
+    text = "".join(map(chr, raw.codes[first]))
+    confidence = float(np.clip(raw.probabilities[inked].mean(), 0.0, 1.0)) if inked.any() else 0.0
+    return Line(text, confidence, to_box(raw.rect))
+
+
+def to_box(rect: tuple[float, float, float, float, float]) -> Box:
+    """Corners of (cx, cy, w, h, clockwise degrees), beginning where x and y are least before the turn.
+
+    The rect can be had back: w is the length of the first side, h of the second, the angle that of the first.
+    """
+    cx, cy, width, height, angle = rect
+    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+
+    def corner(x: float, y: float) -> Point:
+        return cx + x * cos - y * sin, cy + x * sin + y * cos
+
+    right, down = width / 2, height / 2
+    return corner(-right, -down), corner(right, -down), corner(right, down), corner(-right, down)

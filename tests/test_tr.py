@@ -1,0 +1,428 @@
+"""Does the engine tr keep the contract, over a double of libtr.so that checks every argument? See doubles/libtr.c."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
+from ocrsvc.engines.tr.engine import TrEngine, TrHandle, TrSettings, to_box
+from ocrsvc.errors import EngineFailed, EngineUnavailable, OcrsvcError
+from ocrsvc.formats.rects import to_rect
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = Path(__file__).parent / "doubles" / "build.py"
+SECOND_LINE = "你好AA世界"
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc is not on PATH")
+
+
+class Double:
+    """The compiled double: its folder, and what it has to say about its callers."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._calls = ctypes.CDLL(str(home / "libtr.so"))
+        self._calls.double_last_complaint.restype = ctypes.c_char_p
+
+    @property
+    def complaints(self) -> int:
+        """How many wrong calls it saw since `forget`."""
+        return int(self._calls.double_complaints())
+
+    @property
+    def last_complaint(self) -> str:
+        """What was wrong with the last of them."""
+        return bytes(self._calls.double_last_complaint()).decode()
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions are open."""
+        return int(self._calls.double_open_sessions())
+
+    def forget(self) -> None:
+        """Forget the complaints."""
+        self._calls.double_reset()
+
+
+@pytest.fixture(scope="session")
+def tr_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("tr")
+    subprocess.run([sys.executable, BUILD, home], check=True)
+    return home
+
+
+@pytest.fixture
+def double(tr_home: Path) -> Iterator[Double]:
+    seen = Double(tr_home)
+    seen.forget()
+    yield seen
+    assert seen.complaints == 0, seen.last_complaint
+    assert seen.open_sessions == 0
+
+
+@pytest.fixture
+def handle(double: Double) -> Iterator[TrHandle]:
+    opened = TrEngine(TrSettings(double.home)).open_handle()
+    yield opened
+    opened.close()
+
+
+def noise(seed: int, height: int = 120, width: int = 200) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width), np.uint8)
+
+
+def task(pixels: Pixels, options: ReadOptions | None = None) -> ReadTask:
+    return ReadTask(Image(pixels, "png"), options or ReadOptions())
+
+
+def first_line(pixels: Pixels) -> str:
+    """What the double reads on an image, worked out here from its description."""
+    return f"{pixels.shape[1]}x{pixels.shape[0]}:{zlib.adler32(np.ascontiguousarray(pixels).tobytes())}"
+
+
+def read(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
+    [answer] = handle.read([task(pixels, options)])
+    assert isinstance(answer, Page), answer
+    return answer
+
+
+def read_error(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -> OcrsvcError:
+    [answer] = handle.read([task(pixels, options)])
+    assert isinstance(answer, OcrsvcError), answer
+    return answer
+
+
+def test_blanks_go_repeats_collapse_and_tr_s_order_stays(handle: TrHandle) -> None:
+    pixels = noise(1)
+    assert [line.text for line in read(handle, pixels).lines] == [first_line(pixels), SECOND_LINE]
+
+
+def test_the_confidence_is_the_mean_over_the_steps_that_are_not_blank(handle: TrHandle) -> None:
+    assert [line.confidence for line in read(handle, noise(2)).lines] == pytest.approx([0.9, 0.8])
+
+
+def test_a_colour_image_reaches_tr_as_it_is(handle: TrHandle) -> None:
+    pixels = np.dstack([noise(3), noise(4), noise(5)])
+    assert read(handle, pixels).lines[0].text == first_line(pixels)
+
+
+def test_an_image_with_gaps_between_its_rows_is_read_without_the_gaps(handle: TrHandle) -> None:
+    pixels = noise(6)[::2, 10:-10]
+    assert read(handle, pixels).lines[0].text == first_line(pixels)
+
+
+@pytest.mark.parametrize(("upright", "angle"), [(True, 0.0), (False, 10.0)])
+def test_upright_boxes_are_asked_of_tr_itself(handle: TrHandle, upright: bool, angle: float) -> None:
+    box = read(handle, noise(7), ReadOptions(upright_boxes=upright)).lines[1].box
+    assert to_rect(box) == pytest.approx([100, 90, 100, 15, angle])
+
+
+def test_the_page_keeps_the_image_s_size_and_is_never_turned(handle: TrHandle) -> None:
+    page = read(handle, noise(8))
+    assert (page.width, page.height, page.angle) == (200, 120, 0)
+
+
+@pytest.mark.parametrize("angle", [-90.0, -45.0, -3.0, 0.0, 12.5, 90.0])
+def test_the_corners_are_those_of_opencv(angle: float) -> None:
+    expected = cv2.boxPoints(((300.0, 200.0), (120.0, 30.0), angle))
+    ours = np.array(to_box((300.0, 200.0, 120.0, 30.0, angle)))
+    assert np.abs(ours[:, None] - expected[None]).max(axis=2).min(axis=1) == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("angle", [-89.5, -45.0, -3.25, 0.0, 12.5, 90.0])
+@pytest.mark.parametrize("size", [(120.0, 30.0), (30.0, 120.0), (7.5, 7.5)])
+def test_tr_s_own_rect_comes_back_from_the_corners(size: tuple[float, float], angle: float) -> None:
+    rect = (300.25, 200.5, *size, angle)
+    assert to_rect(to_box(rect)) == pytest.approx(rect, abs=0.005)
+
+
+def test_without_detection_the_whole_image_is_one_line(handle: TrHandle) -> None:
+    pixels = noise(9, 32, 300)
+    [line] = read(handle, pixels, ReadOptions(detect=False)).lines
+    assert line.text == first_line(pixels)
+    assert line.confidence == pytest.approx(0.9)
+    assert line.box == ((0, 0), (300, 0), (300, 32), (0, 32))
+
+
+def test_lines_below_the_least_confidence_are_left_out(handle: TrHandle) -> None:
+    pixels = noise(10)
+    assert read(handle, pixels, ReadOptions(min_confidence=0.85)).text == first_line(pixels)
+
+
+def test_a_page_may_fill_every_line_and_every_step(handle: TrHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_FILL", "1")
+    lines = read(handle, noise(11)).lines
+    assert {line.text for line in lines} == {"AB" * (MAX_STEPS // 2)}
+    assert len(lines) == MAX_LINES
+
+
+@pytest.mark.parametrize("kind", ["negative", "huge", "steps", "nan", "unicode", "surrogate"])
+def test_nonsense_from_tr_is_an_error_with_the_image_s_size(
+    handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", kind)
+    error = read_error(handle, noise(12))
+    assert isinstance(error, EngineFailed)
+    assert "200 x 120" in error.detail
+
+
+@pytest.mark.parametrize("kind", ["negative", "huge"])
+def test_nonsense_about_a_single_line_is_an_error_too(
+    handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", kind)
+    assert isinstance(read_error(handle, noise(13), ReadOptions(detect=False)), EngineFailed)
+
+
+def test_nonsense_leaves_no_trace_on_the_next_page(handle: TrHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "nan")
+    read_error(handle, noise(14))
+    monkeypatch.delenv("LIBTR_DOUBLE_NONSENSE")
+    assert read(handle, noise(14)).lines[0].text == first_line(noise(14))
+
+
+def test_one_call_answers_each_image_in_order(handle: TrHandle) -> None:
+    pages = [noise(seed, 40 + seed, 60) for seed in range(5)]
+    answers = handle.read([task(pixels) for pixels in pages])
+    assert [answer.lines[0].text for answer in answers if isinstance(answer, Page)] == [first_line(p) for p in pages]
+
+
+def test_threads_with_sessions_of_their_own_read_what_each_would_alone(
+    double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
+    engine = TrEngine(TrSettings(double.home))
+    assert read_in_threads(engine, threads=8, pages=20) == expected_of_threads(threads=8, pages=20)
+
+
+def test_threads_may_share_one_pair_of_sessions(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_SHARED", "1")
+    monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
+    engine = TrEngine(TrSettings(double.home, shared_sessions=True))
+    answers = read_in_threads(engine, threads=4, pages=10)
+    still_open = double.open_sessions
+    engine.close()
+    assert answers == expected_of_threads(threads=4, pages=10)
+    assert still_open == 2
+
+
+def test_the_double_notices_two_threads_in_one_session(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "200")
+    engine = TrEngine(TrSettings(double.home, shared_sessions=True))
+    answers = read_in_threads(engine, threads=2, pages=1)
+    engine.close()
+    complaint = double.last_complaint
+    double.forget()
+    assert answers != expected_of_threads(threads=2, pages=1)
+    assert complaint == "run: two threads in one session"
+
+
+def expected_of_threads(threads: int, pages: int) -> list[list[str]]:
+    return [
+        [f"{first_line(noise(100 * thread + page))}\n{SECOND_LINE}" for page in range(pages)]
+        for thread in range(threads)
+    ]
+
+
+def read_in_threads(engine: TrEngine, threads: int, pages: int) -> list[list[str]]:
+    """Each thread's texts; the threads open their own handles and begin to read together."""
+    together = threading.Barrier(threads, timeout=30)
+
+    def live(thread: int) -> list[str]:
+        handle = engine.open_handle()
+        together.wait()
+        texts = [read(handle, noise(100 * thread + page)).text for page in range(pages)]
+        handle.close()
+        return texts
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(live, range(threads)))
+
+
+def test_closed_handles_give_their_session_numbers_back(double: Double) -> None:
+    engine = TrEngine(TrSettings(double.home))
+    for _ in range(MAX_SESSIONS):
+        engine.open_handle().close()
+    assert double.open_sessions == 0
+
+
+def test_more_sessions_than_tr_has_are_refused(double: Double) -> None:
+    engine = TrEngine(TrSettings(double.home))
+    handles = [engine.open_handle() for _ in range(MAX_SESSIONS // 2)]
+    with pytest.raises(EngineUnavailable, match="OCRSVC_TR_SHARED_SESSIONS"):
+        engine.open_handle()
+    for handle in handles:
+        handle.close()
+
+
+def test_a_relative_home_is_found_and_the_working_directory_stays(
+    double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(double.home.parent)
+    handle = TrEngine(TrSettings(Path(double.home.name))).open_handle()
+    assert read(handle, noise(15)).lines[0].text == first_line(noise(15))
+    assert Path.cwd() == double.home.parent
+    handle.close()
+
+
+def test_a_warm_up_runs_without_a_complaint(handle: TrHandle, double: Double) -> None:
+    handle.warm_up()
+    assert double.complaints == 0
+
+
+def test_a_warm_up_that_fails_makes_the_engine_unavailable(handle: TrHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "negative")
+    with pytest.raises(EngineUnavailable, match="-1 lines"):
+        handle.warm_up()
+
+
+def test_tr_wants_gray_images_one_at_a_time_and_serial_opens(double: Double) -> None:
+    driving = TrEngine(TrSettings(double.home)).driving
+    assert (driving.serial_open, driving.best_batch, driving.wants_gray) == (True, 1, True)
+
+
+def test_no_home_is_refused_naming_the_setting() -> None:
+    with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
+        TrEngine(TrSettings(None))
+
+
+@pytest.mark.parametrize("name", ["libtr.so", "ctpn.bin", "crnn.bin"])
+@pytest.mark.parametrize("fault", ["missing", "empty"])
+def test_a_home_without_one_of_the_files_is_refused_naming_it(
+    tr_home: Path, tmp_path: Path, name: str, fault: str
+) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    (home / name).unlink()
+    if fault == "empty":
+        (home / name).touch()
+    with pytest.raises(EngineUnavailable, match=name):
+        TrEngine(TrSettings(home))
+
+
+def with_byte(library: Path, offset: int, value: int) -> None:
+    content = bytearray(library.read_bytes())
+    content[offset] = value
+    library.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [
+        pytest.param(0, 0, id="no ELF file"),
+        pytest.param(4, 1, id="32 bits"),
+        pytest.param(18, 0xB7 if os.uname().machine == "x86_64" else 0x3E, id="another processor"),
+    ],
+)
+def test_a_library_for_another_machine_is_refused_saying_so(
+    tr_home: Path, tmp_path: Path, offset: int, value: int
+) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    with_byte(home / "libtr.so", offset, value)
+    with pytest.raises(EngineUnavailable, match="built for the system and processor of this machine"):
+        TrEngine(TrSettings(home))
+
+
+def compile_library(path: Path, code: str, *more: str) -> None:
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", "-x", "none", *more], input=code, text=True, check=True
+    )
+
+
+def test_a_library_that_lacks_a_function_is_refused_naming_it(tr_home: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    compile_library(home / "libtr.so", "void tr_init(void) {} void tr_release(void) {}")
+    with pytest.raises(EngineUnavailable, match=r"not Tr 2\.3.*tr_run"):
+        TrEngine(TrSettings(home))
+
+
+def test_a_library_whose_companion_is_missing_is_refused_naming_both(tr_home: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    compile_library(tmp_path / "libcompanion.so", "int companion(void) { return 1; }")
+    compile_library(
+        home / "libtr.so",
+        "int companion(void); int tr_init(void) { return companion(); }",
+        f"-L{tmp_path}",
+        "-Wl,--no-as-needed",
+        "-lcompanion",
+    )
+    with pytest.raises(EngineUnavailable, match=r"libcompanion\.so: .*beside libtr\.so"):
+        TrEngine(TrSettings(home))
+
+
+def test_an_onnx_runtime_beside_the_library_is_found(tr_home: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    runtime = home / "libonnxruntime.so.9.9"
+    compile_library(runtime, "int companion(void) { return 1; }", f"-Wl,-soname,{runtime.name}")
+    code = "int companion(void); int tr_init(void) { return companion(); } int tr_release, tr_run, tr_recognize;"
+    compile_library(home / "libtr.so", code, str(runtime))
+    assert TrEngine(TrSettings(home)).describe().provider == "libtr"
+
+
+def test_the_device_is_what_the_library_was_built_for(tr_home: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    compile_library(home / "libonnxruntime.so.9.9", 'const char *needs = "libcudart.so.10.1";')
+    assert TrEngine(TrSettings(tr_home)).describe().device == "cpu"
+    assert TrEngine(TrSettings(home)).describe().device == "cuda"
+
+
+def test_a_library_built_for_another_device_than_the_one_asked_for_is_refused(tr_home: Path) -> None:
+    with pytest.raises(EngineUnavailable, match="OCRSVC_DEVICE=cuda"):
+        TrEngine(TrSettings(tr_home, device="cuda"))
+
+
+READ_IN_A_PROCESS = """
+import sys
+from pathlib import Path
+import numpy as np
+from ocrsvc.engines.tr.engine import TrEngine, TrSettings
+from ocrsvc.records import Image, ReadTask
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+handle = TrEngine(TrSettings(Path(sys.argv[1]))).open_handle()
+tasks = [ReadTask(Image(np.zeros((40, 60), np.uint8), "png"))]
+handle.read(tasks)
+before = resident()
+for _ in range(4):
+    handle.read(tasks)
+print(resident() - before)
+"""
+
+
+def read_in_a_process(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Read five pages in a process of its own, which prints by how many bytes the last four made it grow."""
+    return subprocess.run(
+        [sys.executable, "-c", READ_IN_A_PROCESS, home],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_double_aborts_when_told_to(tr_home: Path) -> None:
+    assert read_in_a_process(tr_home, LIBTR_DOUBLE_ABORT_EVERY="3").returncode == -6
+
+
+@pytest.mark.parametrize(("leak_mib", "least_mib", "most_mib"), [(0, -8, 8), (16, 60, 80)])
+def test_the_double_leaks_as_much_as_it_is_told_to_and_the_binding_nothing(
+    tr_home: Path, leak_mib: int, least_mib: int, most_mib: int
+) -> None:
+    grown = int(read_in_a_process(tr_home, LIBTR_DOUBLE_LEAK_BYTES=str(leak_mib << 20)).stdout)
+    assert least_mib << 20 <= grown <= most_mib << 20
