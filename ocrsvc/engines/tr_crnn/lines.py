@@ -1,0 +1,83 @@
+"""What text stands on a line, as Tr 2.8 reads it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import cv2
+import numpy as np
+
+from ocrsvc.engines.lines import LineText
+from ocrsvc.engines.tr_crnn.binding import CrnnHandle, CrnnLibrary, Steps
+from ocrsvc.errors import EngineFailed
+from ocrsvc.records import Pixels
+
+MARGIN: Final = 0.1
+"""Share of its height that a line gets as margin on each side. Over 110 lines cropped from pages of many kinds the
+character error rate is 0.016 with it and 0.030 without; 0.05 and 0.2 read like 0.1."""
+
+HEIGHT: Final = 48
+
+LONGEST: Final = 64
+"""Most widths per height; a longer line is squeezed to it. The time grows with the width: about 15 s at 64."""
+
+
+class TrCrnnLineReader:
+    """Reads lines with a handle of its own: open it, use it and close it in one thread.
+
+    Raises:
+        EngineUnavailable: The model cannot be opened.
+    """
+
+    def __init__(self, library: CrnnLibrary) -> None:
+        self._characters = library.characters
+        self._handle: CrnnHandle = library.open()
+
+    def crop_size(self, along: float, across: float) -> tuple[int, int]:
+        """See engines.lines.LineReader: the height to which Tr scales a line itself, in the line's own shape."""
+        return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
+
+    def read(self, crops: Sequence[Pixels]) -> list[LineText]:
+        """Each crop's text.
+
+        Args:
+            crops: Upright lines, (h, w) gray or (h, w, 3) BGR, uint8, not empty.
+
+        Raises:
+            EngineFailed: Tr fails on one of them.
+        """
+        return [decode(self._handle.run(prepare(crop)), self._characters) for crop in crops]
+
+    def close(self) -> None:
+        """Free the model. A second call does nothing."""
+        self._handle.close()
+
+
+def prepare(crop: Pixels) -> Pixels:
+    """The line as Tr reads it best: gray, contiguous, not too long, in a margin of its background's colour."""
+    gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
+    height, width = gray.shape
+    if width > LONGEST * height:
+        gray = cv2.resize(gray, (LONGEST * height, height), interpolation=cv2.INTER_AREA)
+    margin = max(1, round(MARGIN * height))
+    edge = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
+    colour = float(np.median(edge))
+    framed = cv2.copyMakeBorder(gray, margin, margin, margin, margin, cv2.BORDER_CONSTANT, value=colour)
+    return np.ascontiguousarray(framed, np.uint8)
+
+
+def decode(steps: Steps, characters: str) -> LineText:
+    """Steps to text: blanks go, repeats collapse; the confidence is the mean over the steps that are not blank.
+
+    Raises:
+        EngineFailed: An index is outside the table.
+    """
+    indices, inked = steps.indices, steps.indices > 0
+    if indices.max(initial=0) > len(characters):
+        raise EngineFailed(f"Tr named the character {indices.max()} of a table of {len(characters)}.")
+    if not inked.any():
+        return LineText("", 0.0)
+    first = inked & (indices != np.concatenate(([0], indices[:-1])))
+    text = "".join(characters[index - 1] for index in indices[first])
+    return LineText(text, float(np.clip(steps.probabilities[inked].mean(), 0.0, 1.0)))
