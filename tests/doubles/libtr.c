@@ -4,7 +4,7 @@
  *     "WxH:S"            each character on two steps, a blank after each; probabilities 0.9
  *     "\u4f60\u597dAA\u4e16\u754c"   each character on one to three steps, a blank between the two A; probability 0.8
  * Line 1 has the rect (W/2, H/4, W/2, H/8, 0), line 2 (W/2, H*3/4, W/2, H/8, 10 if flag 2 else 0).
- * Blank steps have probability 0.1. Whatever lies behind the last step of a line, and behind the last line, is filled
+ * Blank steps have probability 0.1. Whatever lies behind the last step of a line, and in the two rows below, is filled
  * with the letter '#', so that a caller who reads too far is seen.
  *
  * A wrong call is a complaint: counted, kept as text, and answered with the one line "garbage". Read them with
@@ -265,7 +265,7 @@ static int spoil_answer(float *rects, int lines, int *codes, int count, int widt
 static int answer(const void *image, int h, int w, int type, int flag, float *rects, int lines, int *codes,
                   float *prob, int width) {
     misuse_time_and_memory();
-    spoil(codes, prob, (size_t)lines * width);
+    spoil(codes, prob, (size_t)(lines < 4 ? lines : 4) * width);
     if (setting("LIBTR_DOUBLE_FILL")) return fill(rects, lines, codes, prob, width);
     int steps = write_first((struct row){codes, prob, width, 0}, image, h, w, type);
     place(rects, w / 2.0f, h / 4.0f, w / 2.0f, h / 8.0f, 0, steps);
