@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.ctc import decode_greedy
+from ocrsvc.engines.ppocr.ctc import best_path
 
 CHARACTERS = ["", "a", "b", " "]
 
@@ -30,13 +30,18 @@ def path(*steps: int, certainty: float = 0.9) -> np.ndarray[tuple[int, int], np.
     ],
 )
 def test_repeats_collapse_and_blanks_go(steps: tuple[int, ...], text: str) -> None:
-    assert decode_greedy(path(*steps), CHARACTERS).text == text
+    assert "".join(best_path(path(*steps), CHARACTERS).characters) == text
 
 
 def test_confidence_is_the_mean_over_the_characters_and_not_the_blanks() -> None:
     table = np.concatenate([path(1, certainty=0.8), path(0, certainty=0.3), path(2, certainty=0.6)])
-    assert decode_greedy(table, CHARACTERS).confidence == pytest.approx(0.7)
+    assert best_path(table, CHARACTERS).confidence == pytest.approx(0.7)
 
 
 def test_nothing_read_has_no_confidence() -> None:
-    assert decode_greedy(path(0, 0), CHARACTERS).confidence == 0.0
+    assert best_path(path(0, 0), CHARACTERS).confidence == 0.0
+
+
+def test_each_character_knows_the_steps_it_stands_on() -> None:
+    found = best_path(path(0, 1, 1, 0, 2), CHARACTERS)
+    assert (found.first.tolist(), found.last.tolist(), found.steps) == ([1, 4], [2, 4], 5)

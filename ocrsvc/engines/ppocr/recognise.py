@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocrsvc.engines.lines import LineText
-from ocrsvc.engines.ppocr.ctc import decode_greedy
+from ocrsvc.engines.ppocr.ctc import best_path
 from ocrsvc.engines.ppocr.models import Model
 from ocrsvc.engines.ppocr.session import Session
+from ocrsvc.engines.ppocr.spaces import text_with_spaces
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Pixels
 
@@ -45,4 +46,8 @@ class Recogniser:
 
     def read(self, crops: Sequence[Pixels]) -> list[LineText]:
         """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`."""
-        return [decode_greedy(self._session.run(to_tensor(crop))[0], self._characters) for crop in crops]
+        return [self._read_one(crop) for crop in crops]
+
+    def _read_one(self, crop: Pixels) -> LineText:
+        path = best_path(self._session.run(to_tensor(crop))[0], self._characters)
+        return LineText(text_with_spaces(path, crop), path.confidence)
