@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.detect import find_quads, order_clockwise, quads_from_map, scale_for_text
+from ocrsvc.engines.ppocr.detect import find_quads, first_scale, order_clockwise, quads_from_map, scale_for_text
 
 
 def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (64, 160)) -> NDArray[np.float32]:
@@ -64,9 +64,13 @@ def test_the_scale_follows_the_height_of_the_text(height: float, scale: float, l
     assert scale_for_text([quad_of_height(height)], scale, longest) == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize(("longest", "expected"), [(300, 640 / 300), (200, 2.5), (5000, 0.192)])
-def test_where_nothing_was_found_only_a_small_image_is_looked_at_again(longest: int, expected: float) -> None:
-    assert scale_for_text([], min(1.0, 960 / longest), longest) == pytest.approx(expected)
+def test_where_nothing_was_found_there_is_no_second_look() -> None:
+    assert scale_for_text([], 0.5, 2000) == 0.5
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(1920, 0.5), (960, 1.0), (700, 1.0), (320, 2.0), (100, 2.5)])
+def test_the_first_look_shrinks_large_images_and_enlarges_small_ones(longest: int, expected: float) -> None:
+    assert first_scale(longest) == pytest.approx(expected)
 
 
 def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:
@@ -77,12 +81,12 @@ def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:
         seen.append(tensor.shape)
         return (tensor[:, :1] < 0).astype(np.float32)
 
-    page = np.full((416, 416), 255, np.uint8)
-    page[100:160, 20:380] = 0
+    page = np.full((704, 704), 255, np.uint8)
+    page[100:160, 20:680] = 0
     find_quads(page, run)
-    assert [shape[-1] for shape in seen] == [416]
+    assert [shape[-1] for shape in seen] == [704]
     page[100:160] = 255
-    page[100:105, 20:380] = 0
+    page[100:105, 20:680] = 0
     find_quads(page, run)
     assert len(seen) == 3
-    assert seen[2][-1] > seen[1][-1] == 416
+    assert seen[2][-1] > seen[1][-1] == 704

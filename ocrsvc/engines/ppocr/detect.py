@@ -25,7 +25,7 @@ ENLARGE_MOST = 2.5
 READABLE_PX = 24.0  # height of a box in the network's input from which finer input finds no more
 WORTH_ANOTHER_LOOK = 1.3
 SMALL_TEXT_SHARE = 0.25
-SMALL_IMAGE_PX = 640  # an image up to this size is enlarged when nothing was found; a larger one is blank
+SMALL_IMAGE_PX = 640
 MAP_THRESHOLD = 0.3
 BOX_THRESHOLD = 0.4
 UNCLIP_RATIO = 1.6
@@ -50,16 +50,21 @@ def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.f
         Quads in the pixels of the image, clockwise from the top left corner.
     """
     longest = max(pixels.shape[:2])
-    scale = min(1.0, COARSE_PX / longest)
+    scale = first_scale(longest)
     quads = _look(pixels, run, scale)
     finer = scale_for_text(quads, scale, longest)
     return _look(pixels, run, finer) if finer >= scale * WORTH_ANOTHER_LOOK else quads
 
 
+def first_scale(longest: int) -> float:
+    """The scale of the first look: large images are shrunk to COARSE_PX, small ones enlarged to SMALL_IMAGE_PX."""
+    return min(1.0, COARSE_PX / longest) if longest >= SMALL_IMAGE_PX else min(ENLARGE_MOST, SMALL_IMAGE_PX / longest)
+
+
 def scale_for_text(quads: list[Quad], scale: float, longest: int) -> float:
     """The scale at which the smaller lines reach READABLE_PX, within what the image and the limits allow."""
     if not quads:
-        return min(ENLARGE_MOST, SMALL_IMAGE_PX / longest) if longest <= SMALL_IMAGE_PX else scale
+        return scale
     heights = sorted(min(sides(quad)) * scale for quad in quads)
     small = heights[int(len(heights) * SMALL_TEXT_SHARE)]
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
