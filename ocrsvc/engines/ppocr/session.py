@@ -33,7 +33,7 @@ class Session:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         # Without an arena each run gives its memory back, so that one huge page does not stay in the RSS for ever;
-        # measured cost: 2 to 5 % of a run.
+        # measured cost: 3 to 8 % of a run.
         options.enable_cpu_mem_arena = False
         self._session = ort.InferenceSession(model.graph, options, providers=list(providers))
         self._input = self._session.get_inputs()[0].name
