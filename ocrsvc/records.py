@@ -1,7 +1,7 @@
 """What travels between the rooms. All frozen; units and origins are stated here, once.
 
-Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is the
-top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.
+Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is
+the top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.
 Confidences lie in [0, 1].
 """
 

@@ -91,7 +91,7 @@ def test_a_lossless_colour_file_gives_its_pixels_in_the_order_blue_green_red(
 
 @pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 @pytest.mark.parametrize("gray", [False, True])
-def test_a_gray_file_stays_gray_whatever_is_asked(name: str, gray: bool) -> None:  # noqa: FBT001 - pytest's argument
+def test_a_gray_file_stays_gray_whatever_is_asked(name: str, gray: bool) -> None:
     page = gray_page()
     assert np.array_equal(read(file_of(page, name), gray=gray), np.asarray(page))
 
@@ -210,14 +210,14 @@ def ink(level: int, ground_alpha: int = 0) -> Pillow.Image:
 
 @pytest.mark.parametrize("name", ["PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("gray", [False, True])
-def test_dark_ink_on_nothing_is_shown_on_white(name: str, gray: bool) -> None:  # noqa: FBT001 - pytest's argument
+def test_dark_ink_on_nothing_is_shown_on_white(name: str, gray: bool) -> None:
     pixels = read(file_of(ink(10), name, **({"lossless": True} if name == "WEBP" else {})), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (10, 255)
 
 
 @pytest.mark.parametrize("level", [255, 240])
 @pytest.mark.parametrize("gray", [False, True])
-def test_white_ink_on_nothing_is_shown_on_black(level: int, gray: bool) -> None:  # noqa: FBT001 - pytest's argument
+def test_white_ink_on_nothing_is_shown_on_black(level: int, gray: bool) -> None:
     pixels = read(file_of(ink(level), "PNG"), gray=gray)
     assert (int(pixels[16, 16].max()), int(pixels[0, 0].min())) == (level, 0)
 
@@ -541,7 +541,7 @@ Damage = list[tuple[int, int]]
 @given(
     damage=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6), gray=st.booleans()
 )
-def test_damaged_bytes_never_raise_anything_else(name: str, damage: Damage, gray: bool) -> None:  # noqa: FBT001 - drawn
+def test_damaged_bytes_never_raise_anything_else(name: str, damage: Damage, gray: bool) -> None:
     data = bytearray(SAMPLES[name])
     for position, value in damage:
         # Half of the damage goes to the first bytes, where the headers are.
