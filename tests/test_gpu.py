@@ -1,0 +1,44 @@
+"""What only a real GPU can show: run with `pytest -m gpu` on a machine that has one and an extra gpu-cuda12 or -cuda13."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+
+from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.session import CUDA
+from ocrsvc.records import Image, Page, ReadTask
+
+PAGES = Path(__file__).parent / "pages"
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        CUDA not in onnxruntime.get_available_providers(),
+        reason="needs an NVIDIA GPU and a build of onnxruntime-gpu (extra gpu-cuda12 or gpu-cuda13)",
+    ),
+]
+
+
+def read(device: str) -> Page:
+    engine = PpocrEngine(PpocrSettings(device=device))  # type: ignore[arg-type]  # a row of a table
+    handle = engine.open_handle()
+    handle.warm_up()
+    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
+    (page,) = handle.read([ReadTask(Image(pixels, "png"))])
+    assert isinstance(page, Page)
+    return page
+
+
+def test_the_gpu_reads_what_the_cpu_reads() -> None:
+    on_cpu, on_gpu = read("cpu"), read("cuda")
+    assert on_gpu.text == on_cpu.text
+    assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=2.0)
+
+
+def test_auto_takes_the_gpu() -> None:
+    assert PpocrEngine(PpocrSettings(device="auto")).describe().device == "cuda"
