@@ -1,4 +1,4 @@
-"""What only a real GPU can show: run with `pytest -m gpu` on a machine that has one and an extra gpu-cuda12 or -cuda13."""
+"""What only a GPU can show: `pytest -m gpu` on a machine that has one and an extra gpu-cuda12 or gpu-cuda13."""
 
 from __future__ import annotations
 
