@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,10 +26,10 @@ class _Pending:
 
     place: Place[ReadTask, Page]
     item: Item[ReadTask, Page]
-    image: Image
+    size: tuple[int, int]
     turned: int
-    began: float
-    decoded: float
+    admitted: float
+    decode_s: float
 
 
 class Reader:
@@ -53,6 +54,8 @@ class Reader:
         self._open_engine = engine_opener or (lambda: open_engine(settings, plan))
         self._clock = clock
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
+        # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
+        self._decoding = threading.Semaphore(plan.engine_threads + 1)
         self._engine: Engine | None = None
         self._executor: Executor[ReadTask, Page] | None = None
         self.ready = False
@@ -68,6 +71,7 @@ class Reader:
             engine.open_handle,
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
+            most_bytes=self._settings.queue_bytes,
             batch=engine.driving.best_batch,
             serial_open=engine.driving.serial_open,
             clock=self._clock,
@@ -91,6 +95,15 @@ class Reader:
         if self._engine is None:
             raise NotReady("The engine of this worker is not loaded yet.", "Send the request again in a moment.", 2)
         return self._engine.describe()
+
+    def look(self, data: bytes) -> Image:
+        """The image itself, in colour, under the same limits as `read`; for doors that draw on it.
+
+        Raises:
+            OcrsvcError: UnsupportedImage, BrokenImage or ImageTooLarge.
+        """
+        with self._decoding:
+            return decode(data, self._limits, gray=False)
 
     def read(self, data: bytes, options: ReadOptions, deadline_s: float) -> Reading:
         """Read one image.
@@ -125,13 +138,16 @@ class Reader:
         """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
         if self._executor is None or self._engine is None or not self.ready:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
-        began = self._clock()
+        admitted = self._clock()
         with self._executor.admit() as place:
-            image = decode(data, self._limits, gray=self._engine.driving.wants_gray)
-            decoded = self._clock()
-            task, turned = _prepare(image, options)
-            item = place.submit(task, deadline)
-        return _Pending(place, item, image, turned, began, decoded)
+            with self._decoding:
+                began = self._clock()
+                image = decode(data, self._limits, gray=self._engine.driving.wants_gray)
+                task, turned = _prepare(image, options)
+                decoded = self._clock()
+            item = place.submit(task, deadline, task.image.pixels.nbytes)
+        size = (image.width, image.height)
+        return _Pending(place, item, size, turned, admitted, decoded - began)
 
     def _begin_or_error(self, data: bytes, options: ReadOptions, deadline: float) -> _Pending | OcrsvcError:
         try:
@@ -149,9 +165,8 @@ class Reader:
 
     def _finish(self, pending: _Pending) -> Reading:
         served: Served[Page] = pending.place.wait(pending.item)
-        page = restore_page(served.answer, pending.turned, pending.image.width, pending.image.height)
-        decode_s = pending.decoded - pending.began
-        timing = Timing(decode_s, served.queue_s, served.run_s, self._clock() - pending.began)
+        page = restore_page(served.answer, pending.turned, *pending.size)
+        timing = Timing(pending.decode_s, served.queue_s, served.run_s, self._clock() - pending.admitted)
         return Reading(page, self.describe(), timing)
 
 

@@ -179,3 +179,41 @@ def test_stop_finishes_what_is_queued() -> None:
     gate.set()
     assert executor.stop(FAR_S)
     assert [place.wait(item).answer for place, item in held] == ["A", "B", "C"]
+
+
+def test_a_waiter_that_gives_up_frees_its_place_at_once() -> None:
+    gate = threading.Event()
+    with running(lambda: Upper(gate), places=1) as executor:
+        with executor.admit() as place:
+            first = place.submit("a", time.monotonic() + FAR_S)
+        wait_until(lambda: executor.waiting() == 0)
+        with pytest.raises(DeadlineExceeded):
+            ask(executor, "b", deadline_s=0.01)
+        assert executor.waiting() == 0
+        gate.set()
+        assert place.wait(first).answer == "A"
+
+
+def test_a_thread_outlives_whatever_its_engine_raises() -> None:
+    class Leaving(Upper):
+        def read(self, tasks: Sequence[str]) -> Sequence[str | OcrsvcError]:
+            if "leave" in tasks:
+                raise SystemExit(1)
+            return super().read(tasks)
+
+    with running(Leaving) as executor:
+        with pytest.raises(EngineFailed, match="SystemExit"):
+            ask(executor, "leave")
+        assert ask(executor, "a") == "A"
+
+
+def test_a_server_that_does_not_warm_up_is_closed() -> None:
+    class Cold(Upper):
+        def warm_up(self) -> None:
+            raise EngineUnavailable("The model does not fit.")
+
+    server = Cold()
+    executor: Executor[str, str] = Executor(lambda: server, threads=1, places=1)
+    with pytest.raises(EngineUnavailable):
+        executor.start()
+    assert server.closed

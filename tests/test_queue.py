@@ -18,9 +18,9 @@ class Clock:
         return self.now_s
 
 
-def make_queue(places: int = 8, servers: int = 1) -> tuple[WorkQueue[str, str], Clock]:
+def make_queue(places: int = 8, servers: int = 1, most_bytes: int = 1000) -> tuple[WorkQueue[str, str], Clock]:
     clock = Clock()
-    return WorkQueue(places, servers, clock), clock
+    return WorkQueue(places, most_bytes, servers, clock), clock
 
 
 def put(queue: WorkQueue[str, str], work: str, deadline: float = 1000.0) -> None:
@@ -62,12 +62,17 @@ def test_a_released_or_taken_place_is_free_again() -> None:
 
 def test_retry_after_follows_the_pace_of_the_queue() -> None:
     queue, _ = make_queue(places=10, servers=2)
-    queue.record_run(4.0)
+    for name in "ab":
+        put(queue, name)
+    queue.take(2)
+    queue.record_run(2, 8.0)
+    put(queue, "running")
+    queue.take(1)
     for _ in range(10):
         queue.reserve()
     with pytest.raises(QueueFull) as refusal:
         queue.reserve()
-    assert refusal.value.retry_after_s == 20  # 10 items of 4 s on 2 servers
+    assert refusal.value.retry_after_s == 22  # 10 waiting and 1 running, 4 s each, on 2 servers
 
 
 def test_expired_work_never_reaches_a_server() -> None:
@@ -105,3 +110,32 @@ def test_what_is_left_at_the_end_is_answered_not_dropped() -> None:
     with pytest.raises(NotReady):
         item.future.result(timeout=0)
     assert queue.waiting() == 0
+
+
+def test_work_that_nobody_waits_for_gives_its_place_back_at_once() -> None:
+    queue, _ = make_queue(places=1)
+    queue.reserve()
+    item = queue.put("given up", 200.0, size_bytes=1000)
+    queue.discard(item)
+    put(queue, "next")
+    queue.discard(item)  # a second time changes nothing
+    assert [taken.work for taken in queue.take(8)] == ["next"]
+    assert queue.waiting() == 0
+
+
+def test_large_work_fills_the_queue_by_its_bytes() -> None:
+    queue, _ = make_queue(places=8, most_bytes=1000)
+    queue.reserve()
+    queue.put("large", 200.0, size_bytes=1200)
+    with pytest.raises(QueueFull, match="1200 bytes of images wait"):
+        queue.reserve()
+    queue.take(1)
+    queue.reserve()
+
+
+def test_work_made_while_the_queue_closes_is_refused_and_not_forgotten() -> None:
+    queue, _ = make_queue()
+    queue.reserve()
+    queue.close()
+    with pytest.raises(NotReady):
+        queue.put("too late", 200.0)

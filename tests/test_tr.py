@@ -91,7 +91,7 @@ def task(pixels: Pixels, options: ReadOptions | None = None) -> ReadTask:
 
 def first_line(pixels: Pixels) -> str:
     """What the double reads on an image, worked out here from its description."""
-    return f"{pixels.shape[1]}x{pixels.shape[0]}:{zlib.adler32(np.ascontiguousarray(pixels).tobytes())}"
+    return f"{pixels.shape[1]}x{pixels.shape[0]}:{zlib.adler32(np.ascontiguousarray(pixels).tobytes()[::17])}"
 
 
 def read(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:

@@ -7,6 +7,7 @@ and when it fails on a whole batch the items are run once more, one by one.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,17 +46,18 @@ class Place(Generic[W, A]):
         self._clock = clock
         self.spent = False
 
-    def submit(self, work: W, deadline: float) -> Item[W, A]:
-        """Fill the place; wait for the answer with `wait`."""
+    def submit(self, work: W, deadline: float, size_bytes: int = 0) -> Item[W, A]:
+        """Fill the place; wait for the answer with `wait`. Raises NotReady when the executor is stopping."""
+        item = self._queue.put(work, deadline, size_bytes)
         self.spent = True
-        return self._queue.put(work, deadline)
+        return item
 
     def wait(self, item: Item[W, A]) -> Served[A]:
         """Block until the item is answered. Raises its error, or DeadlineExceeded at its deadline, not after it."""
         try:
             return item.future.result(max(0.0, item.deadline - self._clock()))
         except (FutureTimeout, CancelledError):
-            item.future.cancel()
+            self._queue.discard(item)
             raise DeadlineExceeded(
                 "The answer did not come before the deadline of this request.",
                 "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
@@ -69,6 +71,7 @@ class Executor(Generic[W, A]):
         open_server: Opens one handle; called once in each thread.
         threads: How many threads.
         places: Size of the queue.
+        most_bytes: Bytes of waiting work from which no more is admitted.
         batch: Most items handed to one `read`.
         serial_open: Open the handles one after the other.
         clock: Monotonic seconds.
@@ -80,6 +83,7 @@ class Executor(Generic[W, A]):
         *,
         threads: int,
         places: int,
+        most_bytes: int = sys.maxsize,
         batch: int = 1,
         serial_open: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -87,7 +91,7 @@ class Executor(Generic[W, A]):
         self._open_server = open_server
         self._batch = batch
         self._clock = clock
-        self._queue: WorkQueue[W, A] = WorkQueue(places, threads, clock)
+        self._queue: WorkQueue[W, A] = WorkQueue(places, most_bytes, threads, clock)
         self._opening: contextlib.AbstractContextManager[object] = (
             threading.Lock() if serial_open else contextlib.nullcontext()
         )
@@ -137,7 +141,7 @@ class Executor(Generic[W, A]):
         try:
             with self._opening:
                 server = self._open_server()
-            server.warm_up()
+            _warm_up_or_close(server)
         except BaseException as failure:  # noqa: BLE001  start() raises it in the thread that waits
             self._failures.append(failure)
             return
@@ -154,11 +158,11 @@ class Executor(Generic[W, A]):
         answers = self._read_apart(server, [item.work for item in items])
         run_s = self._clock() - began
         for item, answer in zip(items, answers, strict=True):
-            if isinstance(answer, OcrsvcError):
-                item.future.set_exception(answer)
+            if isinstance(answer, BaseException):
+                item.future.set_exception(_as_engine_failure(answer))
             else:
                 item.future.set_result(Served(answer, began - item.queued_at, run_s))
-        self._queue.record_run(run_s / len(items))
+        self._queue.record_run(len(items), run_s)
 
     def _read_apart(self, server: Server[W, A], works: list[W]) -> Sequence[A | OcrsvcError]:
         """Read a batch; if that fails as a whole, each item alone, so that only the guilty one is answered with it."""
@@ -167,13 +171,21 @@ class Executor(Generic[W, A]):
             if len(answers) != len(works):
                 raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} images.")
             return answers
-        except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, the thread goes on
+        except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
             if len(works) > 1:
                 return [answer for work in works for answer in self._read_apart(server, [work])]
             return [_as_engine_failure(failure)]
 
 
-def _as_engine_failure(failure: Exception) -> OcrsvcError:
+def _warm_up_or_close(server: Server[W, A]) -> None:
+    try:
+        server.warm_up()
+    except BaseException:
+        server.close()
+        raise
+
+
+def _as_engine_failure(failure: BaseException) -> OcrsvcError:
     if isinstance(failure, OcrsvcError):
         return failure
     error = EngineFailed(
