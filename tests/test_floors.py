@@ -26,6 +26,7 @@ FLOORS = {
     "ocrsvc.engines.tr.binding": 2,
     "ocrsvc.engines.ppocr.models": 2,
     "ocrsvc.engines.ppocr": 3,
+    "ocrsvc.worker.allocator": 3,
     "ocrsvc.worker.config": 3,
     "ocrsvc.engines.fake": 4,
     "ocrsvc.engines.ppocr.engine": 4,

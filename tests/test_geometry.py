@@ -81,3 +81,10 @@ def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
 def test_the_upright_box_holds_the_quad() -> None:
     leaning = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
     assert upright_box(leaning).tolist() == box(8, 5, 30, 20)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_the_upright_box_begins_where_reading_begins(turns: int) -> None:
+    upright = np.array(box(10, 10, 40, 20), np.float32)
+    quad = np.roll(upright, -turns, axis=0)
+    assert upright_box(quad).tolist() == quad.tolist()

@@ -336,6 +336,13 @@ def test_a_library_for_another_machine_is_refused_saying_so(
         TrEngine(TrSettings(home))
 
 
+def test_an_empty_file_among_the_libraries_is_refused_saying_so(tr_home: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+    (home / "libonnxruntime.so").touch()
+    with pytest.raises(EngineUnavailable, match="cannot be loaded"):
+        TrEngine(TrSettings(home))
+
+
 def compile_library(path: Path, code: str, *more: str) -> None:
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", "-x", "none", *more], input=code, text=True, check=True

@@ -68,9 +68,18 @@ def as_box(quad: NDArray[np.float32]) -> Box:
 
 
 def upright_box(quad: Quad) -> Quad:
-    """The smallest quad with horizontal and vertical sides that holds `quad`, beginning top left."""
+    """The smallest quad with horizontal and vertical sides that holds `quad`, beginning where `quad` begins."""
     (left, top), (right, bottom) = quad.min(axis=0), quad.max(axis=0)
-    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32)
+    upright = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32)
+    return np.roll(upright, -heading(quad) // 90, axis=0)
+
+
+def heading(quad: Quad) -> int:
+    """Degrees (0, 90, 180, 270), clockwise, by which the reading direction of `quad` is turned from left to right."""
+    dx, dy = (float(part) for part in quad[1] - quad[0])
+    if abs(dx) >= abs(dy):
+        return 0 if dx >= 0 else 180
+    return 90 if dy > 0 else 270
 
 
 def sides(quad: Quad) -> tuple[float, float]:

@@ -22,6 +22,7 @@ COLUMN_FILL = 0.6  # median length of a column's rows, as a share of the column'
 MOST_CROSSING = 0.35  # of the text, by length, may cross a gutter
 GUTTER_HEIGHTS = 0.25  # how far right of a line's end, in line heights, a gutter may begin
 DEEPEST = 4
+MOST_GUTTERS = 200  # places tried for a gutter; a page of thousands of words must not hold the interpreter for seconds
 
 Frames = NDArray[np.float32]
 """(N, 4) left, top, right, bottom of N lines, in pixels."""
@@ -70,21 +71,23 @@ def _band_by_band(frames: Frames, cut: _Cut, deeper: int) -> list[int]:
 
 def _best_cut(frames: Frames, lines: list[int]) -> _Cut | None:
     """The gutter that the least text crosses; of equals the widest."""
-    cuts = [cut for right in np.unique(frames[lines, 2]) if (cut := _cut_behind(frames, lines, float(right)))]
+    ends = np.unique(np.round(frames[lines, 2]))
+    tried = ends[:: 1 + len(ends) // MOST_GUTTERS]
+    cuts = [cut for right in tried if (cut := _cut_behind(frames, lines, float(right)))]
     return min(cuts, key=lambda cut: (round(cut.crossing_share, 3), -_gap(frames, cut)), default=None)
 
 
 def _cut_behind(frames: Frames, lines: list[int], right: float) -> _Cut | None:
     """The cut just behind the end of a line; None if it leaves too little on a side or too much across."""
-    heights = frames[lines, 3] - frames[lines, 1]
-    x = right + GUTTER_HEIGHTS * float(np.median(heights))
-    left = [line for line in lines if frames[line, 2] <= x]
-    beyond = [line for line in lines if frames[line, 0] >= x]
-    across = [line for line in lines if frames[line, 0] < x < frames[line, 2]]
-    share = float(_lengths(frames, across).sum() / max(1.0, _lengths(frames, lines).sum()))
+    here = np.asarray(lines)
+    lefts, rights = frames[here, 0], frames[here, 2]
+    x = right + GUTTER_HEIGHTS * float(np.median(frames[here, 3] - frames[here, 1]))
+    across = (lefts < x) & (x < rights)
+    share = float((rights - lefts)[across].sum() / max(1.0, float((rights - lefts).sum())))
+    left, beyond = here[rights <= x].tolist(), here[lefts >= x].tolist()
     if min(len(left), len(beyond)) < COLUMN_ROWS or share > MOST_CROSSING:
         return None
-    return _Cut(x, share, left, beyond, across)
+    return _Cut(x, share, left, beyond, here[across].tolist())
 
 
 def _gap(frames: Frames, cut: _Cut) -> float:

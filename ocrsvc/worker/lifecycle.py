@@ -23,6 +23,7 @@ from ocrsvc import __version__
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import Settings, read_settings
+from ocrsvc.worker.allocator import limit_arenas
 from ocrsvc.worker.config import configuration
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def post_fork(_server: Server, worker: Worker) -> None:
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
     logger.propagate = False
+    limit_arenas()
     _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
 
 

@@ -19,7 +19,6 @@ from ocrsvc.errors import EngineUnavailable
 
 DETECTION = "PP-OCRv6_det_small.onnx"
 RECOGNITION = "PP-OCRv6_rec_small.onnx"
-LINE_ORIENTATION = "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 NAME = "PP-OCRv6 small"
 
 # Far above the subnormal range (1.2e-38) and far below any weight that can change an output in single precision.

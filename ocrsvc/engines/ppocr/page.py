@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.lines import LineReader, LineText
-from ocrsvc.imaging.geometry import Quad, as_box, crop, sides, turn_points, upright_box
+from ocrsvc.imaging.geometry import Quad, as_box, crop, heading, sides, turn_points, upright_box
 from ocrsvc.imaging.reading_order import reading_order
 from ocrsvc.records import Line, Page, Pixels, ReadTask
 
@@ -137,9 +137,7 @@ def _page_angle(quads: Sequence[Quad]) -> int:
         return 0
     votes = {0: 0.0, 90: 0.0, 180: 0.0, 270: 0.0}
     for quad in quads:
-        dx, dy = (float(part) for part in quad[1] - quad[0])
-        heading = 0 if abs(dx) >= abs(dy) and dx >= 0 else 180 if abs(dx) >= abs(dy) else 270 if dy > 0 else 90
-        votes[heading] += float(np.hypot(dx, dy))
+        votes[-heading(quad) % 360] += sides(quad)[0]
     best = max(votes, key=lambda turn: votes[turn])
     return best if votes[best] >= MOSTLY * sum(votes.values()) else 0
 

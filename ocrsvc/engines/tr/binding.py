@@ -240,6 +240,8 @@ def _read_device(home: Path) -> Literal["cpu", "cuda"]:
 
 
 def _names_cuda(path: Path) -> bool:
+    if not path.stat().st_size:  # an empty file cannot be mapped; loading it fails later, with the reason
+        return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(b"libcudart.so") != -1
 

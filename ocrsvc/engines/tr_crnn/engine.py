@@ -34,8 +34,8 @@ class TrCrnnEngine:
     def describe(self) -> EngineInfo:
         """See engines.base.Engine."""
         model = f"Tr CRNN behind the detector of {models.NAME}"
-        provider = f"OpenCV inside Tr, {self._detector.provider} for detection"
-        return EngineInfo("tr_crnn", model, self._library.version, "cpu", "fp32", provider)
+        provider = f"OpenCV inside Tr on the CPU, {self._detector.provider} for detection"
+        return EngineInfo("tr_crnn", model, self._library.version, self._detector.device, "fp32", provider)
 
     def open_handle(self) -> PageHandle:
         """See engines.base.Engine."""

@@ -1,0 +1,46 @@
+"""The C library's memory arenas, counted in a process of their own."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+# Each thread allocates while all are alive, so that an unlimited malloc gives each an arena of its own.
+ARENAS = """
+import ctypes, threading, xml.etree.ElementTree as tree, tempfile, sys
+from ocrsvc.worker.allocator import limit_arenas
+if sys.argv[1] == "limited":
+    assert limit_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+here = threading.Barrier(6)
+def allocate():
+    here.wait()
+    libc.malloc(5000)
+    here.wait()
+threads = [threading.Thread(target=allocate) for _ in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.fdopen.restype = ctypes.c_void_p
+libc.fdopen.argtypes = (ctypes.c_int, ctypes.c_char_p)
+libc.malloc_info.argtypes, libc.fclose.argtypes = (ctypes.c_int, ctypes.c_void_p), (ctypes.c_void_p,)
+with tempfile.NamedTemporaryFile() as file:
+    stream = libc.fdopen(ctypes.c_int(__import__("os").open(file.name, 1)), b"w")
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    print(len(tree.parse(file.name).findall("heap")))
+"""
+
+
+def arenas(mode: str) -> int:
+    done = subprocess.run([sys.executable, "-c", ARENAS, mode], capture_output=True, text=True, check=True, timeout=60)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose arenas these are")
+def test_a_worker_keeps_to_two_arenas_however_many_threads_it_has() -> None:
+    assert arenas("limited") == 2
+    assert arenas("unlimited") > 2
