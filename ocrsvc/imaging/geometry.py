@@ -50,6 +50,8 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
         degrees: Clockwise turn that made the copy.
         width, height: Pixels of the image before the turn and the shrinking.
     """
+    if not degrees and (page.width, page.height) == (width, height):
+        return page
     turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
     scale = np.array([turned_width / page.width, turned_height / page.height], np.float32)
 

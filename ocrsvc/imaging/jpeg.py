@@ -98,7 +98,8 @@ def _check_scans(raw: bytes, start: int) -> None:
 
 
 def _decode(raw: bytes, header: _Header, flags: int) -> Samples:
-    if raw.find(END_OF_IMAGE, header.scan_offset) >= 0:
+    # From the back, where it stands: from the front the search reads the whole file with the interpreter's lock held.
+    if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")
     samples = None if header.progressive else try_opencv(raw + END_OF_IMAGE, flags)
     if samples is None or _is_cut_off(samples):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -119,10 +120,9 @@ def _check_device(wanted: str, built_for: str) -> None:
 
 def to_line(raw: RawLine) -> Line:
     """Text (blanks go, repeats collapse), confidence (mean over the inked steps, 0 without any) and box."""
-    inked = raw.codes >= 0
-    first = inked & (raw.codes != np.concatenate(([-1], raw.codes[:-1])))
-    text = "".join(map(chr, raw.codes[first]))
-    confidence = float(np.clip(raw.probabilities[inked].mean(), 0.0, 1.0)) if inked.any() else 0.0
+    text = "".join([chr(code) for before, code in pairwise([-1, *raw.codes]) if code >= 0 and code != before])
+    inked = [sure for code, sure in zip(raw.codes, raw.probabilities, strict=True) if code >= 0]
+    confidence = min(1.0, max(0.0, sum(inked) / len(inked))) if inked else 0.0
     return Line(text, confidence, to_box(raw.rect))
 
 
