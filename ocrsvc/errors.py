@@ -2,11 +2,11 @@
 
 The road of one request, and the errors that belong to each step:
 
-    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge)--> bytes
-    bytes  --(UnsupportedImage, BrokenImage, ImageTooLarge)-----> image
-    image  --(QueueFull, NotReady)------------------------------> queue
-    queue  --(DeadlineExceeded)---------------------------------> engine
-    engine --(EngineFailed)-------------------------------------> result
+    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout)--> bytes
+    bytes  --(UnsupportedImage, BrokenImage, ImageTooLarge)------------------> image
+    image  --(QueueFull, NotReady)-------------------------------------------> queue
+    queue  --(DeadlineExceeded)----------------------------------------------> engine
+    engine --(EngineFailed)--------------------------------------------------> result
 
 SettingsError and EngineUnavailable stop the start instead; they never answer a request.
 """
@@ -91,6 +91,16 @@ class BadOption(CallerError):
 
     code = "bad_option"
     title = "An option is wrong"
+
+
+class BodyTimeout(CallerError):
+    """The body did not arrive in time; on another try it may."""
+
+    status = 408
+    code = "body_timeout"
+    title = "The request did not arrive in time"
+    retryable = True
+    exit_code = 75
 
 
 class BodyTooLarge(CallerError):

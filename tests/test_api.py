@@ -151,6 +151,7 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
         ({"rotate": 180}, "64x32 0 True False None"),
         ({"detect": False}, "64x32 auto False False None"),
         ({"max_side": 32, "min_confidence": 0.5}, "32x16 auto True False 0.5"),
+        ({"min_confidence": 1e-7}, "64x32 auto True False 1e-07"),
         ({"rotate": None, "max_side": None}, "64x32 auto True False None"),
     ],
 )
@@ -171,6 +172,9 @@ BAD_OPTIONS = [
     ("max_side", "9" * 5000, "from 16 to 65535"),
     ("min_confidence", "1.01", "from 0 to 1"),
     ("min_confidence", "nan", "from 0 to 1"),
+    ("min_confidence", "0_1", "a plain decimal number from 0 to 1"),
+    ("min_confidence", "1e-400", "a plain decimal number from 0 to 1"),
+    ("min_confidence", "-0", "a plain decimal number from 0 to 1"),
     ("min_confidence", "high", "from 0 to 1"),
     ("format", "xml", "json or text"),
     ("langauge", "zh", "The options are: rotate, detect,"),
@@ -305,7 +309,7 @@ ROUTES = [
     ("GET", "/v1/ocr", 405, "method_not_allowed"),
     ("PUT", "/v1/ocr", 405, "method_not_allowed"),
     ("POST", "/v1/ocr/", 404, "not_found"),
-    ("POST", "//v1/ocr", 404, "not_found"),
+    ("POST", "/v1//ocr", 404, "not_found"),
     ("POST", "/healthz", 405, "method_not_allowed"),
     ("GET", "/", 404, "not_found"),
     ("GET", "/static/x", 404, "not_found"),
@@ -338,7 +342,9 @@ def test_the_reader_gets_the_deadline_of_the_request(sent: str | None, expected_
     reader = DeafReader(errors.DeadlineExceeded("Late."))
     headers = {} if sent is None else {"X-Request-Timeout": sent}
     assert post(client_over(reader), headers=headers).status_code == 504
-    assert reader.deadlines == [expected_s]
+    (left_s,) = reader.deadlines
+    # What the body took is gone from it.
+    assert 0.5 * expected_s < left_s < expected_s
 
 
 def test_a_bad_timeout_is_a_bad_option(client: FlaskClient) -> None:

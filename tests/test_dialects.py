@@ -120,6 +120,7 @@ def test_tr_reads_every_way_of_sending_with_and_without_the_last_slash(
         ((1700, 850), "0", "1700x850"),
         ((1700, 850), "-1", "1700x850"),
         ((1700, 850), " 850 ", "850x425"),
+        ((1700, 850), "+850", "850x425"),
         ((1000, 1001), "100", "100x100"),
         ((64, 32), "1600", "64x32"),
     ],
@@ -174,6 +175,11 @@ TR_REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "an empty form": ({"data": {"compress": "x"}, "content_type": FORM}, 400, "没有传入参数"),
     "an empty img": ({"data": {"img": ""}, "content_type": FORM}, 400, "没有传入参数"),
     "a bad compress": ({"query_string": {"img": B64, "compress": "big"}}, 400, "compress参数类型有误，只能是int类型"),
+    "a compress of Python's own": (
+        {"query_string": {"img": B64, "compress": "1_0"}},
+        400,
+        "compress参数类型有误，只能是int类型",
+    ),
     "a compress with a fraction": (
         {"query_string": {"img": B64, "compress": "1.5"}},
         400,

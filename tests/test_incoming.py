@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import io
+import math
+import socket
+import time
 from typing import Any
 
 import pytest
+from gunicorn.config import Config
+from gunicorn.http.parser import RequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from urllib3.filepost import encode_multipart_formdata
 from web_support import as_base64, picture
 from werkzeug.formparser import MultiPartParser
 
-from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
-from ocrsvc.web.incoming import deadline_s, images_or_errors, read_body, receive, request_id
+from ocrsvc.errors import BadBase64, BadOption, BodyTimeout, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.web.body import knowing_the_connection, leave_body, read_body
+from ocrsvc.web.incoming import allowed_s, deadline_of, images_or_errors, left_s, receive, request_id
 from ocrsvc.web.multipart import MAX_PARTS, split_parts
 
 LIMIT = 1 << 20
+NEVER = math.inf
 PNG = picture()
 B64 = as_base64(PNG)
 FILES, TEXTS = ("file",), ("image", "images", "file")
@@ -33,7 +40,7 @@ def environ(body: bytes, content_type: str = "", query: str = "", **more: Any) -
 
 
 def images(body: bytes, content_type: str = "", query: str = "") -> list[bytes]:
-    found = images_or_errors(receive(environ(body, content_type, query), LIMIT), FILES, TEXTS)
+    found = images_or_errors(receive(environ(body, content_type, query), LIMIT, NEVER), FILES, TEXTS)
     for image in found:
         if isinstance(image, OcrsvcError):
             raise image
@@ -107,7 +114,7 @@ def test_several_images_keep_their_order_with_files_first() -> None:
 
 
 def test_base64_that_cannot_be_decoded_does_not_spoil_its_neighbours() -> None:
-    incoming = receive(environ(f'{{"images": ["{B64}", "!!!!", "{B64}"]}}'.encode(), JSON), LIMIT)
+    incoming = receive(environ(f'{{"images": ["{B64}", "!!!!", "{B64}"]}}'.encode(), JSON), LIMIT, NEVER)
     first, second, third = images_or_errors(incoming, FILES, TEXTS)
     assert (first, third) == (PNG, PNG)
     assert isinstance(second, BadBase64)
@@ -231,22 +238,26 @@ def test_no_body_causes_anything_but_an_error_of_the_caller(body: bytes, content
 
 
 def test_a_body_at_the_limit_is_read_and_one_byte_more_is_not() -> None:
-    assert read_body(environ(bytes(100)), 100) == bytes(100)
+    assert read_body(environ(bytes(100)), 100, NEVER) == bytes(100)
     with pytest.raises(BodyTooLarge, match="101 bytes is larger than the limit of 100 bytes"):
-        read_body(environ(bytes(101)), 100)
+        read_body(environ(bytes(101)), 100, NEVER)
 
 
 class Drip:
-    """A stream that gives at most 7 bytes at a time, and counts them."""
+    """A stream that gives at most 7 bytes at a time, counts them, and takes a second for each read."""
 
     def __init__(self, size: int) -> None:
-        self.left, self.given = size, 0
+        self.left, self.given, self.now_s = size, 0, 0.0
 
     def read(self, size: int) -> bytes:
         step = min(7, size, self.left)
         self.left -= step
         self.given += step
+        self.now_s += 1
         return bytes(step)
+
+    def clock(self) -> float:
+        return self.now_s
 
 
 def chunked(stream: object) -> dict[str, Any]:
@@ -254,30 +265,146 @@ def chunked(stream: object) -> dict[str, Any]:
 
 
 def test_a_chunked_body_is_read_to_its_end() -> None:
-    assert read_body(chunked(Drip(100)), 100) == bytes(100)
+    assert read_body(chunked(Drip(100)), 100, NEVER) == bytes(100)
 
 
 def test_a_chunked_body_is_cut_at_the_limit_and_not_followed_for_ever() -> None:
     stream = Drip(10**12)
-    with pytest.raises(BodyTooLarge, match="limit of 100000 bytes"):
-        read_body(chunked(stream), 100_000, linger_s=0.05)
-    assert 100_000 < stream.given < 10**9
+    with pytest.raises(BodyTooLarge, match="limit of 1000 bytes"):
+        read_body(chunked(stream), 1000, NEVER)
+    assert stream.given == 1001
+    leave_body(chunked(stream), 20.0, stream.clock)
+    assert stream.given == 1001 + 20 * 7
 
 
-def test_a_declared_body_that_is_too_large_is_listened_to_and_not_kept() -> None:
-    stream = Drip(300_000)
+def test_a_declared_body_that_is_too_large_is_not_kept_and_then_listened_to() -> None:
+    stream = Drip(300)
+    sent = {"wsgi.input": stream, "CONTENT_LENGTH": "300"}
     with pytest.raises(BodyTooLarge):
-        read_body({"wsgi.input": stream, "CONTENT_LENGTH": "300000"}, 100_000, linger_s=60.0)
+        read_body(sent, 100, NEVER)
+    assert stream.left == 300
+    leave_body(sent, 60.0, stream.clock)
     assert stream.left == 0
 
 
+@pytest.mark.parametrize("more", [{"CONTENT_LENGTH": "1000"}, {"wsgi.input_terminated": True}])
+def test_a_body_that_is_not_there_at_the_deadline_is_a_timeout_on_any_server(more: dict[str, Any]) -> None:
+    stream = Drip(1000)
+    with pytest.raises(BodyTimeout, match="the deadline of the request passed"):
+        read_body({"wsgi.input": stream, **more}, 1000, 10.0, clock=stream.clock)
+    assert stream.given == 70
+
+
+class Line:
+    """A client's end of a connection on a clock of its own: each piece comes some seconds after the one before."""
+
+    def __init__(self, *pieces: tuple[float, bytes]) -> None:
+        self.pieces = list(pieces)
+        self.now_s = 0.0
+        self.timeout_s: float | None = None
+        self.shut: list[int] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def gettimeout(self) -> float | None:
+        return self.timeout_s
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+
+    def shutdown(self, how: int) -> None:
+        self.shut.append(how)
+
+    def recv(self, size: int) -> bytes:
+        pause_s, piece = self.pieces.pop(0)
+        if self.timeout_s is not None and pause_s > self.timeout_s:
+            self.now_s += self.timeout_s
+            raise TimeoutError
+        assert len(piece) <= size
+        self.now_s += pause_s
+        return piece
+
+
+class Answer:
+    """gunicorn's response, as far as a body knows it."""
+
+    def __init__(self, request: Any) -> None:
+        self.req = request
+        self.closes = False
+
+    def force_close(self) -> None:
+        self.closes = True
+
+    def start(self, *_args: object) -> None:
+        raise AssertionError("nothing is answered here")
+
+
+HEADERS = {
+    "declared": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+    "chunked": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n",
+}
+END = {"declared": b"", "chunked": b"\r\n0\r\n\r\n"}
+
+
+def arriving(line: Line) -> tuple[dict[str, Any], Answer]:
+    """A request that gunicorn's own parser reads from a line, and the answer that it gets."""
+    request = next(RequestParser(Config(), line, ("127.0.0.1", 1)))
+    length = {name: value for name, value in request.headers if name == "CONTENT-LENGTH"}
+    answer = Answer(request)
+    seen: dict[str, Any] = {
+        "wsgi.input": request.body,
+        "wsgi.input_terminated": True,
+        "CONTENT_LENGTH": length.get("CONTENT-LENGTH", ""),
+    }
+    assert knowing_the_connection(lambda _environ, _start: [b"ok"])(seen, answer.start) == [b"ok"]
+    return seen, answer
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_a_slow_but_steady_body_is_read_and_leaves_the_socket_as_it_was(kind: str) -> None:
+    line = Line((0, HEADERS[kind]), *[(5.0, bytes(100))] * 9, (5.0, bytes(100) + END[kind]))
+    seen, answer = arriving(line)
+    assert read_body(seen, 1000, 60.0, stall_s=10.0, clock=line.clock) == bytes(1000)
+    leave_body(seen, clock=line.clock)
+    assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (50.0, None, [], False)
+    assert answer.req.unreader.sock is line
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+@pytest.mark.parametrize(
+    ("pauses_s", "told", "ended_s"),
+    [
+        ([1.0, 1.0, 11.0], "nothing came for 10 seconds", 12.0),
+        ([1.0] * 100, "the deadline of the request passed", 60.0),
+        ([9.0] * 100, "the deadline of the request passed", 60.0),
+    ],
+)
+def test_a_body_that_stops_or_drips_ends_in_time_and_so_does_its_connection(
+    kind: str, pauses_s: list[float], told: str, ended_s: float
+) -> None:
+    line = Line((0, HEADERS[kind]), *[(pause_s, b"a") for pause_s in pauses_s])
+    seen, answer = arriving(line)
+    with pytest.raises(BodyTimeout, match=told):
+        read_body(seen, 1000, 60.0, stall_s=10.0, clock=line.clock)
+    assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (ended_s, None, [socket.SHUT_RD], True)
+    assert answer.req.unreader.sock is line
+
+
+def test_what_nobody_reads_is_left_after_a_moment_and_ends_the_connection() -> None:
+    line = Line((0, HEADERS["declared"]), *[(0.5, b"a")] * 100)
+    seen, answer = arriving(line)
+    leave_body(seen, 2.0, line.clock)
+    assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (2.0, None, [socket.SHUT_RD], True)
+
+
 def test_a_body_without_a_length_on_a_server_that_does_not_end_it_counts_as_empty() -> None:
-    assert read_body({"wsgi.input": Drip(100)}, 100) == b""
+    assert read_body({"wsgi.input": Drip(100)}, 100, NEVER) == b""
 
 
 def test_a_body_that_ends_early_is_the_callers_error() -> None:
     with pytest.raises(CallerError, match="after 10 of 20 bytes"):
-        read_body(environ(bytes(10)) | {"CONTENT_LENGTH": "20"}, 100)
+        read_body(environ(bytes(10)) | {"CONTENT_LENGTH": "20"}, 100, NEVER)
 
 
 class Broken:
@@ -290,26 +417,39 @@ class Broken:
 @pytest.mark.parametrize("more", [{"CONTENT_LENGTH": "20"}, {"wsgi.input_terminated": True}])
 def test_a_stream_that_breaks_is_the_callers_error(more: dict[str, Any]) -> None:
     with pytest.raises(CallerError, match="cannot be read to its end"):
-        read_body({"wsgi.input": Broken(), **more}, 100)
+        read_body({"wsgi.input": Broken(), **more}, 100, NEVER)
 
 
-def test_a_body_too_large_is_told_as_such_even_if_the_client_then_goes() -> None:
-    with pytest.raises(BodyTooLarge):
-        read_body({"wsgi.input": Broken(), "CONTENT_LENGTH": "200"}, 100)
+def test_what_nobody_reads_may_break() -> None:
+    leave_body({"wsgi.input": Broken(), "CONTENT_LENGTH": "200"})
 
 
 @pytest.mark.parametrize(
-    ("sent", "expected_s"), [(None, 60.0), ("5", 5.0), ("0.25", 0.25), ("600", 60.0), ("inf", 60.0)]
+    ("sent", "expected_s"), [(None, 60.0), ("5", 5.0), ("0.25", 0.25), ("600", 60.0), (".5", 0.5), ("9" * 40, 60.0)]
 )
 def test_a_timeout_can_only_shorten_the_deadline(sent: str | None, expected_s: float) -> None:
     headers = {} if sent is None else {"HTTP_X_REQUEST_TIMEOUT": sent}
-    assert deadline_s(headers, 60.0) == expected_s
+    assert allowed_s(headers, 60.0) == expected_s
 
 
-@pytest.mark.parametrize("sent", ["", "soon", "0", "-1", "nan", "1,5", "-inf"])
+NO_TIMEOUTS = [
+    *["", "soon", "0", "0.0", "-1", "+1", "1,5", "5.", " 5", "٣", "9" * 41],
+    *"nan inf -inf 1_0 1e1 1e400".split(),
+]
+
+
+@pytest.mark.parametrize("sent", NO_TIMEOUTS)
 def test_a_timeout_that_is_no_number_above_zero_is_refused(sent: str) -> None:
     with pytest.raises(BadOption, match="X-Request-Timeout"):
-        deadline_s({"HTTP_X_REQUEST_TIMEOUT": sent}, 60.0)
+        allowed_s({"HTTP_X_REQUEST_TIMEOUT": sent}, 60.0)
+
+
+def test_a_deadline_counts_from_the_moment_when_it_is_asked_for() -> None:
+    before = time.monotonic()
+    deadline = deadline_of({"HTTP_X_REQUEST_TIMEOUT": "5"}, 60.0)
+    assert before + 5 <= deadline <= time.monotonic() + 5
+    assert 0 < left_s(deadline) <= 5
+    assert left_s(before - 1) == 0
 
 
 def test_an_id_is_taken_over_if_it_is_sane() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -110,3 +112,76 @@ def test_head_and_options_leave_a_connection_usable(server: Server) -> None:
         assert session.head(f"{server.url}/healthz", timeout=30).status_code == 200
         assert session.options(f"{server.url}/v1/ocr", timeout=30).status_code == 200
         assert session.get(f"{server.url}/hi", timeout=30).text == "Hello World!"
+
+
+def half_body(server: Server, *headers: str, path: str = "/v1/ocr") -> socket.socket:
+    """A connection whose request has 2 of 1000 bytes, and then nothing."""
+    address = urlsplit(server.url)
+    wire = socket.create_connection((address.hostname or "", address.port or 0), timeout=30)
+    wire.sendall(head("Content-Length: 1000", *headers, path=path) + b"ab")
+    return wire
+
+
+def whole_answer(wire: socket.socket) -> bytes:
+    """What comes until the service closes the connection."""
+    answer = b""
+    while got := wire.recv(65536):
+        answer += got
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/v1/ocr", "/api/tr-run/", "/api/trocr", "/healthz", "/nowhere"])
+def test_clients_that_stop_in_the_middle_of_a_body_do_not_keep_the_threads(server: Server, path: str) -> None:
+    with ExitStack() as stack:
+        wires = [stack.enter_context(half_body(server, "X-Request-Timeout: 0.5", path=path)) for _ in range(14)]
+        assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
+        answers = [whole_answer(wire) for wire in wires]
+    assert {b"\r\nConnection: close\r\n" in answer for answer in answers} == {True}
+
+
+def test_a_body_that_stops_is_a_408_that_ends_the_connection(server: Server) -> None:
+    with half_body(server, "X-Request-Timeout: 0.5") as wire:
+        answer = whole_answer(wire)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nConnection: close\r\n" in answer
+    told = problem(answer)
+    assert (told["code"], told["retryable"]) == ("body_timeout", True)
+    assert told["remedy"]
+
+
+def test_the_dialects_tell_a_body_that_stops_in_their_own_shape(server: Server) -> None:
+    with half_body(server, "X-Request-Timeout: 0.5", path="/api/tr-run/") as wire:
+        answer = whole_answer(wire)
+    assert (answer[:13], problem(answer)["code"]) == (b"HTTP/1.1 408 ", 408)
+    with half_body(server, "X-Request-Timeout: 0.5", path="/api/trocr") as wire:
+        answer = whole_answer(wire)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nContent-Type: text/plain; charset=UTF-8\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    ("headers", "piece"),
+    [(("Content-Length: 1000",), b"a"), (("Transfer-Encoding: chunked",), b"1\r\na\r\n")],
+)
+def test_a_byte_at_a_time_gets_round_no_deadline(server: Server, headers: tuple[str, ...], piece: bytes) -> None:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname or "", address.port or 0), timeout=30) as wire:
+        wire.sendall(head("X-Request-Timeout: 1", *headers))
+        stop = time.monotonic() + 30
+        while not select.select([wire], [], [], 0.1)[0] and time.monotonic() < stop:
+            wire.sendall(piece)
+        assert wire.recv(65536).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_slow_but_steady_upload_is_read_and_its_connection_goes_on(server: Server) -> None:
+    """The pauses are the client's own; however long the machine stretches them, the deadline is far away."""
+    pieces = [PNG[at : at + len(PNG) // 8 + 1] for at in range(0, len(PNG), len(PNG) // 8 + 1)]
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname or "", address.port or 0), timeout=30) as wire:
+        wire.sendall(head(f"Content-Length: {len(PNG)}"))
+        for piece in pieces:
+            assert not select.select([wire], [], [], 0.05)[0]
+            wire.sendall(piece)
+        assert wire.recv(65536).startswith(b"HTTP/1.1 200 ")
+        wire.sendall(head(f"Content-Length: {len(PNG)}", "Connection: close") + PNG)
+        assert whole_answer(wire).startswith(b"HTTP/1.1 200 ")

@@ -16,7 +16,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import Reading, ReadOptions, Timing
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of, problem_dict
-from ocrsvc.web.incoming import Incoming, deadline_s, images_or_errors, receive, request_id
+from ocrsvc.web.incoming import Incoming, deadline_of, images_or_errors, left_s, receive, request_id
 from ocrsvc.web.options import read_options
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
@@ -31,10 +31,11 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
     @api.post("/v1/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        incoming = receive(request.environ, settings.max_body_bytes)
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        incoming = receive(request.environ, settings.max_body_bytes, deadline)
         asked = read_options(_option_fields(incoming))
         images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
-        outcomes = _read(reader, images, asked.read, deadline_s(request.environ, settings.deadline_s))
+        outcomes = _read(reader, images, asked.read, left_s(deadline))
         _raise_if_all_failed(outcomes)
         if asked.format == "text":
             return _as_text(outcomes)

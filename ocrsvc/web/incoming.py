@@ -5,14 +5,13 @@ Knows no endpoint: each door says which fields it reads.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import re
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from decimal import Decimal
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import orjson
@@ -20,6 +19,7 @@ import orjson
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.web.body import read_body
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
 
 Environ = dict[str, Any]
@@ -29,19 +29,9 @@ ID_HEADER: Final = "X-Request-Id"
 
 _ID_KEY: Final = "ocrsvc.request_id"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40}")
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
 _BOM: Final = b"\xef\xbb\xbf"
-_STEP_BYTES: Final = 64 * 1024
-# A client that is still sending sees a reset connection, not our 413, unless somebody listens to the end.
-LINGER_S: Final = 2.0
-
-
-class Stream(Protocol):
-    """wsgi.input, as far as it is used here."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; fewer at the end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +49,22 @@ class Incoming:
     fields: tuple[tuple[str, object], ...] = ()
 
 
-def receive(environ: Environ, max_body_bytes: int) -> Incoming:
+def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
     """Read and take apart what the request carries.
 
     The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form.
 
+    Args:
+        environ: Of the request.
+        max_body_bytes: The largest body.
+        deadline: When the body must be there, on `time.monotonic`; see `deadline_of`.
+
     Raises:
         BodyTooLarge: The body is larger than `max_body_bytes`.
+        BodyTimeout: The body does not arrive in time.
         CallerError: The body ends early, or is not the form or JSON that it should be.
     """
-    body = read_body(environ, max_body_bytes)
+    body = read_body(environ, max_body_bytes, deadline)
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     content_type = environ.get("CONTENT_TYPE", "")
     mimetype = content_type.partition(";")[0].strip().lower()
@@ -133,9 +129,11 @@ def last_field(incoming: Incoming, name: str) -> str | None:
 
 
 def as_text(value: object) -> str:
-    """A field's value as text; what JSON knows, as JSON writes it."""
+    """A field's value as text; what JSON knows, as JSON writes it, but a number without an exponent."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f")
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -148,78 +146,37 @@ def request_id(environ: Environ) -> str:
     return str(known)
 
 
-def deadline_s(environ: Environ, limit_s: float) -> float:
+def deadline_of(environ: Environ, limit_s: float) -> float:
+    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption."""
+    return time.monotonic() + allowed_s(environ, limit_s)
+
+
+def left_s(deadline: float) -> float:
+    """Seconds until a deadline; 0 if it has passed."""
+    return max(0.0, deadline - time.monotonic())
+
+
+def allowed_s(environ: Environ, limit_s: float) -> float:
     """Seconds that this request may take: `limit_s`, or less if the client says so. Raises BadOption."""
     sent = environ.get("HTTP_X_REQUEST_TIMEOUT")
     if sent is None:
         return limit_s
     try:
-        asked_s = float(sent)
+        asked_s = parse_decimal(sent)
     except ValueError:
-        asked_s = math.nan
-    if not asked_s > 0:
-        raise BadOption(f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a number of seconds above 0.")
+        asked_s = 0.0
+    if asked_s == 0:
+        raise BadOption(
+            f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a plain decimal number of seconds above 0, such as 2.5."
+        )
     return min(asked_s, limit_s)
 
 
-def read_body(environ: Environ, max_body_bytes: int, linger_s: float = LINGER_S) -> bytes:
-    """The whole body.
-
-    Args:
-        environ: Of the request.
-        max_body_bytes: What is kept in memory at most.
-        linger_s: How long to listen to the rest of a body that is too large.
-
-    Raises:
-        BodyTooLarge: It is larger than `max_body_bytes`; of a declared length, nothing is kept.
-        CallerError: It ends before its declared length, or its chunks are malformed.
-    """
-    length = _declared_length(environ)
-    if length is None and not environ.get("wsgi.input_terminated"):
-        return b""
-    stream = cast(Stream, environ["wsgi.input"])
-    declared_too_large = length is not None and length > max_body_bytes
-    body = b"" if declared_too_large else _read_up_to(stream, max_body_bytes + 1 if length is None else length)
-    if declared_too_large or len(body) > max_body_bytes:
-        _discard(stream, linger_s)
-        raise _too_large(length, max_body_bytes)
-    if length is not None and len(body) < length:
-        raise CallerError(f"The body ended after {len(body)} of {length} bytes.", "Send the request again.")
-    return body
-
-
-def _declared_length(environ: Environ) -> int | None:
-    length = environ.get("CONTENT_LENGTH") or ""
-    return int(length) if length.isdecimal() else None
-
-
-def _read_up_to(stream: Stream, size: int) -> bytes:
-    """`size` bytes, or fewer if the stream ends before."""
-    pieces: list[bytes] = []
-    try:
-        while size and (piece := stream.read(size)):
-            pieces.append(piece)
-            size -= len(piece)
-    except Exception as error:
-        # What a server raises for a broken chunk or a client that is gone is its own affair; it is never our fault.
-        raise CallerError("The body cannot be read to its end.", "Send the request again.") from error
-    return b"".join(pieces)
-
-
-def _discard(stream: Stream, linger_s: float) -> None:
-    """Read on for a moment and forget, so that a client that is still sending gets to see the answer."""
-    stop = time.monotonic() + linger_s
-    with contextlib.suppress(CallerError):
-        while time.monotonic() < stop and _read_up_to(stream, _STEP_BYTES):
-            pass
-
-
-def _too_large(length: int | None, max_body_bytes: int) -> BodyTooLarge:
-    size = "The body" if length is None else f"The body of {length} bytes"
-    return BodyTooLarge(
-        f"{size} is larger than the limit of {max_body_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
-        "Send a smaller image, or ask the operator to raise the limit.",
-    )
+def parse_decimal(text: str) -> float:
+    """A number such as 5, 0.25 or .5; raises ValueError for Python's other ways of writing one: 1_0, 1e3, inf."""
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(text)
+    return float(text)
 
 
 def _parse_json(body: bytes) -> dict[str, object]:

@@ -21,6 +21,7 @@ READING_ERRORS: Final[tuple[type[errors.OcrsvcError], ...]] = (
     errors.NothingSent,
     errors.BadBase64,
     errors.BadOption,
+    errors.BodyTimeout,
     errors.BodyTooLarge,
     errors.ImageTooLarge,
     errors.UnsupportedImage,

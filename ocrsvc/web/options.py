@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from ocrsvc.errors import BadOption
 from ocrsvc.records import ReadOptions, Rotate
-from ocrsvc.web.incoming import as_text
+from ocrsvc.web.incoming import as_text, parse_decimal
 
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
@@ -70,8 +69,8 @@ def _parse_side(text: str) -> int:
 
 
 def _parse_share(text: str) -> float:
-    share = float(text)
-    if not (math.isfinite(share) and 0 <= share <= 1):
+    share = parse_decimal(text)
+    if share > 1:
         raise ValueError(text)
     return share
 
@@ -110,7 +109,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     ),
     "min_confidence": Option(
         _parse_share,
-        "a number from 0 to 1",
+        "a plain decimal number from 0 to 1",
         {"type": "number", "minimum": 0, "maximum": 1},
         None,
         "Lines read with less confidence are left out. Left out itself, the engine decides.",

@@ -7,6 +7,7 @@ a 200 that is none.
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from typing import Final
@@ -17,17 +18,18 @@ from flask import Blueprint, Response, request
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.formats.rects import shrink_page, to_raw_out
-from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.reader import Reader
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.records import Image, Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, deadline_s, first_image, last_field, receive
+from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img", "file")
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 SUCCESS: Final = "成功"
 NOTHING_SENT: Final = "没有传入参数"
@@ -39,17 +41,17 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
     """POST /api/tr-run/, with and without the last slash, over a reader."""
     dialect = Blueprint("trwebocr", __name__)
     dialect.register_error_handler(Exception, _failure)
-    limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
 
     @dialect.post(PATH, strict_slashes=False)
     def tr_run() -> Response:
         began_s = time.monotonic()
-        incoming = receive(request.environ, settings.max_body_bytes)
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        incoming = receive(request.environ, settings.max_body_bytes, deadline)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
-        reading = reader.read(data, ReadOptions(max_side=max_side), deadline_s(request.environ, settings.deadline_s))
+        reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline))
         page = reading.page if max_side is None else shrink_page(reading.page, max_side)
-        picture = None if last_field(incoming, "is_draw") == "0" else _drawn(data, limits, page)
+        picture = None if last_field(incoming, "is_draw") == "0" else _drawn(reader.look(data), page)
         return _success(page, picture, time.monotonic() - began_s)
 
     @dialect.get(PATH, strict_slashes=False)
@@ -64,16 +66,14 @@ def _max_side(incoming: Incoming) -> int | None:
     sent = last_field(incoming, "compress")
     if sent is None:
         return DEFAULT_COMPRESS_PX
-    try:
-        compress = int(sent)
-    except ValueError as error:
-        raise BadOption(BAD_COMPRESS) from error
-    return compress if compress >= 1 else None
+    if not _WHOLE.fullmatch(sent):
+        raise BadOption(BAD_COMPRESS)
+    return int(sent) if int(sent) >= 1 else None
 
 
-def _drawn(data: bytes, limits: PixelLimits, page: Page) -> str:
-    """The image with its lines framed, as a data URI. Decoded a second time, because engines may see it in gray."""
-    picture = draw_page(decode(data, limits, gray=False).pixels, page)
+def _drawn(image: Image, page: Page) -> str:
+    """The image with its lines framed, as a data URI. Looked at a second time, because engines may see it in gray."""
+    picture = draw_page(image.pixels, page)
     return "data:image/jpeg;base64," + pybase64.b64encode(picture).decode()
 
 

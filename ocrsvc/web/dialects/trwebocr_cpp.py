@@ -15,7 +15,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import deadline_s, first_image, receive
+from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive
 
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img_base64", "file")
@@ -34,9 +34,10 @@ def make_trwebocr_cpp(settings: Settings, reader: Reader) -> Blueprint:
 
     @dialect.post("/api/trocr", strict_slashes=False)
     def trocr() -> Response:
-        incoming = receive(request.environ, settings.max_body_bytes)
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        incoming = receive(request.environ, settings.max_body_bytes, deadline)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-        reading = reader.read(data, ReadOptions(), deadline_s(request.environ, settings.deadline_s))
+        reading = reader.read(data, ReadOptions(), left_s(deadline))
         return Response(to_bars(reading.page), content_type=TEXT_TYPE)
 
     @dialect.get("/hi")
