@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +112,26 @@ def test_settings_prints_values_units_and_sources(
     assert "OCRSVC_MAX_BODY_BYTES = 1048576 bytes  (file)" in lines
     assert "OCRSVC_ENGINE = ppocr  (default)" in lines
     assert any(line.startswith("OCRSVC_WORKERS = ") and line.endswith(" processes  (planned)") for line in lines)
+
+
+@pytest.mark.parametrize("args", [["settings"], ["settings", "--markdown"], ["read", "PAGE", "PAGE"]])
+def test_a_reader_that_leaves_early_is_no_error(args: list[str], page: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "ocrsvc", *[arg.replace("PAGE", str(page)) for arg in args]],
+            env=clean_environment({"OCRSVC_ENGINE": "fake"}),
+            cwd=ROOT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_a_wrong_setting_is_told_in_one_line_with_exit_code_78(

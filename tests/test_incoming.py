@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from gunicorn.config import Config
@@ -120,6 +123,14 @@ def test_base64_that_cannot_be_decoded_does_not_spoil_its_neighbours() -> None:
     assert isinstance(second, BadBase64)
 
 
+def near_misses(*counts: int) -> tuple[bytes, str]:
+    """A form of parts with so many lines each that begin like the boundary."""
+    header = b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n"
+    return b"".join(
+        header + b"\r\n--xa" * count + b"\r\n" for count in counts
+    ) + b"--x--", "multipart/form-data; boundary=x"
+
+
 REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "no body": ((b"", ""), NothingSent, "none"),
     "empty form": ((b"a=&&", FORM), NothingSent, "'a'"),
@@ -134,6 +145,15 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "a JSON number": ((b'{"image": 5}', JSON), CallerError, "'image' holds something other than text"),
     "a JSON list of numbers": ((b'{"images": [5]}', JSON), CallerError, "'images' holds something other than text"),
     "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
+    "too many escapes": ((b"image=" + b"%41" * 100_001, FORM), CallerError, "more than 100000 escapes"),
+    "too many bare percent signs": ((b"a=%&image=" + b"%" * 100_000, FORM), CallerError, "more than 100000 escapes"),
+    "too many JSON members": (
+        (b"{" + b",".join(b'"%d":1' % n for n in range(10_002)) + b"}", JSON),
+        BodyTooLarge,
+        "10000 commas",
+    ),
+    "too many blanks": ((b'{"images": [' + b'"",' * 10_001 + b'""]}', JSON), BodyTooLarge, "10000 commas"),
+    "too many near boundaries": (near_misses(4000, 4000, 2001), CallerError, "more than 10000 of its lines"),
     "too many parts": (form(*[("file", "")] * (MAX_PARTS + 1)), BodyTooLarge, "1000 parts"),
     "too many images": ((b'{"images": [' + b'"QUJD",' * 1001 + b"null]}", JSON), BodyTooLarge, "1000 images"),
     "multipart without boundary": ((form(("file", PNG))[0], "multipart/form-data"), CallerError, "no boundary"),
@@ -167,6 +187,28 @@ def test_a_bad_request_is_refused_with_its_reason(case: str) -> None:
     with pytest.raises(error, match=reason) as caught:
         images(*sent)
     assert type(caught.value) is error
+
+
+def test_as_many_escapes_and_near_boundaries_as_may_be_are_read() -> None:
+    assert images(b"image=" + b"%41" * 100_000, FORM) == [bytes(75_000)]
+    assert images(*near_misses(4000, 6000)) == [b"\r\n--xa" * 4000, b"\r\n--xa" * 6000]
+
+
+@pytest.mark.parametrize("write", [str.upper, str.lower])
+def test_base64_may_escape_as_much_as_it_likes(write: Callable[[str], str]) -> None:
+    plus, slash, equals, line_break = write("%2B"), write("%2F"), write("%3D"), write("%0D%0A")
+    text = (plus * 60 + slash * 60 + line_break) * 1000 + plus * 2 + equals * 2
+    (image,) = images(f"image={text}".encode(), FORM)
+    assert image == base64.b64decode(("+" * 60 + "/" * 60) * 1000 + "++==")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("%+&=/2BbFf3DdA04a1z", max_size=30))
+def test_a_form_is_what_another_library_reads_in_it(text: str) -> None:
+    sent = f"image={text}"
+    pairs = parse_qsl(sent, keep_blank_values=True, encoding="latin-1")
+    expected = [(name.encode("latin-1").decode(errors="replace"), value.encode("latin-1")) for name, value in pairs]
+    assert list(receive(environ(sent.encode(), FORM), LIMIT, NEVER).fields) == expected
 
 
 def test_data_that_looks_like_a_delimiter_is_data() -> None:

@@ -107,6 +107,14 @@ def test_a_client_that_promises_too_much_and_sends_nothing_holds_nobody_up(serve
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.parametrize(("path", "status"), [("//v1/ocr", b"200"), ("/v1//ocr", b"404"), ("/v1/ocr/", b"404")])
+def test_slashes_too_many_are_forgiven_before_a_path_only_and_never_by_a_redirect(
+    server: Server, path: str, status: bytes
+) -> None:
+    answer = talk(server, head(f"Content-Length: {len(PNG)}", "Connection: close", path=path) + PNG)
+    assert answer.split()[1] == status
+
+
 def test_head_and_options_leave_a_connection_usable(server: Server) -> None:
     with requests.Session() as session:
         assert session.head(f"{server.url}/healthz", timeout=30).status_code == 200

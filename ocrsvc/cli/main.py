@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -26,12 +28,22 @@ def run(argv: Sequence[str] | None = None) -> int:
             serve.run(argv[1:])
         args = _parser().parse_args(argv)
         code: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _leave_the_pipe()
     except OcrsvcError as error:
         print(f"ocrsvc: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _leave_the_pipe() -> int:
+    """Nobody reads on, as with `| head -1`; the exit code is that of a program which SIGPIPE ends."""
+    # The interpreter flushes stdout once more when it ends, and would tell of the pipe again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _parser() -> argparse.ArgumentParser:
