@@ -58,6 +58,13 @@ class Config(Protocol):
     timeout: int
 
 
+class Request(Protocol):
+    """gunicorn's request, as far as it is used here."""
+
+    method: str
+    path: str
+
+
 class _Process:
     """What gunicorn's hooks leave for each other and for the application; they share nothing else.
 
@@ -164,8 +171,9 @@ def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     current_rota().after_exit(server, worker)
 
 
-def pre_request(worker: RecyclingWorker, request: object) -> None:
+def pre_request(worker: RecyclingWorker, request: Request) -> None:
     """Worker, in the thread of each request, before it."""
+    worker.log.debug("%s %s", request.method, request.path)
     worker.balance(request)
 
 
