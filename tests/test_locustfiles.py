@@ -35,10 +35,10 @@ def answering(version: bytes, reading: bytes) -> Iterator[str]:
     class Parrot(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:  # noqa: N802  the base class's name
+        def do_GET(self) -> None:
             self._answer(version)
 
-        def do_POST(self) -> None:  # noqa: N802  the base class's name
+        def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self._answer(reading)
 

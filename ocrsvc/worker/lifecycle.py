@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from gunicorn.workers.gthread import ThreadWorker
 
 from ocrsvc import __version__
+from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import Settings, read_settings
-from ocrsvc.worker.allocator import limit_arenas
 from ocrsvc.worker.config import configuration
 
 if TYPE_CHECKING:
