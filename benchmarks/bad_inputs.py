@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ from bench.service import ROOT, Answer, Service, ask, form_with_file, started_or
 
 GOOD = "ok_text.png"
 ANSWER_LIMIT_S = 5.0
+
+
+MOST_GROWTH_MB = 50.0
+REST_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,12 @@ def send(url: str, row: Row, good: tuple[bytes, str], processes: Processes) -> O
     return Outcome(row, answer, growth_mb, tuple(complain(row, answer, post_good(url, good), growth_mb)))
 
 
+def at_rest_mb(processes: Processes) -> float:
+    """RSS a few seconds after the last request: an idle service gives its free memory back."""
+    time.sleep(REST_S)
+    return processes.rss_mb()
+
+
 def print_report(outcomes: Sequence[Outcome]) -> None:
     """The figures of a run, and a table of what went wrong."""
     worst = max(outcomes, key=lambda outcome: outcome.answer.seconds)
@@ -143,15 +154,18 @@ def check(service: Service, folder: Path) -> bool:
     for _ in range(3):
         if (warm := post_good(url, good)).status != 200:
             sys.exit(f"The good page got {warm.status}: {warm.text[:300]}")
-    workers, before_mb = processes.workers(), processes.rss_mb()
+    workers, before_mb = processes.workers(), at_rest_mb(processes)
     outcomes = [send(url, row, good, processes) for row in read_manifest(folder)]
     print_report(outcomes)
     kept = processes.workers() == workers
     peak_mb = max(outcome.growth_mb for outcome in outcomes)
-    print(f"RSS of arbiter and workers: {before_mb:.0f} MB before, {processes.rss_mb():.0f} MB after")
+    grown_mb = at_rest_mb(processes) - before_mb
+    print(f"RSS of arbiter and workers, at rest: {before_mb:.0f} MB before, {grown_mb:+.0f} MB after")
+    if grown_mb > MOST_GROWTH_MB:
+        print(f"VIOLATION: {grown_mb:.0f} MB stay, more than {MOST_GROWTH_MB:.0f} MB")
     print(f"RSS at its peak: {peak_mb:.0f} MB more than right before that row")
     print(f"workers: {workers} before, {processes.workers()} after" if workers else "workers: not watched (no --pid)")
-    return kept and not any(outcome.complaints for outcome in outcomes)
+    return kept and grown_mb <= MOST_GROWTH_MB and not any(outcome.complaints for outcome in outcomes)
 
 
 def main() -> int:

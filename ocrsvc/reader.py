@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import NotReady, OcrsvcError
@@ -74,6 +75,7 @@ class Reader:
             most_bytes=self._settings.queue_bytes,
             batch=engine.driving.best_batch,
             serial_open=engine.driving.serial_open,
+            on_idle=give_back,
             clock=self._clock,
         )
         self._engine = engine

@@ -11,7 +11,7 @@ import pytest
 # Each thread allocates while all are alive, so that an unlimited malloc gives each an arena of its own.
 ARENAS = """
 import ctypes, threading, xml.etree.ElementTree as tree, tempfile, sys
-from ocrsvc.worker.allocator import limit_arenas
+from ocrsvc.allocator import limit_arenas
 if sys.argv[1] == "limited":
     assert limit_arenas()
 libc = ctypes.CDLL(None)
@@ -44,3 +44,30 @@ def arenas(mode: str) -> int:
 def test_a_worker_keeps_to_two_arenas_however_many_threads_it_has() -> None:
     assert arenas("limited") == 2
     assert arenas("unlimited") > 2
+
+
+# What is freed between two things that stay cannot leave the heap by itself.
+GIVING_BACK = """
+import ctypes, resource
+from pathlib import Path
+from ocrsvc.allocator import give_back
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+libc.free.argtypes = (ctypes.c_void_p,)
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+blocks = [libc.malloc(100_000) for _ in range(600)]
+for block in blocks:
+    ctypes.memset(block, 1, 100_000)
+for block in blocks[:-1]:
+    libc.free(block)
+held = resident()
+assert give_back()
+print(held - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose heap this is")
+def test_what_is_free_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", GIVING_BACK], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) > 40_000_000

@@ -217,3 +217,14 @@ def test_a_server_that_does_not_warm_up_is_closed() -> None:
     with pytest.raises(EngineUnavailable):
         executor.start()
     assert server.closed
+
+
+def test_a_thread_with_nothing_to_do_says_so_once_and_works_on() -> None:
+    idle = threading.Semaphore(0)
+    executor: Executor[str, str] = Executor(Upper, threads=1, places=1, on_idle=idle.release)
+    executor.start()
+    assert idle.acquire(timeout=FAR_S)
+    assert ask(executor, "a") == "A"
+    assert idle.acquire(timeout=FAR_S)
+    assert executor.stop(FAR_S)
+    assert not idle.acquire(blocking=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrsvc.errors import NotReady, QueueFull
-from ocrsvc.serving.queue import WorkQueue
+from ocrsvc.serving.queue import Item, WorkQueue
 
 
 class Clock:
@@ -23,6 +23,11 @@ def make_queue(places: int = 8, servers: int = 1, most_bytes: int = 1000) -> tup
     return WorkQueue(places, most_bytes, servers, clock), clock
 
 
+def works(items: list[Item[str, str]] | None) -> list[str]:
+    assert items is not None
+    return [item.work for item in items]
+
+
 def put(queue: WorkQueue[str, str], work: str, deadline: float = 1000.0) -> None:
     queue.reserve()
     queue.put(work, deadline)
@@ -32,14 +37,14 @@ def test_work_of_the_same_deadline_is_served_in_the_order_it_came() -> None:
     queue, _ = make_queue()
     for name in "abc":
         put(queue, name)
-    assert [item.work for item in queue.take(8)] == ["a", "b", "c"]
+    assert works(queue.take(8)) == ["a", "b", "c"]
 
 
 def test_the_earliest_deadline_is_served_first() -> None:
     queue, _ = make_queue()
     put(queue, "later", 300.0)
     put(queue, "sooner", 200.0)
-    assert [item.work for item in queue.take(1)] == ["sooner"]
+    assert works(queue.take(1)) == ["sooner"]
 
 
 def test_a_full_queue_refuses_before_the_work_is_made() -> None:
@@ -80,7 +85,7 @@ def test_expired_work_never_reaches_a_server() -> None:
     put(queue, "expired", 101.0)
     put(queue, "wanted", 200.0)
     clock.now_s = 150.0
-    assert [item.work for item in queue.take(8)] == ["wanted"]
+    assert works(queue.take(8)) == ["wanted"]
 
 
 def test_abandoned_work_never_reaches_a_server() -> None:
@@ -88,7 +93,7 @@ def test_abandoned_work_never_reaches_a_server() -> None:
     queue.reserve()
     queue.put("given up", 200.0).future.cancel()
     put(queue, "wanted", 300.0)
-    assert [item.work for item in queue.take(8)] == ["wanted"]
+    assert works(queue.take(8)) == ["wanted"]
 
 
 def test_a_closed_queue_hands_out_what_it_holds_and_takes_no_more() -> None:
@@ -97,7 +102,7 @@ def test_a_closed_queue_hands_out_what_it_holds_and_takes_no_more() -> None:
     queue.close()
     with pytest.raises(NotReady):
         queue.reserve()
-    assert [item.work for item in queue.take(8)] == ["last"]
+    assert works(queue.take(8)) == ["last"]
     assert queue.take(8) == []
 
 
@@ -119,7 +124,7 @@ def test_work_that_nobody_waits_for_gives_its_place_back_at_once() -> None:
     queue.discard(item)
     put(queue, "next")
     queue.discard(item)  # a second time changes nothing
-    assert [taken.work for taken in queue.take(8)] == ["next"]
+    assert works(queue.take(8)) == ["next"]
     assert queue.waiting() == 0
 
 
@@ -139,3 +144,10 @@ def test_work_made_while_the_queue_closes_is_refused_and_not_forgotten() -> None
     queue.close()
     with pytest.raises(NotReady):
         queue.put("too late", 200.0)
+
+
+def test_patience_ends_where_there_is_no_work() -> None:
+    queue, _ = make_queue()
+    assert queue.take(1, patience_s=0.001) is None
+    put(queue, "a")
+    assert works(queue.take(1, patience_s=0.001)) == ["a"]

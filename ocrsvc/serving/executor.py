@@ -18,6 +18,8 @@ from typing import Generic, Protocol, TypeVar
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.serving.queue import Item, Served, WorkQueue
 
+IDLE_S = 1.0
+
 W = TypeVar("W")
 A = TypeVar("A")
 W_contra = TypeVar("W_contra", contravariant=True)
@@ -74,6 +76,7 @@ class Executor(Generic[W, A]):
         most_bytes: Bytes of waiting work from which no more is admitted.
         batch: Most items handed to one `read`.
         serial_open: Open the handles one after the other.
+        on_idle: Called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
         clock: Monotonic seconds.
     """
 
@@ -86,10 +89,12 @@ class Executor(Generic[W, A]):
         most_bytes: int = sys.maxsize,
         batch: int = 1,
         serial_open: bool = False,
+        on_idle: Callable[[], object] = bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_server = open_server
         self._batch = batch
+        self._on_idle = on_idle
         self._clock = clock
         self._queue: WorkQueue[W, A] = WorkQueue(places, most_bytes, threads, clock)
         self._opening: contextlib.AbstractContextManager[object] = (
@@ -148,10 +153,17 @@ class Executor(Generic[W, A]):
         finally:
             self._opened.release()
         try:
-            while items := self._queue.take(self._batch):
+            while items := self._take():
                 self._serve(server, items)
         finally:
             server.close()
+
+    def _take(self) -> list[Item[W, A]] | None:
+        items = self._queue.take(self._batch, IDLE_S)
+        if items is None:
+            self._on_idle()
+            items = self._queue.take(self._batch)
+        return items
 
     def _serve(self, server: Server[W, A], items: list[Item[W, A]]) -> None:
         began = self._clock()

@@ -105,10 +105,11 @@ class WorkQueue(Generic[W, A]):
                 self._leave(item)
         item.future.cancel()
 
-    def take(self, most: int) -> list[Item[W, A]]:
-        """Block until there is work, and take up to `most` items that are still wanted; empty once closed and drained.
+    def take(self, most: int, patience_s: float | None = None) -> list[Item[W, A]] | None:
+        """Block until there is work, and take up to `most` items that are still wanted.
 
-        Cancelled and expired items are dropped here, so they never reach a server.
+        Cancelled and expired items are dropped here, so they never reach a server. Empty once closed and drained; None
+        when nothing came for `patience_s` seconds.
         """
         with self._changed:
             while True:
@@ -121,7 +122,8 @@ class WorkQueue(Generic[W, A]):
                 if taken or self._closed:
                     self._running += len(taken)
                     return taken
-                self._changed.wait()
+                if not self._changed.wait(patience_s):
+                    return None
 
     def record_run(self, items: int, run_s: float) -> None:
         """Tell that taken items are done, and how long they ran together; feeds the Retry-After of later refusals."""

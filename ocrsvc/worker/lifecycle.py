@@ -19,10 +19,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
+from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
 from ocrsvc.settings import Settings, read_settings, variable_of
-from ocrsvc.worker.allocator import limit_arenas
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker

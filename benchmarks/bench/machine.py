@@ -1,0 +1,49 @@
+"""On which machine, and with which versions, were the figures of a benchmark taken?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+LIBRARIES = ("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless", "rapidocr", "tr")
+
+
+def processor() -> str:
+    """The processor's name."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
+    return found[1] if found else platform.machine()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> str:
+    """The processor, its usable cores and the system, in one line."""
+    return f"{processor()}, {cores()} cores usable, {platform.platform()}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that matter for the figures."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def describe() -> dict[str, object]:
+    """All of it, ready to become JSON; load_1min is how busy the machine was before the benchmark began."""
+    return {"machine": machine(), "versions": versions(), "load_1min": round(os.getloadavg()[0], 2)}
+
+
+def print_machine() -> None:
+    """The first lines of every benchmark."""
+    print(f"machine: {machine()}; load average before the start {os.getloadavg()[0]:.2f}")
+    print("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))

@@ -1,0 +1,59 @@
+"""What do the service's arbiter and workers use: memory and processor time, as /proc shows them?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Processes:
+    """The service's arbiter and workers; empty without a pid."""
+
+    def __init__(self, arbiter: int | None) -> None:
+        self._arbiter = arbiter
+
+    def workers(self) -> list[int]:
+        """Process ids of the arbiter's children, in order."""
+        if self._arbiter is None:
+            return []
+        return sorted(map(int, Path(f"/proc/{self._arbiter}/task/{self._arbiter}/children").read_text().split()))
+
+    def rss_mb(self) -> float:
+        """Resident memory of all of them now."""
+        return self._sum_mb("VmRSS")
+
+    def peak_mb(self) -> float:
+        """Highest resident memory since `forget_peak`, each process's own peak added up."""
+        return self._sum_mb("VmHWM")
+
+    def forget_peak(self) -> None:
+        """Begin a new peak; see clear_refs in proc(5)."""
+        for pid in self._all():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def cpu_s(self) -> float:
+        """Processor seconds, user and system, that all of them and the children that they waited for have used."""
+        return sum(map(_cpu_s, self._all()))
+
+    def _all(self) -> list[int]:
+        return [] if self._arbiter is None else [self._arbiter, *self.workers()]
+
+    def _sum_mb(self, field: str) -> float:
+        total_kb = 0
+        for pid in self._all():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                total_kb += int(found[1]) if found else 0
+        return total_kb / 1024
+
+
+def _cpu_s(pid: int) -> float:
+    """utime, stime, cutime and cstime of proc(5); the name before them may hold blanks, so it is cut off first."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / _TICKS_PER_S
+    return 0.0

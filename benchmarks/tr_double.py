@@ -1,0 +1,119 @@
+"""Does one worker keep five Tr threads busy, at little cost of its own?
+
+    python benchmarks/tr_double.py [--seconds 10] [--clients 20] [--dialect native|trwebocr_cpp]
+
+The double of libtr that the tests compile sleeps 40 ms a call, so five engine threads can answer 125 requests a second.
+Twenty clients send pages of about 135 kB, with a new connection for each request and with kept-alive ones; every answer
+is held against the one that the same page got alone. Exit code 1 on a wrong answer or a missed bar. Needs `cc`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.client import text_of
+from bench.load import Request, Result, as_dict, run_load, summarise
+from bench.machine import print_machine
+from bench.pages import scan
+from bench.results import write_result
+from bench.service import ROOT, Service, ask, form_with_file, started
+
+SLEEP_MS = 40
+ENGINE_THREADS = 5
+PAGES = 6
+PATHS = {"native": "/v1/ocr", "trwebocr_cpp": "/api/trocr"}
+
+BAR_PER_SECOND = 120.0
+BAR_P99_MS = 250.0
+BAR_CPU_MS = 4.0
+
+
+def requests_for(dialect: str) -> list[Request]:
+    """One request for each page, all different."""
+    forms = (form_with_file(scan(number), "page.jpg", "image/jpeg") for number in range(PAGES))
+    return [
+        Request(f"page {number}", PATHS[dialect], content_type, body)
+        for number, (body, content_type) in enumerate(forms)
+    ]
+
+
+def read_alone(service: Service, requests: Sequence[Request]) -> dict[str, str]:
+    """The text of each page, asked for alone.
+
+    Exits when one is refused, or when two are the same: then a swapped answer could not be seen.
+    """
+    answers = {
+        request.name: ask(service.url, "POST", request.path, request.body, request.content_type) for request in requests
+    }
+    if refused := [answer for answer in answers.values() if answer.status != 200]:
+        sys.exit(f"A page sent alone got {refused[0].status}: {refused[0].text[:300]}")
+    kind = "text/plain" if requests[0].path == PATHS["trwebocr_cpp"] else "application/json"
+    texts = {name: text_of(answer.text.encode(), kind) for name, answer in answers.items()}
+    if len(set(texts.values())) < len(texts) or not all(texts.values()):
+        sys.exit(f"The pages do not differ in their texts: {texts}")
+    return texts
+
+
+def missed(result: Result, expected: dict[str, str]) -> Iterator[str]:
+    """What is wrong with a load."""
+    for seen in result.wrong(expected):
+        yield f"WRONG {seen.count} x status {seen.status} for {seen.name}: {seen.text[:120]!r}"
+    if result.per_second < BAR_PER_SECOND:
+        yield f"MISSED {result.per_second:.1f} req/s is less than {BAR_PER_SECOND:.0f}"
+    if result.quantile_ms(0.99) > BAR_P99_MS:
+        yield f"MISSED p99 of {result.quantile_ms(0.99):.0f} ms is more than {BAR_P99_MS:.0f}"
+    if result.cpu_ms > BAR_CPU_MS:
+        yield f"MISSED {result.cpu_ms:.2f} ms of our CPU a request is more than {BAR_CPU_MS:.0f}"
+
+
+def compare(service: Service, dialect: str, clients: int, seconds: float) -> tuple[dict[str, object], int]:
+    """Both kinds of connection: the figures by kind, and how many complaints there are."""
+    requests = requests_for(dialect)
+    expected = read_alone(service, requests)
+    figures: dict[str, object] = {}
+    complaints: list[str] = []
+    for name, keep_alive in (("new connections", False), ("kept-alive connections", True)):
+        result = run_load(service, requests, clients, seconds, keep_alive=keep_alive)
+        print(f"{name}: {summarise(result)}")
+        found = list(missed(result, expected))
+        print("\n".join(f"  {line}" for line in found) or "  every answer is right, every bar is met")
+        figures[name] = as_dict(result) | {"complaints": found}
+        complaints += found
+    return figures, len(complaints)
+
+
+def main() -> int:
+    """Run once; 0 when nothing is wrong and every bar is met."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of connection")
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--dialect", choices=PATHS, default="native")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/tr_double_DIALECT.json if left out")
+    asked = parser.parse_args()
+    print_machine()
+    print(
+        f"load: {asked.clients} clients, {PAGES} pages of {len(scan(0)) // 1000} kB, {asked.dialect}, "
+        f"{asked.seconds:g} s"
+    )
+    with tempfile.TemporaryDirectory() as home:
+        subprocess.run([sys.executable, str(ROOT / "tests" / "doubles" / "build.py"), home], check=True)
+        env = {
+            "OCRSVC_ENGINE": "tr",
+            "OCRSVC_TR_HOME": home,
+            "OCRSVC_WORKERS": "1",
+            "OCRSVC_ENGINE_THREADS": str(ENGINE_THREADS),
+            "LIBTR_DOUBLE_SLEEP_MS": str(SLEEP_MS),
+        }
+        with started(env) as service:
+            figures, complaints = compare(service, asked.dialect, asked.clients, asked.seconds)
+    write_result(f"tr_double_{asked.dialect}", {"clients": asked.clients, "loads": figures}, asked.out)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

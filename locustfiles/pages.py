@@ -1,0 +1,112 @@
+"""Which pages are sent, and what must be read on each?
+
+The truth comes from the pages themselves, never from an answer: of a page with text the text that was drawn, for the
+engine fake the size and the checksum of the pixels, decoded here. Knows neither HTTP nor locust.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import unicodedata
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+PAGES = Path(__file__).resolve().parents[1] / "tests" / "pages"
+WIDTH, HEIGHT = 640, 300
+HUGE_SCALE = 6
+
+# How like the truth a text must be, by engine: Tr's recognisers make more mistakes than PP-OCR's.
+LEAST_LIKENESS = {"ppocr": 0.9}
+LEAST_LIKENESS_ELSE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPage:
+    """An image file and what is on it.
+
+    Attributes:
+        name: For people.
+        data: The bytes of the file.
+        media_type: Such as image/png.
+        text: The lines that were drawn, joined by newlines.
+        key: A word that only this page bears, so that the answer to another page is not taken for this one's.
+    """
+
+    name: str
+    data: bytes
+    media_type: str
+    text: str
+    key: str
+
+
+def notices() -> list[KnownPage]:
+    """The pages beside the tests that are 640 x 300 pixels: Chinese and English, as PNG and as JPEG."""
+    text = (PAGES / "notice.txt").read_text("utf-8").strip()
+    return [
+        KnownPage("notice.png", (PAGES / "notice.png").read_bytes(), "image/png", text, "2026-1121"),
+        KnownPage("notice.jpg", (PAGES / "notice.jpg").read_bytes(), "image/jpeg", text, "2026-1121"),
+    ]
+
+
+def line() -> KnownPage:
+    """One line of the notice, by itself."""
+    text = (PAGES / "notice.txt").read_text("utf-8").splitlines()[2]
+    return KnownPage("line.png", (PAGES / "line.png").read_bytes(), "image/png", text, "15:00")
+
+
+def drawn(number: int, scale: int = 1) -> KnownPage:
+    """A gray PNG of 640 x 300 pixels, times `scale`, with three lines of which one bears the number (below 1000)."""
+    key = str(104_729 * (number + 1) % 900_000 + 100_000)
+    lines = (f"Invoice {key}", "Thank you for reading this page.", f"Total {key[:3]} euro, paid")
+    page = Image.new("L", (WIDTH * scale, HEIGHT * scale), "white")
+    pen = ImageDraw.Draw(page)
+    for row, text in enumerate(lines):
+        pen.text((32 * scale, (30 + 85 * row) * scale), text, "black", ImageFont.load_default(34.0 * scale))
+    file = io.BytesIO()
+    page.save(file, "PNG")
+    return KnownPage(f"drawn {number} x{scale}", file.getvalue(), "image/png", "\n".join(lines), key)
+
+
+def huge() -> KnownPage:
+    """A page of 7 million pixels with letters to match."""
+    return drawn(1, HUGE_SCALE)
+
+
+def wrong_text(page: KnownPage, engine: str, text: str) -> str:
+    """What is wrong with the text read on a page; empty if nothing is.
+
+    Args:
+        page: The page that was sent.
+        engine: Name of the engine that answers, from /version.
+        text: The lines of the answer, joined by newlines.
+    """
+    if engine == "fake":
+        expected = fake_text(page.data)
+        return "" if text == expected else f"{page.name}: read {text!r}, but its pixels are {expected!r}"
+    truth, read = _plain(page.text), _plain(text)
+    likeness = difflib.SequenceMatcher(None, truth, read, autojunk=False).ratio()
+    if likeness < LEAST_LIKENESS.get(engine, LEAST_LIKENESS_ELSE):
+        return f"{page.name}: read {text!r}, which is {likeness:.2f} like the truth"
+    if engine == "ppocr" and _plain(page.key) not in read:
+        return f"{page.name}: read {text!r}, without {page.key!r}"
+    return ""
+
+
+@cache
+def fake_text(data: bytes) -> str:
+    """What the engine fake reads: the size, and the CRC-32 of the pixels as OpenCV decodes them, gray as gray."""
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert pixels is not None, "not an image"
+    return f"{pixels.shape[1]}x{pixels.shape[0]}\n{zlib.crc32(pixels.tobytes()):08x}"
+
+
+def _plain(text: str) -> str:
+    """Without white space, case and the differences between full-width and plain forms."""
+    return "".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -1,0 +1,31 @@
+"""Does a constant number of users, all with pages of one size, get right answers, and how soon?
+
+    locust -f locustfiles/steady.py --host http://127.0.0.1:8000 --headless -u 20 -r 20 -t 20s
+
+Each user sends the next page as soon as the last one is answered. Exit code 1 when an answer is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from exchanges import native_multipart
+from locust import constant, task
+from pages import drawn, notices
+from users import Reader, fail_without_answers
+
+EXCHANGES = [native_multipart(page) for page in (*notices(), *map(drawn, range(10)))]
+
+fail_without_answers([EXCHANGES[0].name])
+
+
+class SteadyReader(Reader):
+    """Sends pages of 640 x 300 pixels in turn."""
+
+    wait_time = constant(0)
+    turns = itertools.cycle(EXCHANGES)
+
+    @task
+    def read(self) -> None:
+        """The next page."""
+        self.send(next(self.turns))

@@ -1,0 +1,77 @@
+"""The load scripts, really run by locust: right answers pass, a wrong one fails the run."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from support import ROOT, Server, clean_environment
+
+LOCUSTFILES = ROOT / "locustfiles"
+SECONDS = "3s"
+
+
+def run_locust(name: str, host: str) -> subprocess.CompletedProcess[str]:
+    load = ("--headless", "-u", "4", "-r", "4", "-t", SECONDS, "--only-summary", "--host", host)
+    return subprocess.run(
+        [sys.executable, "-m", "locust", "-f", str(LOCUSTFILES / f"{name}.py"), *load],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def answering(version: bytes, reading: bytes) -> Iterator[str]:
+    """A server that gives the same two answers to whatever it is sent; its URL."""
+
+    class Parrot(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer(version)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(reading)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+            """Say nothing."""
+
+        def _answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Parrot) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("name", ["steady", "staircase", "mixed"])
+def test_right_answers_pass(name: str, running_server: Callable[..., AbstractContextManager[Server]]) -> None:
+    with running_server() as server:
+        done = run_locust(name, server.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_wrong_answer_fails_the_run() -> None:
+    wrong = b'{"pages": [{"text": "640x300\\n00000000", "lines": []}]}'
+    with answering(b'{"engine": {"name": "fake"}}', wrong) as url:
+        done = run_locust("steady", url)
+    assert done.returncode == 1
+    assert "native multipart" in done.stderr + done.stdout
