@@ -226,6 +226,15 @@ def test_more_or_fewer_workers_by_signal_do_not_last() -> None:
         assert server.workers() == before
 
 
+def test_a_second_arbiter_beside_the_first_is_refused() -> None:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        before = server.workers()
+        server.process.send_signal(signal.SIGUSR2)
+        server.wait_for("SIGUSR2 to the arbiter is refused")
+        wait_until(lambda: server.workers() == before, server.log)
+        assert post(server) == 200
+
+
 def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_log() -> None:
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_WORKERS": "1", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env, ["--graceful-timeout", "2"]) as server:

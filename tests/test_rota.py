@@ -200,6 +200,16 @@ def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
     assert "3 workers died before they were ready" in str(halt.value.reason)
 
 
+def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
+    processes = all_ready()
+    processes.rota.board.head.ever_ready, processes.rota.board.head.unusable = 0, 1
+    first, second, _ = processes.WORKERS
+    with pytest.raises(HaltServer):
+        processes.reap(first)
+    processes.reap(second)
+    assert len(processes.WORKERS) == 1
+
+
 def test_once_a_worker_was_ready_no_number_of_failed_boots_ends_the_service() -> None:
     processes = all_ready()
     want(processes, processes.pids(State.READY)[0])

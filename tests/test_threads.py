@@ -95,7 +95,8 @@ def test_clients_that_do_not_close_their_side_do_not_stall_the_loop(server: Serv
 def test_a_client_that_never_closes_its_side_is_dropped_in_time(server: Server) -> None:
     with connect(server) as wire:
         assert ask(wire, "close").startswith(b"HTTP/1.1 200 ")
-        assert wire.recv(1) == b""
+        while wire.recv(65536):
+            pass
         end_s = time.monotonic() + _ANSWER_S
         with suppress(ConnectionError):
             while time.monotonic() < end_s:

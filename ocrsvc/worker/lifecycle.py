@@ -29,7 +29,7 @@ from ocrsvc.worker.recycling import RecyclingWorker
 from ocrsvc.worker.retire import Limits, calibrate
 from ocrsvc.worker.rota import Arbiter, Rota
 from ocrsvc.worker.scoreboard import Board, State
-from ocrsvc.worker.succession import BOOT_ERROR, BOOT_FAILED
+from ocrsvc.worker.succession import BOOT_FAILED
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -96,7 +96,7 @@ def configuration_or_exit() -> Mapping[str, object]:
 
 def _hooks() -> Mapping[str, object]:
     """gunicorn's hooks, by its own names."""
-    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
+    hooks = (on_starting, nworkers_changed, on_reload, pre_exec, pre_fork, post_fork, post_worker_init)
     return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit)}
 
 
@@ -159,6 +159,14 @@ def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
 def on_reload(server: Arbiter) -> None:
     """Arbiter, at SIGHUP, with the new configuration already read."""
     current_rota().reload(server)
+
+
+def pre_exec(server: Arbiter) -> NoReturn:
+    """The copy of the arbiter that SIGUSR2 forks to become another one: refuse, and end the copy."""
+    server.log.error(
+        "SIGUSR2 to the arbiter is refused: a second one would hold all models twice. Send SIGHUP instead."
+    )
+    os._exit(0)
 
 
 def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
@@ -259,12 +267,14 @@ def _make_reader(workers: int | None = None, threads: int | None = None) -> Read
 
 @contextmanager
 def _ending_at_failure(worker: RecyclingWorker) -> Iterator[None]:
-    """End a worker that cannot boot: the whole service too, with BOOT_ERROR, if none was ever ready."""
+    """End a worker that cannot boot; the arbiter ends the whole service if none was ever ready."""
+    head = current_rota().board.head
     try:
         yield
     except OcrsvcError as error:
         worker.log.error("The engine cannot be opened: %s", error)
-        sys.exit(BOOT_FAILED if current_rota().board.head.ever_ready else BOOT_ERROR)
+        head.unusable = int(not head.ever_ready)
+        sys.exit(BOOT_FAILED)
     except Exception:
         worker.log.exception("The worker cannot boot")
         sys.exit(BOOT_FAILED)

@@ -71,6 +71,7 @@ class Rota:
         self.board = board
         self._clock = clock
         self._held_back: dict[str, object] = {}
+        self._ended = False
 
     def count_changed(self, arbiter: Arbiter, count: int, before: int | None) -> None:
         """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
@@ -158,12 +159,15 @@ class Rota:
         )
 
     def _give_up_if_hopeless(self) -> None:
-        """Raises HaltServer, which ends the service, when nothing has ever worked."""
+        """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
         head = self.board.head
-        if not head.ever_ready and head.boot_failures >= _BOOT_TRIES:
-            raise HaltServer(
-                f"{head.boot_failures} workers died before they were ready, and none ever was.", BOOT_ERROR
-            )
+        if head.ever_ready or self._ended or (head.boot_failures < _BOOT_TRIES and not head.unusable):
+            return
+        self._ended = True
+        told = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
+        if not head.unusable:
+            told = f"{head.boot_failures} workers died before they were ready, and none ever was."
+        raise HaltServer(told, BOOT_ERROR)
 
     def _release(self, gone: int) -> None:
         """Whoever waited for this successor serves on, and asks again."""

@@ -68,6 +68,7 @@ class Head(ctypes.Structure):
         base: Workers that there should be; successors come on top.
         high: Slots from this one on were never used.
         ever_ready: 1 once any worker has served.
+        unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
         boot_failures: Workers that died before they were ready, since the last one that became so.
         backoff_until_s: No worker loads its engine before this time.
         most_live: Most workers that ever lived at once.
@@ -77,13 +78,14 @@ class Head(ctypes.Structure):
     base: int
     high: int
     ever_ready: int
+    unusable: int
     boot_failures: int
     most_live: int
     backoff_until_s: float
     recycles: ctypes.Array[ctypes.c_int64]
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "boot_failures", "most_live")),
+        *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
         ("backoff_until_s", ctypes.c_double),
         ("recycles", ctypes.c_int64 * len(Reason)),
     ]

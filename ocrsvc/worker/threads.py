@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 FIRST_BYTE_S: Final = 10.0
 """How long an accepted connection may stay silent before it is closed."""
 
-STOP_LINGER_S: Final = 10.0
-"""How long a stopping worker keeps idle connections open, for a request that may be under way, at most."""
+STOP_LINGER_S: Final = 5.0
+"""How long a stopping worker keeps idle connections open, for a request that may be under way, at most.
+
+Well below the 10 s after which container runtimes kill what they have asked to stop."""
 
 _CLOSE_S: Final = 2.0
 # A client that still sends is listened to for a while, so that the reset does not cost it our answer.
