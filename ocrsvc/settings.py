@@ -156,6 +156,25 @@ class Settings(BaseModel):
         ge=0,
         le=10**9,
     )
+    max_age_s: float = _knob(
+        0.0, "Time after which a ready worker is replaced by a fresh one; 0 is never.", "s", ge=0, le=10**9
+    )
+    rss_soft_bytes: ByteCount | None = _knob(
+        None,
+        "Resident memory at which a worker is replaced, its successor first; 0 is no limit; by default such that all "
+        "workers and one successor fill 80 % of the machine's or container's memory.",
+        "bytes",
+        ge=0,
+        le=2**50,
+    )
+    rss_hard_bytes: ByteCount | None = _knob(
+        None,
+        "Resident memory at which a worker stops accepting at once, successor or not; 0 is no limit; by default as for "
+        "the soft limit, with 90 %.",
+        "bytes",
+        ge=0,
+        le=2**50,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
     fake_latency_s: float = _knob(0.0, "How long the fake engine waits over an image.", "s", ge=0, le=3600)
     fake_burn_s: float = _knob(0.0, "How long the fake engine keeps a core busy over an image.", "s", ge=0, le=3600)

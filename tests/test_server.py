@@ -125,8 +125,9 @@ def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[s
         assert "Traceback" not in server.log
 
 
-def test_an_engine_that_cannot_be_opened_stops_the_service_with_one_clear_error() -> None:
-    with start_server({"OCRSVC_ENGINE": "tr"}) as server:
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_an_engine_that_cannot_be_opened_stops_the_service_with_a_clear_error(workers: str) -> None:
+    with start_server({"OCRSVC_ENGINE": "tr", "OCRSVC_WORKERS": workers}) as server:
         assert server.wait_for_exit() == 3
         assert "The engine cannot be opened: " in server.log
         assert "OCRSVC_TR_HOME" in server.log

@@ -11,7 +11,8 @@ from typing import Final
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
 
-# Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request.
+# Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
+# worker that stops waits less, see threads.STOP_LINGER_S.
 _KEEPALIVE_S: Final = 75
 # The heartbeat of a worker's main loop, not a limit for requests: those have their deadline.
 _TIMEOUT_S: Final = 30
@@ -26,7 +27,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "bind": settings.bind,
         "workers": plan.workers,
         "threads": plan.threads,
-        "worker_class": "gthread",
+        "worker_class": "ocrsvc.worker.recycling.RecyclingWorker",
         "worker_connections": max(1000, 2 * plan.threads),
         "backlog": 2048,
         "keepalive": _KEEPALIVE_S,

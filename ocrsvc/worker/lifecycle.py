@@ -1,8 +1,8 @@
 """What happens when in a worker's life under gunicorn: who plans, loads, warms, says READY, and stops.
 
-The arbiter runs `on_starting` only, and loads neither model nor numeric library. Each worker runs `post_fork` (plans,
-and makes its reader), imports the application, runs `post_worker_init` (loads and warms the engine; only then does it
-accept requests), and `worker_exit` last.
+The arbiter loads neither model nor numeric library; its hooks hand over to the rota. Each worker runs `post_fork`
+(plans, and makes its reader), imports the application, runs `post_worker_init` (loads and warms the engine; only then
+does it accept requests, and watch over itself), and `worker_exit` last.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
-
-from gunicorn.workers.gthread import ThreadWorker
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
-from ocrsvc.plan import plan_for, set_library_threads
-from ocrsvc.settings import Settings, read_settings
+from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
+from ocrsvc.settings import Settings, read_settings, variable_of
 from ocrsvc.worker.config import configuration
+from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.worker.recycling import RecyclingWorker
+from ocrsvc.worker.retire import Limits, calibrate
+from ocrsvc.worker.rota import Arbiter, Rota
+from ocrsvc.worker.scoreboard import Board, State
+from ocrsvc.worker.succession import BOOT_FAILED
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -34,8 +39,8 @@ if TYPE_CHECKING:
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
 _STOP_S: Final = 2.0
-# gunicorn's WORKER_BOOT_ERROR: the arbiter stops everything instead of forking the same failure for ever.
-_BOOT_ERROR: Final = 3
+# Then the heartbeat ends, and the arbiter kills a worker that will never be ready.
+_BOOT_LIMIT_S: Final = 600.0
 
 _REFUSED_FLAGS: Final = {
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
@@ -46,42 +51,18 @@ _REFUSED_FLAGS: Final = {
 class Config(Protocol):
     """The part of gunicorn's configuration that is read here; flags are already in it."""
 
-    workers: int
-    threads: int
     worker_class: type
     worker_class_str: str
     preload_app: bool
     reuse_port: bool
+    timeout: int
 
 
-class Server(Protocol):
-    """gunicorn's arbiter, as far as it is used here."""
+class Request(Protocol):
+    """gunicorn's request, as far as it is used here."""
 
-    cfg: Config
-    log: logging.Logger
-
-
-class GunicornLog(Protocol):
-    """gunicorn's logger, as far as it is used here."""
-
-    error_log: logging.Logger
-
-    def info(self, msg: str, *args: object) -> None:
-        """Log at level info."""
-
-    def error(self, msg: str, *args: object) -> None:
-        """Log at level error."""
-
-
-class Worker(Protocol):
-    """gunicorn's worker, as far as it is used here."""
-
-    alive: bool
-    cfg: Config
-    log: GunicornLog
-
-    def notify(self) -> None:
-        """Tell the arbiter that this worker is alive."""
+    method: str
+    path: str
 
 
 class _Process:
@@ -93,22 +74,30 @@ class _Process:
 
     settings: Settings | None = None
     reader: Reader | None = None
+    rota: Rota | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
     """gunicorn's settings, from ours; for gunicorn.conf.py.
 
     Runs in the arbiter, at the start and at each SIGHUP, before any numeric library is loaded. Wrong settings are told
-    on stderr, and end the process with exit code 78.
+    on stderr; at the start they end the process with exit code 78, at a SIGHUP the ones before stay.
     """
     set_library_threads(os.environ)
     try:
-        settings = read_settings()
+        _Process.settings = read_settings()
     except SettingsError as error:
-        sys.stderr.write(f"ocrsvc cannot start: {error.title.lower()}.\n{error}\n")
-        sys.exit(error.exit_code)
-    _Process.settings = settings
-    return configuration(settings, plan_for(settings))
+        if _Process.settings is None:
+            sys.stderr.write(f"ocrsvc cannot start: {error.title.lower()}.\n{error}\n")
+            sys.exit(error.exit_code)
+        sys.stderr.write(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}\n")
+    return {**configuration(_Process.settings, plan_for(_Process.settings)), **_hooks()}
+
+
+def _hooks() -> Mapping[str, object]:
+    """gunicorn's hooks, by its own names."""
+    hooks = (on_starting, nworkers_changed, on_reload, pre_exec, pre_fork, post_fork, post_worker_init)
+    return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit)}
 
 
 def build_app() -> Flask:
@@ -128,7 +117,13 @@ def current_reader() -> Reader:
     return _Process.reader or _make_reader()
 
 
-def on_starting(server: Server) -> None:
+def current_rota() -> Rota:
+    """The one rota of this service: made in the arbiter, inherited by the workers."""
+    _Process.rota = _Process.rota or Rota(Board())
+    return _Process.rota
+
+
+def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     try:
         check_server(server.cfg)
@@ -142,52 +137,124 @@ def on_starting(server: Server) -> None:
 
 def check_server(config: Config) -> None:
     """Raises SettingsError when gunicorn was told to serve in a way that loses requests."""
-    if not issubclass(config.worker_class, ThreadWorker):
+    if not issubclass(config.worker_class, RecyclingWorker):
         raise SettingsError(
             f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine: gevent and asgi run native "
-            "calls one after the other in the loop that sends the heartbeat, and sync reads one request at a time.",
-            "Leave -k out; gthread is set.",
+            "calls one after the other in the loop that sends the heartbeat, sync reads one request at a time, and "
+            "gthread is stopped before its successor is ready.",
+            "Leave -k out; the service's own worker class is set.",
         )
+    if not config.timeout:
+        raise SettingsError("--timeout 0 leaves workers that hang alone for ever.", "Leave the flag out.")
     for name, reason in _REFUSED_FLAGS.items():
         if getattr(config, name):
             raise SettingsError(f"{reason}.", "Leave the flag out.")
 
 
-def post_fork(_server: Server, worker: Worker) -> None:
+def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
+    """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
+    current_rota().count_changed(server, count, before)
+
+
+def on_reload(server: Arbiter) -> None:
+    """Arbiter, at SIGHUP, with the new configuration already read."""
+    current_rota().reload(server)
+
+
+def pre_exec(server: Arbiter) -> NoReturn:
+    """The copy of the arbiter that SIGUSR2 forks to become another one: refuse, and end the copy."""
+    server.log.error(
+        "SIGUSR2 to the arbiter is refused: a second one would hold all models twice. Send SIGHUP instead."
+    )
+    os._exit(0)
+
+
+def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
+    """Arbiter, before each fork."""
+    current_rota().before_fork(server, worker)
+
+
+def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
+    """Arbiter, when it has reaped a worker."""
+    current_rota().after_exit(server, worker)
+
+
+def pre_request(worker: RecyclingWorker, request: Request) -> None:
+    """Worker, in the thread of each request, before it."""
+    worker.log.debug("%s %s", request.method, request.path)
+    worker.balance(request)
+
+
+def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Worker, before it imports the application: make its reader, planned with its real workers and threads."""
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _leaver(worker))
+    current_rota().in_worker(worker)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
     logger.propagate = False
     limit_arenas()
-    _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
+    with _ending_at_failure(worker):
+        _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
+        worker.engine_threads = _plan(worker).engine_threads
 
 
-def post_worker_init(worker: Worker) -> None:
-    """Worker, before it accepts requests: load and warm the engine, or end and make the arbiter stop."""
-    began = time.monotonic()
+def post_worker_init(worker: RecyclingWorker) -> None:
+    """Worker, before it accepts requests: load and warm the engine, or end."""
     reader = current_reader()
-    try:
-        with _leaving_at_sigterm(worker), _heartbeat(worker):
-            worker.log.info("Loading the engine %s", current_settings().engine)
-            reader.start()
-    except OcrsvcError as error:
-        worker.log.error("The engine cannot be opened: %s", error)
-        sys.exit(_BOOT_ERROR)
+    with _ending_at_failure(worker), _leaving_at_sigterm(worker), _heartbeat(worker):
+        time.sleep(max(0.0, current_rota().board.head.backoff_until_s - time.monotonic()))
+        began = time.monotonic()
+        worker.log.info("Loading the engine %s", current_settings().engine)
+        reader.start()
     engine = reader.describe()
     worker.log.info(
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
         *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
     )
+    _note_ready(worker)
 
 
-def worker_exit(_server: Server, _worker: Worker) -> None:
+def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
     """Worker, last (gunicorn has already waited for the requests): stop the engine threads, close the engine."""
     reader, _Process.reader = _Process.reader, None
     if reader is not None:
         reader.stop(_STOP_S)
+
+
+def _note_ready(worker: RecyclingWorker) -> None:
+    """Tell the board, and begin to watch."""
+    head, slot = current_rota().board.head, worker.slot
+    footprint_bytes = read_rss_bytes()
+    limits = _limits(worker, footprint_bytes)
+    slot.rss_bytes, slot.ready_s, slot.state = footprint_bytes, time.monotonic(), State.READY
+    head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
+    worker.log.info("Footprint rss_bytes=%s, limits: %s", footprint_bytes, limits)
+    worker.watch(limits, footprint_bytes)
+
+
+def _limits(worker: RecyclingWorker, footprint_bytes: int) -> Limits:
+    """When this worker retires; says so when a limit that was asked for cannot be kept."""
+    settings = current_settings()
+    limits = calibrate(
+        settings.rss_soft_bytes,
+        settings.rss_hard_bytes,
+        footprint_bytes=footprint_bytes,
+        memory_bytes=read_memory_bytes(),
+        workers=worker.cfg.workers,
+    )
+    for name in ("rss_soft_bytes", "rss_hard_bytes"):
+        if getattr(settings, name) and not getattr(limits, name):
+            worker.log.error(
+                "%s is %s, and a worker holds %s after its warm-up: replacing it would not help, so this limit is off.",
+                *(variable_of(name), getattr(settings, name), footprint_bytes),
+            )
+    return replace(limits, max_age_s=settings.max_age_s)
+
+
+def _plan(worker: RecyclingWorker) -> ThreadPlan:
+    return plan_for(current_settings(), workers=worker.cfg.workers, threads=worker.cfg.threads)
 
 
 def _make_reader(workers: int | None = None, threads: int | None = None) -> Reader:
@@ -199,29 +266,51 @@ def _make_reader(workers: int | None = None, threads: int | None = None) -> Read
 
 
 @contextmanager
-def _leaving_at_sigterm(worker: Worker) -> Iterator[None]:
+def _ending_at_failure(worker: RecyclingWorker) -> Iterator[None]:
+    """End a worker that cannot boot; the arbiter ends the whole service if none was ever ready."""
+    head = current_rota().board.head
+    try:
+        yield
+    except OcrsvcError as error:
+        worker.log.error("The engine cannot be opened: %s", error)
+        head.unusable = int(not head.ever_ready)
+        sys.exit(BOOT_FAILED)
+    except Exception:
+        worker.log.exception("The worker cannot boot")
+        sys.exit(BOOT_FAILED)
+
+
+@contextmanager
+def _leaving_at_sigterm(worker: RecyclingWorker) -> Iterator[None]:
     """Leave at once at SIGTERM, also at one that came before: a worker that is still loading has nothing to finish."""
-    before = signal.signal(signal.SIGTERM, _leave)
+    leave = _leaver(worker)
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         if not worker.alive:
-            sys.exit(0)
+            leave(signal.SIGTERM, None)
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _leave(_signal: int, _frame: object) -> NoReturn:
-    """End the process from the main thread."""
-    sys.exit(0)
+def _leaver(worker: RecyclingWorker) -> Callable[[int, object], NoReturn]:
+    """A handler that ends the process from the main thread, and says that it went because it was told to."""
+
+    def leave(_signal: int, _frame: object) -> NoReturn:
+        worker.slot.state = State.DRAINING
+        sys.exit(0)
+
+    return leave
 
 
 @contextmanager
-def _heartbeat(worker: Worker) -> Iterator[None]:
-    """Tell the arbiter that the worker lives while its main thread is busy."""
+def _heartbeat(worker: RecyclingWorker) -> Iterator[None]:
+    """Tell the arbiter that the worker lives while its main thread is busy, up to a limit."""
     done = threading.Event()
+    end_s = time.monotonic() + _BOOT_LIMIT_S
 
     def beat() -> None:
-        while not done.wait(_HEARTBEAT_S):
+        while not done.wait(_HEARTBEAT_S) and time.monotonic() < end_s:
             worker.notify()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)

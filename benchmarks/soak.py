@@ -1,0 +1,319 @@
+"""Does any client notice that workers are replaced? Load on a real service, every answer checked against its image.
+
+    python benchmarks/soak.py                     100,000 requests, memory recycles a worker every few seconds
+    python benchmarks/soak.py --by max-requests   the same with OCRSVC_MAX_REQUESTS
+    python benchmarks/soak.py --by nothing        the control: nothing is recycled
+
+The fake engine keeps a core idle for 50 ms an image and leaks; its text is the CRC-32 of the pixels, so that an answer
+that belongs to another image is seen. Each of 20 clients keeps its connection, or closes it after every answer, or does
+now this and now that; meanwhile the arbiter gets SIGHUP, SIGTTIN and SIGTTOU. An undisturbed run of the same service
+goes first. The last line of stdout is the result as JSON; the exit code is 1 when any request failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+SOCKET_LIMIT_S = 60.0
+START_S = 60.0
+SETTLE_S = 60.0
+WORKERS = 2
+KINDS = ("kept", "closed", "mixed")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One image to send, and the text that belongs to it and to no other."""
+
+    body: bytes
+    text: str
+
+
+@dataclass
+class Tally:
+    """What one client saw."""
+
+    failures: Counter[str] = field(default_factory=Counter)
+    answered_s: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+
+
+def make_cards(count: int = 40) -> list[Card]:
+    """Random images of different sizes; the text is worked out from the pixels here, not by the service."""
+    random = np.random.default_rng(7)
+    cards = []
+    for number in range(count):
+        height, width = 24 + number, 40 + 2 * number
+        pixels = random.integers(0, 256, (height, width, 3), np.uint8)
+        body = cv2.imencode(".png", pixels)[1].tobytes()
+        cards.append(Card(body, f"{width}x{height}\n{zlib.crc32(pixels.tobytes()):08x}"))
+    return cards
+
+
+class Client(threading.Thread):
+    """Sends one request after the other while there are any left."""
+
+    def __init__(self, port: int, kind: str, cards: list[Card], turns: Iterable[int], seed: int) -> None:
+        super().__init__(name=f"client-{seed}")
+        self._address = ("127.0.0.1", port)
+        self._kind = kind
+        self._cards = cards
+        self._turns = turns
+        self._socket: socket.socket | None = None
+        self.tally = Tally()
+
+    def run(self) -> None:
+        """Until the turns are over."""
+        for turn in self._turns:
+            card = self._cards[turn % len(self._cards)]
+            keep = self._kind == "kept" or (self._kind == "mixed" and turn % 3 != 0)
+            began_s = time.monotonic()
+            failure = self._exchange(card, keep=keep)
+            ended_s = time.monotonic()
+            if failure:
+                self.tally.failures[failure] += 1
+            else:
+                self.tally.answered_s.append(ended_s)
+                self.tally.latencies_s.append(ended_s - began_s)
+        self._hang_up()
+
+    def _exchange(self, card: Card, *, keep: bool) -> str:
+        """Send one image; what went wrong, or nothing."""
+        wire = "kept" if self._socket else "new"
+        connection = "keep-alive" if keep else "close"
+        head = f"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Type: image/png\r\n"
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(self._address, SOCKET_LIMIT_S)
+            self._socket.sendall(f"{head}Content-Length: {len(card.body)}\r\n\r\n".encode() + card.body)
+            status, headers, body = receive(self._socket)
+        except OSError as error:
+            self._hang_up()
+            return f"{type(error).__name__} on a {wire} connection"
+        if not keep or b"connection: close" in headers:
+            self._hang_up()
+        if status != 200:
+            return f"status {status}"
+        text = json.loads(body)["pages"][0]["text"]
+        return "" if text == card.text else "swapped"
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def receive(wire: socket.socket) -> tuple[int, bytes, bytes]:
+    """Status, headers in lower case, and body. Raises OSError when the connection ends before the answer does."""
+    data = b""
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        data += more(wire)
+    headers, body = data[:end].lower(), data[end + 4 :]
+    length = int(headers.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        body += more(wire)
+    return int(headers.split(b" ", 2)[1]), headers, body
+
+
+def more(wire: socket.socket) -> bytes:
+    """The next bytes. Raises ConnectionError at the end."""
+    data = wire.recv(1 << 16)
+    if not data:
+        raise ConnectionError("closed before the end of the answer")
+    return data
+
+
+@dataclass
+class Service:
+    """A started service: its arbiter, its port and its log file."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def text(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text("utf-8", "replace")
+
+    def workers(self) -> list[int]:
+        """Process ids of its workers."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def recycled(self) -> dict[str, int]:
+        """Workers replaced so far, by reason."""
+        return dict(Counter(re.findall(r"RECYCLED worker \d+: (\w+)", self.text())))
+
+
+@contextmanager
+def serve(env: Mapping[str, str], folder: Path) -> Iterator[Service]:
+    """The service with two workers, both ready."""
+    log = folder / f"{time.monotonic_ns()}.log"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OCRSVC_")}
+    command = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "wsgi:app", "-b", "127.0.0.1:0"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**clean, **env}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    service = Service(process, 0, log)
+    try:
+        wait_until(lambda: service.text().count("READY in") >= WORKERS, START_S, service.text)
+        match = re.search(r"Listening at: http://127\.0\.0\.1:(\d+)", service.text())
+        assert match is not None
+        service.port = int(match[1])
+        yield service
+        process.send_signal(signal.SIGTERM)
+        process.wait(SETTLE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(SETTLE_S)
+
+
+def wait_until(is_true: Any, limit_s: float, told: Any) -> None:
+    """Wait for a condition; raises TimeoutError with what `told` says."""
+    end_s = time.monotonic() + limit_s
+    while not is_true():
+        if time.monotonic() > end_s:
+            raise TimeoutError(told())
+        time.sleep(0.05)
+
+
+def load(port: int, requests: int, clients: int) -> tuple[dict[str, Any], Counter[str]]:
+    """Send so many requests; figures, and failures by kind."""
+    cards, turns = make_cards(), Turns(requests)
+    crowd = [Client(port, KINDS[number % len(KINDS)], cards, turns, number) for number in range(clients)]
+    began_s = time.monotonic()
+    for client in crowd:
+        client.start()
+    for client in crowd:
+        client.join()
+    tallies = [client.tally for client in crowd]
+    wall_s = time.monotonic() - began_s
+    answered = sorted(moment for tally in tallies for moment in tally.answered_s)
+    latencies = sorted(latency for tally in tallies for latency in tally.latencies_s)
+    gaps = [later - earlier for earlier, later in itertools.pairwise([began_s, *answered])]
+    figures = {
+        "answered": len(answered),
+        "per_s": round(len(answered) / wall_s, 1),
+        "longest_gap_ms": round(1000 * max(gaps), 1),
+        **{f"p{share}_ms": round(1000 * latencies[len(latencies) * share // 100], 1) for share in (50, 99)},
+        "max_ms": round(1000 * latencies[-1], 1),
+    }
+    return figures, sum((tally.failures for tally in tallies), Counter())
+
+
+class Turns:
+    """Numbers from 0, each given once, to any thread."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._numbers = itertools.count()
+
+    def __iter__(self) -> Iterator[int]:
+        # next() on itertools.count is one step of the interpreter.
+        while (number := next(self._numbers)) < self._count:
+            yield number
+
+
+def disturb(service: Service, done: threading.Event, every_s: float) -> None:
+    """SIGTTIN and SIGTTOU in turn, and now and then SIGHUP, until done."""
+    for turn in itertools.count(1):
+        if done.wait(every_s):
+            return
+        service.process.send_signal(
+            signal.SIGHUP if turn % 5 == 0 else (signal.SIGTTIN if turn % 2 else signal.SIGTTOU)
+        )
+
+
+def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Both runs; the result."""
+    base = {
+        "OCRSVC_ENGINE": "fake",
+        "OCRSVC_WORKERS": str(WORKERS),
+        "OCRSVC_ENGINE_THREADS": "4",
+        "OCRSVC_FAKE_LATENCY_S": str(args.latency),
+    }
+    with serve(base, folder) as service:
+        undisturbed, failures = load(service.port, max(args.requests // 10, 500), args.clients)
+    assert not failures, failures
+    with serve({**base, **recycling(args)}, folder) as service:
+        done = threading.Event()
+        disturber = threading.Thread(target=disturb, args=(service, done, args.signal_every))
+        if args.signal_every:
+            disturber.start()
+        try:
+            figures, failures = load(service.port, args.requests, args.clients)
+        finally:
+            done.set()
+        if args.signal_every:
+            disturber.join()
+        text = service.text
+        wait_until(lambda: len(service.workers()) == WORKERS, SETTLE_S, text)
+        recycled = service.recycled()
+    return {
+        "undisturbed": undisturbed,
+        "recycling": figures,
+        "failures": dict(failures),
+        "recycled": recycled,
+        "recycles": sum(recycled.values()),
+        "throughput_share": round(figures["per_s"] / undisturbed["per_s"], 3),
+        "log_errors": len(re.findall(r"\[ERROR\]|\[CRITICAL\]|Traceback", service.text())),
+    }
+
+
+def recycling(args: argparse.Namespace) -> dict[str, str]:
+    """What makes workers go."""
+    return {
+        "memory": {"OCRSVC_FAKE_LEAK_BYTES": str(args.leak), "OCRSVC_RSS_SOFT_BYTES": str(args.soft)},
+        "max-requests": {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"},
+        "nothing": {},
+    }[args.by]
+
+
+def main() -> int:
+    """Run it, print the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--by", choices=("memory", "max-requests", "nothing"), default="memory")
+    parser.add_argument("--latency", type=float, default=0.05, help="seconds an image waits in the engine")
+    parser.add_argument("--leak", type=int, default=256 * 1024, help="bytes an image leaks")
+    parser.add_argument("--soft", type=int, default=180 * 10**6, help="bytes at which a worker is replaced")
+    parser.add_argument("--max-requests", type=int, default=400)
+    parser.add_argument("--signal-every", type=float, default=3.0, help="seconds between signals; 0 sends none")
+    parser.add_argument("--log", type=Path, help="where to keep the service's log")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = soak(args, Path(folder))
+        if args.log:
+            newest = max(Path(folder).glob("*.log"), key=lambda file: file.stat().st_mtime_ns)
+            args.log.write_bytes(newest.read_bytes())
+    print(json.dumps(result))
+    return 1 if result["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Who is forked, replaced and killed when? The arbiter's side of the scoreboard; all of it runs in its main thread.
+
+gunicorn keeps `num_workers` processes alive. Everything here only ever sets that number to what the scoreboard says
+(the base, and one for a granted successor), so that no signal that comes twice, or never, or from somebody else can
+make it drift. It is never lowered before the worker that was replaced is reaped: gunicorn would end the oldest one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from gunicorn.errors import HaltServer
+
+from ocrsvc.worker.retire import Reason
+from ocrsvc.worker.scoreboard import NOBODY, Board, Standing, State
+from ocrsvc.worker.succession import BOOT_ERROR, backoff_s, next_grant, wanted_workers
+
+# Beyond the graceful timeout: gunicorn's own loop ends there, and the engine is closed after it.
+_KILL_AFTER_S: Final = 5.0
+# How often a worker may die before any was ever ready.
+_BOOT_TRIES: Final = 3
+_HELD_BACK: Final = ("workers", "graceful_timeout")
+
+
+class Arbiter(Protocol):
+    """gunicorn's arbiter, as far as it is used here."""
+
+    cfg: Any
+    log: logging.Logger
+    num_workers: int
+    WORKERS: dict[int, Any]
+
+
+class WatchedTmp:
+    """gunicorn's heartbeat file of one worker, which tells when the arbiter looks at it: once a second or oftener.
+
+    No hook runs in the arbiter's loop; this is where it passes by, just before it forks and ends workers.
+    """
+
+    def __init__(self, tmp: Any, on_look: Callable[[], None]) -> None:
+        self._tmp = tmp
+        self._on_look = on_look
+
+    def last_update(self) -> float:
+        """Arbiter: when the worker was last alive, monotonic seconds."""
+        self._on_look()
+        return float(self._tmp.last_update())
+
+    def notify(self) -> None:
+        """Worker: alive now."""
+        self._tmp.notify()
+
+    def fileno(self) -> int:
+        """The file's descriptor."""
+        return int(self._tmp.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._tmp.close()
+
+
+class Rota:
+    """The arbiter's decisions, over one board. Made once; survives each reload of the configuration."""
+
+    def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+        self.board = board
+        self._clock = clock
+        self._held_back: dict[str, object] = {}
+        self._ended = False
+
+    def count_changed(self, arbiter: Arbiter, count: int, before: int | None) -> None:
+        """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
+        if before is None:
+            self.board.head.base = count
+        else:
+            self._set_count(arbiter)
+
+    def before_fork(self, arbiter: Arbiter, worker: Any) -> None:
+        """Give the new worker its slot; if somebody was granted a successor, this is it."""
+        worker.board, worker.place = self.board, self.board.take(self._clock())
+        worker.tmp = WatchedTmp(worker.tmp, lambda: self.look(arbiter))
+        for standing in self.board.live():
+            if standing.granted and standing.successor == NOBODY and standing.state is State.READY:
+                self.board.slot(standing.slot).successor = worker.place
+                return
+
+    def in_worker(self, worker: Any) -> None:
+        """Worker, after its fork: its own process id, and the configuration that a reload may have held back."""
+        self._give_back(worker.cfg)
+        self.board.slot(worker.place).pid = os.getpid()
+
+    def look(self, arbiter: Arbiter) -> None:
+        """On each turn of the arbiter's loop: grant, count, and end who drains for too long. Idempotent."""
+        self._give_back(arbiter.cfg)
+        head, workers = self.board.head, self.board.live()
+        chosen = next_grant(head.base, workers, self._clock(), head.backoff_until_s)
+        if chosen is not None:
+            self.board.slot(chosen.slot).granted = 1
+            arbiter.log.info("Worker %s gets a successor: %s", chosen.pid, chosen.reason.name.lower())
+        self._set_count(arbiter)
+        for standing in workers:
+            self._end_if_stuck(arbiter, standing)
+
+    def after_exit(self, arbiter: Arbiter, worker: Any) -> None:
+        """A worker was reaped: free its slot, and take back the grant if it was a successor that never served."""
+        slot = self.board.slot(worker.place)
+        if slot.state == State.BOOTING:
+            self._note_failed_boot(arbiter, worker)
+        elif slot.reason and slot.state == State.DRAINING:
+            self.board.head.recycles[slot.reason] += 1
+            arbiter.log.info(
+                "RECYCLED worker %s: %s, requests=%s rss_bytes=%s drained in %.1f s",
+                *(worker.pid, Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes),
+                self._clock() - slot.drained_s,
+            )
+        self.board.free(worker.place)
+        self._release(worker.place)
+        self._set_count(arbiter)
+        self._give_up_if_hopeless()
+
+    def reload(self, arbiter: Arbiter) -> None:
+        """SIGHUP: every worker wants a successor, one after the other.
+
+        gunicorn goes on to fork `cfg.workers` new workers at once, to end the old ones before those have loaded, and to
+        wait for them up to `graceful_timeout`. Both are 0 until the next look, which follows before anything is forked.
+        """
+        self.board.head.base = arbiter.cfg.workers
+        self._held_back = {name: getattr(arbiter.cfg, name) for name in _HELD_BACK}
+        for name in _HELD_BACK:
+            arbiter.cfg.set(name, 0)
+        for standing in self.board.live():
+            slot = self.board.slot(standing.slot)
+            if standing.state is not State.DRAINING and not slot.reason:
+                slot.wanted_s, slot.reason = self._clock(), Reason.RELOAD
+
+    def _set_count(self, arbiter: Arbiter) -> None:
+        count = wanted_workers(self.board.head.base, self.board.live())
+        if arbiter.num_workers != count:
+            arbiter.num_workers = count
+
+    def _give_back(self, cfg: Any) -> None:
+        while self._held_back:
+            cfg.set(*self._held_back.popitem())
+
+    def _note_failed_boot(self, arbiter: Arbiter, worker: Any) -> None:
+        head = self.board.head
+        head.boot_failures += 1
+        wait_s = backoff_s(head.boot_failures)
+        head.backoff_until_s = self._clock() + wait_s
+        arbiter.log.error(
+            "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
+            "The workers that serve go on. Its own lines above say why.",
+            *(worker.pid, head.boot_failures - 1, wait_s),
+        )
+
+    def _give_up_if_hopeless(self) -> None:
+        """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
+        head = self.board.head
+        if head.ever_ready or self._ended or (head.boot_failures < _BOOT_TRIES and not head.unusable):
+            return
+        self._ended = True
+        told = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
+        if not head.unusable:
+            told = f"{head.boot_failures} workers died before they were ready, and none ever was."
+        raise HaltServer(told, BOOT_ERROR)
+
+    def _release(self, gone: int) -> None:
+        """Whoever waited for this successor serves on, and asks again."""
+        for standing in self.board.live():
+            if standing.successor == gone and standing.state is State.READY:
+                slot = self.board.slot(standing.slot)
+                slot.successor, slot.granted = NOBODY, 0
+
+    def _end_if_stuck(self, arbiter: Arbiter, standing: Standing) -> None:
+        limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
+        if standing.state is not State.DRAINING or self._clock() - standing.drained_s <= limit_s:
+            return
+        if standing.pid in arbiter.WORKERS:
+            arbiter.log.error("Worker %s drains for more than %.0f s; it is killed.", standing.pid, limit_s)
+            os.kill(standing.pid, signal.SIGKILL)

@@ -1,0 +1,166 @@
+"""How do all workers stand? Shared memory that the arbiter makes and every worker inherits by fork.
+
+One head, and one slot for each living worker. The arbiter gives out and frees slots, grants successors and counts; a
+worker writes what it knows of itself. Each field is one aligned 8-byte store, so that no lock is needed, and a worker
+that is killed in the middle of anything leaves no half-written number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from ocrsvc.worker.retire import Reason
+
+SLOTS: Final = 1024
+NOBODY: Final = -1
+
+
+class State(IntEnum):
+    """Where a worker is in its life. A READY worker with a reason to go wants a successor, and serves on meanwhile."""
+
+    FREE = 0
+    BOOTING = 1
+    READY = 2
+    DRAINING = 3
+
+
+class Slot(ctypes.Structure):
+    """One worker. Times are monotonic seconds, which are the same in all processes of a machine.
+
+    Attributes:
+        state, reason: See State and retire.Reason.
+        pid: 0 until the worker itself has written it.
+        granted: 1 when a successor may be forked beside it.
+        successor: That one's slot; NOBODY before the fork.
+        rss_bytes, requests, in_flight: The worker's own readings.
+        forked_s, ready_s, wanted_s, drained_s: When each of these began.
+    """
+
+    state: int
+    pid: int
+    reason: int
+    granted: int
+    successor: int
+    rss_bytes: int
+    requests: int
+    in_flight: int
+    forked_s: float
+    ready_s: float
+    wanted_s: float
+    drained_s: float
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor")),
+        *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
+        *((name, ctypes.c_double) for name in ("forked_s", "ready_s", "wanted_s", "drained_s")),
+    ]
+
+
+class Head(ctypes.Structure):
+    """What concerns all workers.
+
+    Attributes:
+        base: Workers that there should be; successors come on top.
+        high: Slots from this one on were never used.
+        ever_ready: 1 once any worker has served.
+        unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
+        boot_failures: Workers that died before they were ready, since the last one that became so.
+        backoff_until_s: No worker loads its engine before this time.
+        most_live: Most workers that ever lived at once.
+        recycles: Workers replaced, by reason.
+    """
+
+    base: int
+    high: int
+    ever_ready: int
+    unusable: int
+    boot_failures: int
+    most_live: int
+    backoff_until_s: float
+    recycles: ctypes.Array[ctypes.c_int64]
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
+        ("backoff_until_s", ctypes.c_double),
+        ("recycles", ctypes.c_int64 * len(Reason)),
+    ]
+
+
+class _Shared(ctypes.Structure):
+    _fields_ = [("head", Head), ("slots", Slot * SLOTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One worker as it stood when it was looked at; the fields are those of Slot."""
+
+    slot: int
+    state: State
+    pid: int = 0
+    reason: Reason = Reason.NONE
+    granted: bool = False
+    successor: int = NOBODY
+    wanted_s: float = 0.0
+    drained_s: float = 0.0
+
+    @property
+    def wants(self) -> bool:
+        """Whether it serves and waits for a successor to be granted."""
+        return self.state is State.READY and self.reason is not Reason.NONE and not self.granted
+
+
+class Board:
+    """The scoreboard. Make it in the arbiter, before any fork."""
+
+    def __init__(self) -> None:
+        self._shared = _Shared.from_buffer(mmap.mmap(-1, ctypes.sizeof(_Shared)))
+        self.head: Head = self._shared.head
+        self._slots: ctypes.Array[Slot] = self._shared.slots
+
+    def slot(self, number: int) -> Slot:
+        """The slot itself, to read and to write."""
+        return self._slots[number]
+
+    def live(self) -> list[Standing]:
+        """Every worker that has a slot, in the order of the slots."""
+        numbers = range(self.head.high)
+        return [_standing(number, self._slots[number]) for number in numbers if self._slots[number].state]
+
+    def take(self, now_s: float) -> int:
+        """The lowest free slot, cleared and BOOTING. Arbiter only."""
+        number = next(number for number in range(SLOTS) if self._slots[number].state == State.FREE)
+        slot = self._slots[number]
+        ctypes.memset(ctypes.byref(slot), 0, ctypes.sizeof(slot))
+        slot.successor, slot.forked_s, slot.state = NOBODY, now_s, State.BOOTING
+        self.head.high = max(self.head.high, number + 1)
+        self.head.most_live = max(self.head.most_live, len(self.live()))
+        return number
+
+    def free(self, number: int) -> None:
+        """Give a slot back, after its worker is reaped. Arbiter only."""
+        self._slots[number].state = State.FREE
+
+    def loads(self, besides: int) -> Iterator[int]:
+        """Requests in flight at each worker that accepts, but for the one in the slot `besides`."""
+        for number in range(self.head.high):
+            slot = self._slots[number]
+            if slot.state == State.READY and number != besides:
+                yield slot.in_flight
+
+
+def _standing(number: int, slot: Slot) -> Standing:
+    return Standing(
+        number,
+        State(slot.state),
+        slot.pid,
+        Reason(slot.reason),
+        bool(slot.granted),
+        slot.successor,
+        slot.wanted_s,
+        slot.drained_s,
+    )

@@ -1,0 +1,58 @@
+"""Are the kernel's figures read as they are meant? Made-up /proc and cgroup folders, and this process."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+from pathlib import Path
+
+import pytest
+
+from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
+
+GB = 10**9
+
+
+def test_memory_that_is_touched_is_resident() -> None:
+    before = read_rss_bytes()
+    held = mmap.mmap(-1, 64 * 2**20)
+    held.write(b"x" * len(held))
+    grown = read_rss_bytes() - before
+    held.close()
+    # Other tests' garbage may go at the same time.
+    assert 48 * 2**20 < grown < 80 * 2**20
+    assert before <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_statm_counts_pages(tmp_path: Path) -> None:
+    (tmp_path / "statm").write_text("1000 25 7 1 0 90 0\n")
+    assert read_rss_bytes(tmp_path / "statm") == 25 * resource.getpagesize()
+
+
+def test_without_proc_there_is_no_reading(tmp_path: Path) -> None:
+    assert (read_rss_bytes(tmp_path / "none"), read_memory_bytes(tmp_path)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, 16_000_000 * 1024),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n"}, 2 * GB),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 16_000_000 * 1024),
+        # In a container the mount's own root is the cgroup.
+        ({"proc/self/cgroup": "0::/host/path\n", "sys/fs/cgroup/memory.max": f"{3 * GB}\n"}, 3 * GB),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/x\n4:memory:/a\n",
+                "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{4 * GB}",
+                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1",
+            },
+            4 * GB,
+        ),
+    ],
+)
+def test_the_smaller_of_machine_and_cgroup_is_what_there_is(tmp_path: Path, files: dict[str, str], found: int) -> None:
+    for name, text in {"proc/meminfo": "MemTotal:       16000000 kB\nMemFree: 1 kB\n", **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert read_memory_bytes(tmp_path) == found

@@ -1,0 +1,274 @@
+"""Is a worker replaced without anybody noticing? A real gunicorn, real signals, real memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from support import ROOT, Server, clean_environment, run_server, start_server
+from web_support import picture
+
+from ocrsvc.worker.recycling import MemoryTrend
+
+_ANSWER_S = 30.0
+_SOON_S = 30.0
+PAGE = picture()
+
+
+def post(server: Server) -> int:
+    return requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code
+
+
+def lose(server: Server) -> None:
+    """Send a request that gets no answer."""
+    with suppress(requests.ConnectionError):
+        post(server)
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + _SOON_S
+    while not is_true():
+        assert time.monotonic() < end_s, what
+        threading.Event().wait(0.05)
+
+
+@contextmanager
+def asking(server: Server) -> Iterator[list[int]]:
+    """Statuses of requests that go on, one after the other, while the block runs; a broken connection is a 0."""
+    statuses: list[int] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        with requests.Session() as session:
+            while not done.is_set():
+                try:
+                    statuses.append(session.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
+                except requests.ConnectionError:
+                    statuses.append(0)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        yield statuses
+    finally:
+        done.set()
+        client.join()
+
+
+def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -> None:
+    trend = MemoryTrend()
+    for second, rss in enumerate([100, 400, 410, 420, 430, 440, 450, 460]):
+        trend.add(float(second), rss)
+    # From second 2 (410) to second 7 (460).
+    assert (trend.growth_bytes_per_s, trend.leap_bytes) == (10.0, 300)
+
+
+def test_a_trend_of_less_than_a_second_says_nothing() -> None:
+    trend = MemoryTrend()
+    trend.add(0.0, 100)
+    trend.add(0.9, 10**9)
+    assert trend.growth_bytes_per_s == 0.0
+
+
+def test_after_max_requests_the_successor_is_ready_before_the_old_worker_stops() -> None:
+    with run_server({"OCRSVC_MAX_REQUESTS": "20", "OCRSVC_WORKERS": "1"}) as server:
+        (old,) = server.workers()
+        with asking(server) as statuses:
+            server.wait_for(f"RECYCLED worker {old}: max_requests")
+        assert set(statuses) == {200}
+        order = [line for line in server.lines if "READY in" in line or "DRAINING" in line]
+        assert ["READY" in line for line in order[:3]] == [True, True, False]
+        wait_until(lambda: len(server.workers()) == 1, server.log)
+
+
+def test_a_leaking_worker_is_replaced_at_its_soft_limit() -> None:
+    env = {"OCRSVC_FAKE_LEAK_BYTES": "4MB", "OCRSVC_RSS_SOFT_BYTES": "150MB", "OCRSVC_WORKERS": "1"}
+    with run_server(env) as server:
+        with asking(server) as statuses:
+            server.wait_for("RECYCLED worker .*: rss_soft", count=2)
+        assert set(statuses) == {200}
+
+
+def test_a_worker_at_its_hard_limit_stops_at_once_and_the_service_goes_on() -> None:
+    env = {"OCRSVC_FAKE_LEAK_BYTES": "200MB", "OCRSVC_RSS_HARD_BYTES": "300MB", "OCRSVC_RSS_SOFT_BYTES": "0"}
+    with run_server({**env, "OCRSVC_WORKERS": "2"}) as server:
+        server.wait_for("READY in", count=2)
+        with asking(server) as statuses:
+            server.wait_for("RECYCLED worker .*: rss_hard")
+            server.wait_for("READY in", count=3)
+        assert set(statuses) == {200}
+
+
+def test_a_limit_below_the_footprint_is_off_and_told_instead_of_replacing_workers_for_ever() -> None:
+    with run_server({"OCRSVC_RSS_SOFT_BYTES": "1MB", "OCRSVC_WORKERS": "1"}) as server:
+        server.wait_for("OCRSVC_RSS_SOFT_BYTES is 1000000, and a worker holds .* this limit is off")
+        assert post(server) == 200
+        assert "WANTS" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"), [({}, "operator"), ({"OCRSVC_MAX_AGE_S": "1"}, "max_age")], ids=["operator", "max_age"]
+)
+def test_an_operator_and_age_replace_a_worker_too(env: dict[str, str], reason: str) -> None:
+    with run_server({**env, "OCRSVC_WORKERS": "1"}) as server:
+        (old,) = server.workers()
+        if reason == "operator":
+            os.kill(old, signal.SIGUSR2)
+        server.wait_for(f"RECYCLED worker {old}: {reason}")
+        assert post(server) == 200
+
+
+def test_sighup_replaces_all_workers_one_by_one_with_the_new_settings(tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    file.write_text("workers = 2\nfake_warm_up_s = 0.5\nqueue_size = 5\n")
+    with run_server({"OCRSVC_CONFIG": str(file)}) as server:
+        server.wait_for("READY in", count=2)
+        old = set(server.workers())
+        file.write_text("workers = 2\nfake_warm_up_s = 0.5\nqueue_size = 5\nlog_level = 'debug'\n")
+        with asking(server) as statuses:
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("RECYCLED worker .*: reload", count=2)
+        assert set(statuses) == {200}
+        assert not old & set(server.workers())
+        assert len(server.workers()) == 2
+        server.wait_for("DEBUG")
+
+
+def test_sighup_can_change_the_number_of_workers(tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    file.write_text("workers = 1\n")
+    with run_server({"OCRSVC_CONFIG": str(file)}) as server:
+        for count in (3, 2):
+            file.write_text(f"workers = {count}\n")
+            with asking(server) as statuses:
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda count=count: len(server.workers()) == count, server.log)  # type: ignore[misc]
+            assert set(statuses) == {200}
+
+
+def test_sighup_with_wrong_settings_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    file.write_text("workers = 1\n")
+    with run_server({"OCRSVC_CONFIG": str(file)}) as server:
+        file.write_text("wrokers = 2\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("ocrsvc keeps its settings: the settings are wrong")
+        server.wait_for("did you mean workers?")
+        server.wait_for("RECYCLED worker .*: reload")
+        assert post(server) == 200
+
+
+def test_a_successor_that_cannot_boot_never_ends_the_service_and_never_spins(tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    file.write_text("engine = 'fake'\nworkers = 1\n")
+    # An empty variable counts as not set, so the file decides.
+    with run_server({"OCRSVC_ENGINE": "", "OCRSVC_CONFIG": str(file)}) as server:
+        old = server.workers()
+        file.write_text("engine = 'tr'\nworkers = 1\n")
+        with asking(server) as statuses:
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("died before it was ready, as did the 1 before it; the next one loads in 2 s")
+            server.wait_for("exited with code 70")
+            assert old[0] in server.workers()
+            file.write_text("engine = 'fake'\nworkers = 1\n")
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for(f"RECYCLED worker {old[0]}: reload")
+        assert set(statuses) == {200}
+        # 1, 2 and at most 4 s apart, so there is no room for more.
+        assert server.log.count("died before it was ready") <= 4
+
+
+def test_a_worker_that_dies_three_times_before_anything_was_ready_ends_the_service_with_the_reason() -> None:
+    with start_server({"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_WORKERS": "1"}) as server:
+        for count in (1, 2, 3):
+            server.wait_for("Loading the engine fake", count=count)
+            os.kill(server.workers()[0], signal.SIGKILL)
+        assert server.wait_for_exit() == 3
+        assert "Reason: 3 workers died before they were ready, and none ever was." in server.log
+
+
+def test_a_successor_that_is_killed_while_it_loads_costs_nothing() -> None:
+    with run_server({"OCRSVC_FAKE_WARM_UP_S": "1.5", "OCRSVC_WORKERS": "1"}) as server:
+        (old,) = server.workers()
+        with asking(server) as statuses:
+            os.kill(old, signal.SIGUSR2)
+            server.wait_for("Loading the engine fake", count=2)
+            os.kill(max(server.workers()), signal.SIGKILL)
+            server.wait_for(f"RECYCLED worker {old}: operator")
+        assert set(statuses) == {200}
+        assert len(server.workers()) == 1
+
+
+def test_more_or_fewer_workers_by_signal_do_not_last() -> None:
+    with run_server({"OCRSVC_WORKERS": "2"}) as server:
+        server.wait_for("READY in", count=2)
+        before = server.workers()
+        # One after the other: signals of one kind that wait together are one signal.
+        for change, told, count in (
+            (signal.SIGTTIN, "ttin", 1),
+            (signal.SIGTTOU, "ttou", 1),
+            (signal.SIGTTIN, "ttin", 2),
+        ):
+            server.process.send_signal(change)
+            server.wait_for(f"Handling signal: {told}", count=count)
+        assert post(server) == 200
+        assert server.workers() == before
+
+
+def test_a_second_arbiter_beside_the_first_is_refused() -> None:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        before = server.workers()
+        server.process.send_signal(signal.SIGUSR2)
+        server.wait_for("SIGUSR2 to the arbiter is refused")
+        wait_until(lambda: server.workers() == before, server.log)
+        assert post(server) == 200
+
+
+def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_log() -> None:
+    env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_WORKERS": "1", "OCRSVC_LOG_LEVEL": "debug"}
+    with start_server(env, ["--graceful-timeout", "2"]) as server:
+        server.wait_for("READY in")
+        (old,) = server.workers()
+        client = threading.Thread(target=lose, args=(server,))
+        client.start()
+        try:
+            server.wait_for("POST /v1/ocr")
+            os.kill(old, signal.SIGUSR2)
+            server.wait_for(r"Timeout \(")
+            server.wait_for(r'File ".*fake\.py", line \d+ in _misbehave')
+            server.wait_for(f"Worker {old} drains for more than 7 s; it is killed")
+            wait_until(lambda: old not in server.workers(), server.log)
+        finally:
+            client.join()
+
+
+def test_a_short_soak_loses_and_swaps_nothing() -> None:
+    """benchmarks/soak.py for ten seconds: memory, SIGHUP, SIGTTIN and SIGTTOU at once, kept and closed connections."""
+    command = ["benchmarks/soak.py", "--requests", "4000", "--latency", "0.02", "--leak", "1000000"]
+    done = subprocess.run(
+        [sys.executable, *command, "--soft", "180000000", "--signal-every", "0.7"],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["failures"] == {}
+    assert result["recycling"]["answered"] == 4000
+    assert result["recycled"]["rss_soft"] >= 4
+    assert result["recycled"]["reload"] >= 1
+    assert result["log_errors"] == 0
