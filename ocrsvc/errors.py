@@ -4,9 +4,9 @@ The road of one request, and the errors that belong to each step:
 
     upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout)--> bytes
     bytes  --(UnsupportedImage, BrokenImage, ImageTooLarge)------------------> image
-    image  --(QueueFull, NotReady)-------------------------------------------> queue
-    queue  --(DeadlineExceeded)----------------------------------------------> engine
-    engine --(EngineFailed)--------------------------------------------------> result
+    image  --(QueueFull, TooManyAtOnce, NotReady)----------------------------> queue
+    queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
+    engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
 
 SettingsError and EngineUnavailable stop the start instead; they never answer a request.
 """
@@ -135,6 +135,22 @@ class BrokenImage(CallerError):
     title = "The image is damaged"
 
 
+class ImageCrashesEngine(CallerError):
+    """The engine died over this image, twice; it is not tried again for a while."""
+
+    status = 422
+    code = "image_crashes_engine"
+    title = "The engine crashes on this image"
+
+
+class ClientGone(CallerError):
+    """The client has closed its connection; nobody reads the answer. The status is nginx's, for logs only."""
+
+    status = 499
+    code = "client_gone"
+    title = "The client has gone"
+
+
 class ServerError(OcrsvcError):
     """The service is at fault."""
 
@@ -160,6 +176,14 @@ class QueueFull(Refused):
 
     code = "queue_full"
     title = "The service is busy"
+
+
+class TooManyAtOnce(Refused):
+    """This caller has as many requests under way as one caller may."""
+
+    status = 429
+    code = "too_many_at_once"
+    title = "Too many requests at once"
 
 
 class NotReady(Refused):

@@ -92,6 +92,15 @@ class Reader:
         """Images admitted that no engine thread has taken yet."""
         return self._executor.waiting() if self._executor is not None else 0
 
+    @property
+    def engine_threads(self) -> int:
+        """Threads that run the engine."""
+        return self._plan.engine_threads
+
+    def stuck_threads(self) -> int:
+        """Engine threads that still work on what should have been answered a while ago."""
+        return self._executor.stuck_threads() if self._executor is not None else 0
+
     def describe(self) -> EngineInfo:
         """Which engine reads here. Raises NotReady before `start`."""
         if self._engine is None:
@@ -145,7 +154,7 @@ class Reader:
             with self._decoding:
                 began = self._clock()
                 image = decode(data, self._limits, gray=self._engine.driving.wants_gray)
-                task, turned = _prepare(image, options)
+                task, turned = _prepare(image, options, deadline)
                 decoded = self._clock()
             item = place.submit(task, deadline, task.image.pixels.nbytes)
         size = (image.width, image.height)
@@ -172,11 +181,11 @@ class Reader:
         return Reading(page, self.describe(), timing)
 
 
-def _prepare(image: Image, options: ReadOptions) -> tuple[ReadTask, int]:
+def _prepare(image: Image, options: ReadOptions, deadline: float) -> tuple[ReadTask, int]:
     """Apply a fixed turn and the largest side, which no engine needs to know about; returns the task and the turn."""
     turned = 0 if options.rotate == "auto" else int(options.rotate)
     pixels = turn(image.pixels, turned)
     if options.max_side is not None:
         pixels, _ = shrink(pixels, options.max_side)
     rotate: Rotate = "auto" if options.rotate == "auto" else "0"
-    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate)), turned
+    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate), deadline), turned

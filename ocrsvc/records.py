@@ -7,6 +7,7 @@ Confidences lie in [0, 1].
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -69,10 +70,17 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """One image and what is asked of it: what the queue holds and an engine reads."""
+    """One image and what is asked of it: what the queue holds and an engine reads.
+
+    Attributes:
+        image: What is to be read.
+        options: How.
+        deadline: Monotonic seconds from which nobody waits for the answer.
+    """
 
     image: Image
     options: ReadOptions = field(default_factory=ReadOptions)
+    deadline: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError, QueueFull
-from ocrsvc.serving.executor import Executor
+from ocrsvc.serving.executor import STUCK_S, Executor
 
 FAR_S = 30.0
 
@@ -41,9 +41,14 @@ class Upper:
 
 @contextmanager
 def running(
-    open_server: Callable[[], Upper], *, threads: int = 1, places: int = 8, batch: int = 1
+    open_server: Callable[[], Upper],
+    *,
+    threads: int = 1,
+    places: int = 8,
+    batch: int = 1,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Executor[str, str]]:
-    executor: Executor[str, str] = Executor(open_server, threads=threads, places=places, batch=batch)
+    executor: Executor[str, str] = Executor(open_server, threads=threads, places=places, batch=batch, clock=clock)
     executor.start()
     try:
         yield executor
@@ -121,6 +126,20 @@ def test_the_deadline_is_answered_at_the_deadline_and_not_when_the_engine_is_don
             ask(executor, "stuck", deadline_s=0.05)
         gate.set()
         assert ask(executor, "a") == "A"
+
+
+def test_a_thread_counts_as_stuck_some_time_after_the_deadline_of_its_work_and_until_it_is_done() -> None:
+    gate, now = threading.Event(), [100.0]
+    with running(lambda: Upper(gate), clock=lambda: now[0]) as executor:
+        with executor.admit() as place:
+            item = place.submit("slow", 101.0)
+        wait_until(item.future.running)
+        now[0] = 101.0 + STUCK_S
+        assert executor.stuck_threads() == 0
+        now[0] += 0.1
+        assert executor.stuck_threads() == 1
+        gate.set()
+        wait_until(lambda: executor.stuck_threads() == 0)
 
 
 def test_a_place_is_given_back_when_the_work_cannot_be_made() -> None:

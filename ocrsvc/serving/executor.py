@@ -19,6 +19,8 @@ from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.serving.queue import Item, Served, WorkQueue
 
 IDLE_S = 1.0
+STUCK_S = 5.0
+"""How long after the deadline of its work a thread counts as stuck: no engine looks at deadlines within an image."""
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -103,6 +105,7 @@ class Executor(Generic[W, A]):
         self._threads = [threading.Thread(target=self._live, name=f"engine-{n}", daemon=True) for n in range(threads)]
         self._opened = threading.Semaphore(0)
         self._failures: list[BaseException] = []
+        self._due: dict[int, float] = {}
 
     def start(self) -> None:
         """Start the threads and block until each has opened and warmed its handle; raises the first failure."""
@@ -128,6 +131,11 @@ class Executor(Generic[W, A]):
     def waiting(self) -> int:
         """Requests admitted whose work no thread has taken yet."""
         return self._queue.waiting()
+
+    def stuck_threads(self) -> int:
+        """Threads that still run work whose deadline passed STUCK_S ago; a native call cannot be ended from here."""
+        latest = self._clock() - STUCK_S
+        return sum(due < latest for due in list(self._due.values()))
 
     def stop(self, timeout_s: float) -> bool:
         """Take no new work, finish what is queued, and after `timeout_s` answer the rest with NotReady.
@@ -167,7 +175,9 @@ class Executor(Generic[W, A]):
 
     def _serve(self, server: Server[W, A], items: list[Item[W, A]]) -> None:
         began = self._clock()
+        self._due[threading.get_ident()] = max(item.deadline for item in items)
         answers = self._read_apart(server, [item.work for item in items])
+        del self._due[threading.get_ident()]
         run_s = self._clock() - began
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, BaseException):
