@@ -25,6 +25,7 @@ FLOORS = {
     "ocrsvc.worker.memory": 1,
     "ocrsvc.worker.scoreboard": 2,
     "ocrsvc.plan": 2,
+    "ocrsvc.gpu": 2,
     "ocrsvc.serving": 2,
     "ocrsvc.engines.base": 2,
     "ocrsvc.engines.tr.binding": 2,
