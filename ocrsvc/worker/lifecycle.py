@@ -359,7 +359,7 @@ def _limited_boot(worker: RecyclingWorker, limit_s: float) -> Iterator[None]:
     """End the process when the block takes longer: a native call that never returns cannot be ended otherwise."""
 
     def end() -> None:
-        worker.log.error("The engine has not loaded within %.0f s; this worker ends. Its stacks follow.", limit_s)
+        worker.log.error("The engine has not loaded within %g s; this worker ends. Its stacks follow.", limit_s)
         faulthandler.dump_traceback(file=_STDERR)
         os._exit(BOOT_FAILED)
 

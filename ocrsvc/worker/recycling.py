@@ -167,12 +167,11 @@ class RecyclingWorker(FairThreadWorker):
         return urgent or slot.granted == Granted.DRAIN_FIRST or self._has_successor()
 
     def _want(self, reason: Reason) -> None:
-        """Say why this worker should go; the first reason stands, but for a hard limit."""
+        """Say why this worker should go; the first reason stands, but for one that presses more."""
         slot = self.slot
-        if reason is Reason.NONE or (slot.reason and not reason.is_urgent):
-            return
-        slot.wanted_s = slot.wanted_s or time.monotonic()
-        slot.reason = reason
+        if reason.pressure > Reason(slot.reason).pressure:
+            slot.wanted_s = slot.wanted_s or time.monotonic()
+            slot.reason = reason
 
     def _want_by_signal(self, _signal: int, _frame: object) -> None:
         self._want(Reason.OPERATOR)

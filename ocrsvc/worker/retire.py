@@ -34,9 +34,18 @@ class Reason(IntEnum):
     STUCK = 11
 
     @property
+    def pressure(self) -> int:
+        """Which reasons go first: 3 at once, 2 before memory or threads run out, 1 in its turn; 0 is no reason."""
+        if self in (Reason.RSS_HARD, Reason.GPU_HARD):
+            return 3
+        if self in (Reason.RSS_SOFT, Reason.RSS_GROWTH, Reason.GPU_SOFT, Reason.GPU_GROWTH, Reason.STUCK):
+            return 2
+        return int(self is not Reason.NONE)
+
+    @property
     def is_urgent(self) -> bool:
         """Whether the worker stops accepting at once, without waiting for a successor."""
-        return self in (Reason.RSS_HARD, Reason.GPU_HARD)
+        return self.pressure == 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,9 @@ def wanted_workers(base: int, workers: Sequence[Standing]) -> int:
 
 
 def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footprint_bytes: int = 0) -> Grant | None:
-    """The worker that is replaced now: the one that has wanted it longest; None while anything else is under way.
+    """The worker that is replaced now; None while anything else is under way.
+
+    The one with the most pressing reason, and of those the one that has wanted it longest.
 
     One at a time: nobody is granted while a worker loads or drains, while another grant holds, or while a worker that
     died is still to be forked again, because each of these holds, or will hold, a model of its own. So whoever goes
@@ -58,7 +60,8 @@ def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footpri
     if unsettled or not waiting or len(workers) < base or times.now_s < times.backoff_until_s:
         return None
     kind = _admit(workers, times.exited_s, gpu_footprint_bytes)
-    return Grant(min(waiting, key=lambda worker: worker.wanted_s), kind) if kind else None
+    chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
+    return Grant(chosen, kind) if kind else None
 
 
 def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: int) -> Granted:

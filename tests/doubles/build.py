@@ -2,8 +2,8 @@
 
     python tests/doubles/build.py FOLDER [--gpu]
 
-Then OCRSVC_TR_HOME=FOLDER serves it; libtr.c says what it answers and which variables make it misbehave. With --gpu it is
-the GPU build, and beside it lies a double of NVML (nvml.c), libnvidia-ml.so.1. Needs `cc`.
+Then OCRSVC_TR_HOME=FOLDER serves it; libtr.c says what it answers and which variables make it misbehave. With --gpu
+it is the GPU build, and beside it lies a double of NVML (nvml.c), libnvidia-ml.so.1. Needs `cc`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A simulated card, seen from outside of the doubles that use it: made, filled by others, made to misbehave. See card.h."""
+"""A simulated card, from outside of the doubles that use it: made, filled by others, made to misbehave. See card.h."""
 
 from __future__ import annotations
 
