@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import requests
 from support import Server, clean_environment, run_server
-from test_recycling import asking, wait_until
+from test_recycling import wait_until
 from web_support import picture
 
 from ocrsvc.gpu import Gauge, Siblings, Unreadable
@@ -196,51 +196,25 @@ def test_a_card_that_stops_answering_is_told_once_and_so_is_its_return(caplog: p
 
 
 def serving(home: Path, card: SimulatedCard, **env: str) -> dict[str, str]:
-    """The environment of a service with Tr's double: two sessions of 100 MB a worker, and a leak of 3 MB a run."""
+    """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
     return {
         "OCRSVC_ENGINE": "tr",
         "OCRSVC_TR_HOME": str(home),
         "OCRSVC_TR_SHARED_SESSIONS": "true",
+        "OCRSVC_WORKERS": "1",
         "OCRSVC_ENGINE_THREADS": "2",
         "LIBTR_DOUBLE_SHARED": "1",
-        "LIBTR_DOUBLE_SLEEP_MS": "20",
         "LIBTR_DOUBLE_CARD_BYTES": str(MODEL_BYTES),
-        "LIBTR_DOUBLE_CARD_LEAK_BYTES": str(3 * MB),
         **card.environment,
         **env,
     }
 
 
-def test_leaking_workers_go_before_the_card_is_full_and_nobody_notices(home: Path, card: SimulatedCard) -> None:
-    with run_server(serving(home, card, OCRSVC_WORKERS="1")) as server:
-        assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text()
-        with asking(server) as statuses:
-            server.wait_for(r"RECYCLED worker .*: gpu_\w+, .*gpu_bytes=[1-9]", count=2)
-        assert set(statuses) == {200}
-        assert card.refused == 0
-        assert "DRAIN FIRST" not in server.log
-        server.wait_for("WANTS a successor: gpu_")
-
-
-def test_where_two_models_do_not_fit_a_worker_drains_first_and_the_other_serves_on(
-    home: Path, card: SimulatedCard
-) -> None:
-    # 950 MB for two workers of 380 and more: no third.
-    env = serving(home, card, OCRSVC_WORKERS="2", LIBTR_DOUBLE_CARD_BYTES=str(170 * MB))
-    with run_server({**env, "LIBTR_DOUBLE_CARD_LEAK_BYTES": str(MB // 2)}) as server:
-        server.wait_for("READY in", count=2)
-        with asking(server) as statuses:
-            server.wait_for("is to DRAIN FIRST: gpu_.* others serve on")
-            server.wait_for("RECYCLED worker .*: gpu_")
-            server.wait_for("READY in", count=3)
-        assert set(statuses) == {200}
-        assert card.refused == 0
-
-
 def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_back(
     home: Path, card: SimulatedCard
 ) -> None:
-    with run_server(serving(home, card, OCRSVC_WORKERS="1", LIBTR_DOUBLE_CARD_LEAK_BYTES="0")) as server:
+    with run_server(serving(home, card)) as server:
+        assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
         card.behave(Mode.FAILS)
         server.wait_for("The card cannot be read .*only RSS limits hold here")
         assert _post(server) == 200
@@ -266,7 +240,7 @@ def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_bac
 def test_limits_by_hand_are_bytes_or_a_share_of_the_card(
     home: Path, card: SimulatedCard, env: dict[str, str], told: str
 ) -> None:
-    quiet = serving(home, card, OCRSVC_WORKERS="1", LIBTR_DOUBLE_CARD_LEAK_BYTES="0")
+    quiet = serving(home, card)
     with run_server({**quiet, **env}) as server:
         server.wait_for(told)
 

@@ -304,11 +304,10 @@ def test_a_boot_that_hangs_is_ended_with_its_stacks_in_the_log() -> None:
         server.wait_for("died before it was ready, as did the 0 before it; the next one loads in 1 s")
 
 
-def test_a_short_soak_loses_and_swaps_nothing() -> None:
-    """benchmarks/soak.py for ten seconds: memory, SIGHUP, SIGTTIN and SIGTTOU at once, kept and closed connections."""
-    command = ["benchmarks/soak.py", "--requests", "4000", "--latency", "0.02", "--leak", "1000000"]
+def soak(args: str) -> tuple[int, dict[str, Any]]:
+    """benchmarks/soak.py for some seconds, kept and closed connections: its exit code and its result."""
     done = subprocess.run(
-        [sys.executable, *command, "--soft", "180000000", "--signal-every", "0.7"],
+        [sys.executable, "benchmarks/soak.py", "--latency", "0.02", *args.split()],
         cwd=ROOT,
         env=clean_environment(),
         capture_output=True,
@@ -316,10 +315,39 @@ def test_a_short_soak_loses_and_swaps_nothing() -> None:
         timeout=110,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert result["failures"] == {}
-    assert result["recycling"]["answered"] == 4000
-    assert result["recycled"]["rss_soft"] >= 4
-    assert result["recycled"]["reload"] >= 1
-    assert result["log_errors"] == 0
+    assert done.stdout.strip(), done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("args", "reasons"),
+    [
+        # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
+        ("--requests 2000 --leak 1500000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
+        ("--requests 1500 --by max-requests --max-requests 200 --signal-every 0", {"max_requests"}),
+        ("--requests 1500 --card --signal-every 0", {"gpu_soft", "gpu_hard", "gpu_growth"}),
+    ],
+    ids=["memory", "max-requests", "card"],
+)
+def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> None:
+    code, result = soak(args)
+    assert (code, result["failures"], result["log_errors"]) == (0, {}, 0)
+    assert result["recycling"]["answered"] == int(args.split()[1])
+    assert result["recycles"] >= 2
+    assert set(result["recycled"]) <= reasons
+    assert result["drain_first"] == 0
+
+
+def test_a_card_without_room_for_a_third_model_loses_nothing_either() -> None:
+    # 200 MB a worker; the two of them may take 0.85 * 640 MB.
+    code, result = soak("--requests 1000 --card --card-bytes 640000000 --leak 200000 --signal-every 0")
+    assert (code, result["failures"]) == (0, {})
+    assert result["drain_first"] >= 1
+
+
+def test_the_same_card_without_recycling_ends_out_of_memory() -> None:
+    """The control: the soak above can fail."""
+    code, result = soak("--requests 1000 --card --card-bytes 640000000 --by nothing --signal-every 0")
+    assert code == 1
+    assert set(result["failures"]) == {"status 500"}
+    assert result["failures"]["status 500"] > 500

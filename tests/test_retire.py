@@ -105,7 +105,7 @@ def test_a_trend_of_less_than_a_second_says_nothing() -> None:
 
 def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Iterator[tuple[int, Reason]]:
     """Memory and verdict at each check of a worker that grows by so much between the checks, ten a second."""
-    limits, now = Limits(**{kind: bounds}), footprint
+    limits, now = Limits(rss=bounds) if kind == "rss" else Limits(gpu=bounds), footprint
     trend = MemoryTrend(footprint)
     for check, growth in enumerate(growths):
         now += growth

@@ -289,6 +289,12 @@ def _gpu_bounds(worker: RecyclingWorker, gauge: Gauge | None) -> Bounds:
         workers=worker.cfg.workers,
     )
     _tell_left_off(worker, given, bounds, reading.own_bytes)
+    if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
+        worker.log.error(
+            "The card has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
+            "Set fewer OCRSVC_WORKERS.",
+            *(reading.total_bytes - foreign_bytes, worker.cfg.workers, reading.own_bytes),
+        )
     return bounds
 
 
@@ -382,6 +388,8 @@ def _heartbeat(worker: RecyclingWorker) -> Iterator[None]:
         while not done.wait(_HEARTBEAT_S):
             worker.notify()
 
+    # The arbiter's timeout holds from the first beat on.
+    worker.notify()
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
