@@ -54,10 +54,11 @@ bench: install
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# 100,000 requests while workers are replaced every few seconds; about ten minutes.
+# Three times 100,000 requests while workers are replaced every few seconds; about half an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
+	$(BIN)/python benchmarks/soak.py --card $(ARGS)
 
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:

@@ -206,6 +206,7 @@ def post_worker_init(worker: RecyclingWorker) -> None:
     """Worker, before it accepts requests: load and warm the engine, or end."""
     reader = current_reader()
     with _ending_at_failure(worker), _leaving_at_sigterm(worker), _heartbeat(worker):
+        came = time.monotonic()
         time.sleep(max(0.0, current_rota().board.head.backoff_until_s - time.monotonic()))
         gauge = _open_gauge(worker)
         began = time.monotonic()
@@ -219,7 +220,7 @@ def post_worker_init(worker: RecyclingWorker) -> None:
     )
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a card that cannot be read: only RSS limits hold in this worker.")
-    _note_ready(worker, gauge if engine.device == "cuda" else None)
+    _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
@@ -244,14 +245,16 @@ def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
     return open_gauge(worker.log, worker.siblings())
 
 
-def _note_ready(worker: RecyclingWorker, gauge: Gauge | None) -> None:
-    """Tell the board, and begin to watch."""
+def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -> None:
+    """Tell the board, and begin to watch; `waited_s` is what this worker waited for others before it loaded."""
     head, slot = current_rota().board.head, worker.slot
     slot.rss_bytes = read_rss_bytes()
     limits = Limits(max_age_s=current_settings().max_age_s, rss=_rss_bounds(worker), gpu=_gpu_bounds(worker, gauge))
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, slot.gpu_bytes)
-    watched = Watched(limits, slot.rss_bytes, slot.gpu_bytes, gauge, current_reader().stuck_threads)
-    slot.ready_s, slot.state = time.monotonic(), State.READY
+    slot.ready_s = time.monotonic()
+    boot_s = slot.ready_s - slot.forked_s - waited_s
+    watched = Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, current_reader().stuck_threads)
+    slot.state = State.READY
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
     worker.watch(watched)

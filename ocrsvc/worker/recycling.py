@@ -43,6 +43,7 @@ class Watched:
     Attributes:
         limits: Without max_requests, which gunicorn has drawn for this worker.
         rss_bytes, gpu_bytes: What it holds after its warm-up.
+        boot_s: How long it took from the fork until it was ready, less what it waited for others.
         gauge: Reads the card; None without one.
         stuck_threads: How many engine threads will not come back.
     """
@@ -50,6 +51,7 @@ class Watched:
     limits: Limits
     rss_bytes: int
     gpu_bytes: int = 0
+    boot_s: float = 0.0
     gauge: Gauge | None = None
     stuck_threads: Callable[[], int] = int
 
@@ -114,17 +116,29 @@ class RecyclingWorker(FairThreadWorker):
         while slot.state == State.READY:
             now_s = time.monotonic()
             slot.requests, slot.rss_bytes = self.nr, read_rss_bytes()
-            usage = rss.add(now_s, slot.rss_bytes), self._read_card(watched.gauge, gpu, now_s)
-            self._want(retire(self._readings(*usage, now_s), watched.limits))
+            readings = Readings(
+                requests=slot.requests,
+                age_s=now_s - slot.ready_s,
+                # A successor takes as long as this one took, and its turn may come after another's.
+                notice_s=2 * watched.boot_s,
+                rss=rss.add(now_s, slot.rss_bytes),
+                gpu=self._read_card(watched.gauge, gpu, now_s),
+            )
+            self._want(retire(readings, watched.limits))
             stuck = self._note_stuck(watched.stuck_threads(), stuck)
-            if slot.reason and not slot.granted and now_s - poked_s > _POKE_S:
-                if not poked_s:
-                    self._tell_wish()
-                poked_s = now_s
-                self._poke()
+            poked_s = self._ask_again(now_s, poked_s)
             if self._must_drain(stuck):
                 self._drain()
             time.sleep(CHECK_S)
+
+    def _ask_again(self, now_s: float, poked_s: float) -> float:
+        """Wake the arbiter for a wish that it has not granted; when that was done last (0 is never)."""
+        if not self.slot.reason or self.slot.granted or now_s - poked_s <= _POKE_S:
+            return poked_s
+        if not poked_s:
+            self._tell_wish()
+        self._poke()
+        return now_s
 
     def _read_card(self, gauge: Gauge | None, trend: MemoryTrend, now_s: float) -> Usage:
         """How much of the card this worker holds, told to the arbiter too; nothing without a reading."""
@@ -137,17 +151,6 @@ class RecyclingWorker(FairThreadWorker):
         slot.gpu_bytes, slot.gpu_leap_bytes = reading.own_bytes, usage.leap_bytes
         slot.card_free_bytes, slot.card_read_s = reading.free_bytes, now_s
         return usage
-
-    def _readings(self, rss: Usage, gpu: Usage, now_s: float) -> Readings:
-        slot = self.slot
-        return Readings(
-            requests=slot.requests,
-            age_s=now_s - slot.ready_s,
-            # A successor takes as long as this one took, and its turn may come after another's.
-            notice_s=2 * (slot.ready_s - slot.forked_s),
-            rss=rss,
-            gpu=gpu,
-        )
 
     def _note_stuck(self, stuck: int, before: int) -> int:
         """Want a successor for stuck engine threads, and print where they are when there are more than before."""
