@@ -119,8 +119,8 @@ class RecyclingWorker(FairThreadWorker):
             readings = Readings(
                 requests=slot.requests,
                 age_s=now_s - slot.ready_s,
-                # A successor takes as long as this one took, and its turn may come after another's.
-                notice_s=2 * watched.boot_s,
+                # A successor takes as long as this one took, and its turn may come after everybody else's.
+                notice_s=(1 + self.cfg.workers) * watched.boot_s,
                 rss=rss.add(now_s, slot.rss_bytes),
                 gpu=self._read_card(watched.gauge, gpu, now_s),
             )
