@@ -18,14 +18,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from ocrsvc.records import MemoryReading
-
 _NVML: Final = "libnvidia-ml.so.1"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class Unreadable(Exception):
     """The card did not tell; a look later may work."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """What a look at the card found, in bytes. Not in records.py, whose numpy the arbiter must not load.
+
+    Attributes:
+        own_bytes: Held by this process.
+        used_bytes, free_bytes, total_bytes: The card's, or those of the part of it (MIG) that this process sees.
+    """
+
+    own_bytes: int
+    used_bytes: int
+    free_bytes: int
+    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,21 +128,6 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryReading:
-    """What a look at the card found, in bytes.
-
-    Attributes:
-        own_bytes: Held by this process.
-        used_bytes, free_bytes, total_bytes: The card's, or those of the part of it (MIG) that this process sees.
-    """
-
-    own_bytes: int
-    used_bytes: int
-    free_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Timing:
     """Where one page's time went, in seconds: decoding, waiting in the queue, in the engine, and all together."""
 
