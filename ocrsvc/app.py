@@ -12,6 +12,7 @@ from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.failures import install
 from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.sending import in_one_piece
 
 
 def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None) -> Flask:
@@ -30,6 +31,7 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     # What is registered first comes last after a request, and sees the answer as it leaves.
     install_counting(app, ledger)
     install(app)
+    app.wsgi_app = in_one_piece(app.wsgi_app)  # type: ignore[method-assign]  # as Flask tells to wrap it
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
