@@ -7,6 +7,7 @@ query, which may carry an image.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import threading
@@ -135,4 +136,4 @@ def _moment(at_s: float) -> str:
 
 def _plain(value: object) -> str:
     text = str(value)
-    return text if text and text.isprintable() and not set(text) & set(' "=\\') else orjson.dumps(text).decode()
+    return text if text and text.isprintable() and not set(text) & set(' "=\\') else json.dumps(text)

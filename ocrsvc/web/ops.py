@@ -96,9 +96,11 @@ def is_local(environ: Mapping[str, object]) -> bool:
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")
     try:
-        return not peer or ipaddress.ip_address(peer.partition("%")[0]).is_loopback
+        address = ipaddress.ip_address(peer.partition("%")[0] or "127.0.0.1")
     except ValueError:
         return False
+    # Whoever listens on [::] sees IPv4 peers so.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _described(reader: Reader) -> EngineInfo | None:

@@ -1,7 +1,7 @@
 """How does an answer leave whole, so that a worker that dies has either sent it or not begun?
 
-gunicorn sends the headers, and then the body. A worker that is killed in between leaves half an answer at a proxy, which
-cannot ask another worker any more; measured with HAProxy, that was one of twenty kills. One system call is cheaper, too.
+gunicorn sends the headers, and then the body. A worker that is killed in between leaves half an answer at a proxy,
+which cannot ask another worker any more. One system call is cheaper, too.
 """
 
 from __future__ import annotations
