@@ -7,7 +7,7 @@ from flask import Flask
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
 from ocrsvc.web.api import make_api
-from ocrsvc.web.counting import Ledger, install_counting, ledger_of_one
+from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.failures import install
@@ -28,10 +28,9 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
-    # What is registered first comes last after a request, and sees the answer as it leaves.
-    install_counting(app, ledger)
     install(app)
-    app.wsgi_app = in_one_piece(app.wsgi_app)  # type: ignore[method-assign]  # as Flask tells to wrap it
+    # Flask tells to wrap it so.
+    app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))

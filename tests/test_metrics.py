@@ -106,7 +106,12 @@ def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None
 
 def test_threads_of_one_worker_lose_no_count() -> None:
     numbers = Numbers()
-    threads = [threading.Thread(target=lambda: [numbers.common.count(IMAGES) for _ in range(2000)]) for _ in range(8)]
+
+    def work() -> None:
+        for _ in range(2000):
+            numbers.common.count(IMAGES)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from flask import Flask, Response, request
+from flask import Response
+from werkzeug.wsgi import get_path_info
 
 from ocrsvc.logs import AccessLog, Event
 from ocrsvc.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers, Tally
-from ocrsvc.web.failures import failures_told
+from ocrsvc.web.failures import answer_of, failures_told
 from ocrsvc.web.incoming import request_id
 from ocrsvc.worker.scoreboard import Board
 
-_BEGAN_KEY: Final = "ocrsvc.began_s"
-_NO_DOOR: Final = "none"
+Environ = dict[str, Any]
+Application = Callable[[Environ, Any], Iterable[bytes]]
+
 _SUCCESS: Final = "ok"
 
 
@@ -42,29 +45,36 @@ def ledger_of_one() -> Ledger:
     return Ledger(numbers, numbers.common)
 
 
-def install_counting(app: Flask, ledger: Ledger) -> None:
-    """Count every request of the application, from its headers to its answer."""
-    tally, access_log, in_flight = ledger.tally, ledger.access_log, IN_FLIGHT.of()
+def counted(application: Application, ledger: Ledger) -> Application:
+    """A WSGI application whose every request is counted, from its headers to its answer.
 
-    @app.before_request
-    def begin() -> None:
-        request.environ[_BEGAN_KEY] = time.monotonic()
-        tally.record(((in_flight, 1),))
+    Around the application and not in Flask's own hooks, which cost twice as much as the counting.
+    """
+    tally, access_log = ledger.tally, ledger.access_log
+    begun, over = ((IN_FLIGHT.of(), 1),), (IN_FLIGHT.of(), -1)
 
-    @app.after_request
-    def end(response: Response) -> Response:
-        seconds = time.monotonic() - request.environ[_BEGAN_KEY]
-        door, code = request.blueprint or _NO_DOOR, _count_failures(tally, response.status_code)
-        counts = ((in_flight, -1), (REQUESTS.of(door, str(response.status_code), code), 1))
+    def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        began_s = time.monotonic()
+        tally.record(begun)
+        try:
+            body = application(environ, start_response)
+        except BaseException:
+            tally.record((over,))
+            raise
+        seconds, (door, response) = time.monotonic() - began_s, answer_of(environ)
+        code = _count_failures(tally, environ, response.status_code)
+        counts = (over, (REQUESTS.of(door, str(response.status_code), code), 1))
         tally.record(counts, ((REQUEST_SECONDS.of(door), seconds),))
         if access_log is not None:
-            access_log.put(_event(response, door, code, seconds))
-        return response
+            access_log.put(_event(environ, response, door, code, seconds))
+        return body
+
+    return run
 
 
-def _count_failures(tally: Tally, status: int) -> str:
+def _count_failures(tally: Tally, environ: Environ, status: int) -> str:
     """Count what failed in this request; returns the code of the request itself."""
-    told = failures_told(request.environ)
+    told = failures_told(environ)
     for failure in told:
         tally.count(FAILURES, failure.code)
         if failure.is_refusal:
@@ -74,17 +84,18 @@ def _count_failures(tally: Tally, status: int) -> str:
     return told[-1].code if told else f"http_{status}"
 
 
-def _event(response: Response, door: str, code: str, seconds: float) -> Event:
+def _event(environ: Environ, response: Response, door: str, code: str, seconds: float) -> Event:
+    length = environ.get("CONTENT_LENGTH") or ""
     return Event(
         at_s=time.time() - seconds,
-        id=request_id(request.environ),
-        client=request.remote_addr or "",
-        method=request.method,
-        path=request.path,
+        id=request_id(environ),
+        client=environ.get("REMOTE_ADDR") or "",
+        method=environ["REQUEST_METHOD"],
+        path=get_path_info(environ),
         door=door,
         status=response.status_code,
         code=code,
-        bytes_in=request.content_length or 0,
+        bytes_in=int(length) if length.isdecimal() else 0,
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
     )

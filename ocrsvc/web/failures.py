@@ -23,6 +23,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
 _TOLD_KEY: Final = "ocrsvc.failures_told"
+_ANSWER_KEY: Final = "ocrsvc.answer"
+_NO_DOOR: Final = "none"
 
 # What the router refuses: its code, and what the caller can do.
 ROUTING: Final = {
@@ -109,10 +111,18 @@ def problem(error: Exception) -> Response:
 
 def finish(response: Response) -> Response:
     """Give every answer its id, keep caches from holding it, leave no body unread; for Flask's `after_request`."""
-    leave_body(request.environ)
-    response.headers[ID_HEADER] = request_id(request.environ)
+    environ = request.environ
+    leave_body(environ)
+    response.headers[ID_HEADER] = request_id(environ)
     response.headers.setdefault("Cache-Control", "no-store")
+    environ[_ANSWER_KEY] = (request.blueprint or _NO_DOOR, response)
     return response
+
+
+def answer_of(environ: dict[str, Any]) -> tuple[str, Response]:
+    """Which door answered a request that is over ("none": the router did), and what."""
+    answer: tuple[str, Response] = environ[_ANSWER_KEY]
+    return answer
 
 
 def install(app: Flask) -> None:

@@ -21,7 +21,7 @@ def in_one_piece(application: Application) -> Application:
 
     def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
         body = application(environ, start_response)
-        response = getattr(start_response, "__self__", None)
+        response: Any = getattr(start_response, "__self__", None)
         # Where no body follows nobody would send what is held.
         if getattr(response, "response_length", None) and environ["REQUEST_METHOD"] != "HEAD":
             response.sock = _HoldingSocket(response.sock)
