@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,6 +150,17 @@ def test_the_numbers_are_well_formed_and_named_as_prometheus_asks(kind: str) -> 
     for family in families.values():
         assert family.documentation.endswith(".")
         assert family.name.startswith(("ocrsvc_", "process_"))
+
+
+def test_the_documentation_knows_every_metric_and_no_other() -> None:
+    with running_app() as app:
+        response = app.test_client().get("/metrics")
+    shown = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in parse_text(response.get_data(as_text=True))
+    }
+    told = set(re.findall(r"`((?:ocrsvc|process)_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")))
+    assert told == shown
 
 
 @pytest.mark.parametrize(("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, Slot) for row in SLOT_ROWS)])

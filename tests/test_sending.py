@@ -66,12 +66,11 @@ def test_another_server_is_left_alone() -> None:
     assert list(application({"REQUEST_METHOD": "GET"}, lambda _status, _headers: None)) == [b"body"]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
-def test_a_real_connection_goes_on_after_any_kind_of_answer(method: str) -> None:
+def test_a_real_connection_goes_on_after_any_kind_of_answer() -> None:
     with run_server({"OCRSVC_WORKERS": "1"}) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), 10) as wire:
-            for _ in range(2):
+            for method in ("GET", "HEAD", "OPTIONS", "GET"):
                 wire.sendall(f"{method} /healthz HTTP/1.1\r\nHost: x\r\n\r\n".encode())
                 answer = wire.recv(1 << 16)
                 assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
