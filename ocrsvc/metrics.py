@@ -18,9 +18,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from ocrsvc.records import Reading
+if TYPE_CHECKING:
+    # records needs numpy, which must not come into the arbiter.
+    from ocrsvc.records import Reading
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper ends of the buckets of every histogram, in seconds; one more bucket takes what is above the last."""
