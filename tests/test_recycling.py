@@ -325,7 +325,10 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
         # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
         ("--requests 2000 --leak 1500000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
         ("--requests 1500 --by max-requests --max-requests 200 --signal-every 0", {"max_requests"}),
-        ("--requests 1500 --card --signal-every 0", {"gpu_soft", "gpu_hard", "gpu_growth"}),
+        (
+            "--requests 1500 --card --card-bytes 1200000000 --leak 600000 --signal-every 0",
+            {"gpu_soft", "gpu_hard", "gpu_growth"},
+        ),
     ],
     ids=["memory", "max-requests", "card"],
 )

@@ -16,12 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.gpu import Gauge, open_gauge
+from ocrsvc.logs import AccessLog
+from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.worker.config import configuration
@@ -29,7 +32,7 @@ from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
 from ocrsvc.worker.rota import Arbiter, Rota
-from ocrsvc.worker.scoreboard import Board, State
+from ocrsvc.worker.scoreboard import SLOTS, Board, State
 from ocrsvc.worker.succession import BOOT_FAILED, is_next_to_load
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ _HEARTBEAT_S: Final = 1.0
 _STOP_S: Final = 2.0
 _TURN_CHECK_S: Final = 0.1
 _STDERR: Final = 2
+_LAST_LINES_S: Final = 1.0
 
 _REFUSED_FLAGS: Final = {
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
@@ -76,6 +80,10 @@ class _Process:
     settings: Settings | None = None
     reader: Reader | None = None
     rota: Rota | None = None
+    numbers: Numbers | None = None
+    tally: Tally | None = None
+    access_log: AccessLog | None = None
+    sampler: Sampler | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -104,8 +112,13 @@ def _hooks() -> Mapping[str, object]:
 def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
+    from ocrsvc.web.counting import Ledger
 
-    return create_app(current_settings(), current_reader())
+    settings, tally = current_settings(), current_tally()
+    if settings.access_log != "off":
+        _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
+    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log)
+    return create_app(settings, current_reader(), ledger)
 
 
 def current_settings() -> Settings:
@@ -122,6 +135,17 @@ def current_rota() -> Rota:
     """The one rota of this service: made in the arbiter, inherited by the workers."""
     _Process.rota = _Process.rota or Rota(Board())
     return _Process.rota
+
+
+def current_numbers() -> Numbers:
+    """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
+    _Process.numbers = _Process.numbers or Numbers(SLOTS)
+    return _Process.numbers
+
+
+def current_tally() -> Tally:
+    """What this process counts with; without gunicorn's hooks the common block, which nobody else writes then."""
+    return _Process.tally or current_numbers().common
 
 
 def on_starting(server: Arbiter) -> None:
@@ -173,10 +197,14 @@ def pre_exec(server: Arbiter) -> NoReturn:
 def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     current_rota().before_fork(server, worker)
+    current_numbers().claim(worker.place)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, when it has reaped a worker."""
+    if worker.slot.state == State.BOOTING:
+        current_numbers().common.count(BOOT_FAILURES)
+    current_numbers().fold(worker.place)
     current_rota().after_exit(server, worker)
 
 
@@ -192,6 +220,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
     worker.guard()
+    _Process.tally = current_numbers().tally(worker.place)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -220,14 +249,21 @@ def post_worker_init(worker: RecyclingWorker) -> None:
     )
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a card that cannot be read: only RSS limits hold in this worker.")
+    gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
+    _Process.sampler = Sampler(current_tally(), gauges)
+    _Process.sampler.start()
     _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
-    """Worker, last (gunicorn has already waited for the requests): stop the engine threads, close the engine."""
+    """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
     reader, _Process.reader = _Process.reader, None
+    if _Process.sampler is not None:
+        _Process.sampler.stop()
     if reader is not None:
         reader.stop(_STOP_S)
+    if _Process.access_log is not None:
+        _Process.access_log.stop(_LAST_LINES_S)
 
 
 def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
@@ -322,7 +358,8 @@ def _make_reader(workers: int | None = None, threads: int | None = None) -> Read
     from ocrsvc.reader import Reader
 
     settings = current_settings()
-    return Reader(settings, plan_for(settings, workers=workers, threads=threads))
+    plan = plan_for(settings, workers=workers, threads=threads)
+    return Reader(settings, plan, on_reading=partial(count_reading, current_tally()))
 
 
 @contextmanager

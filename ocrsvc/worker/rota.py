@@ -166,7 +166,6 @@ class Rota:
     def _note_failed_boot(self, arbiter: Arbiter, worker: Any) -> None:
         head = self.board.head
         head.boot_failures += 1
-        head.boot_failures_total += 1
         wait_s = backoff_s(head.boot_failures)
         head.backoff_until_s = self._clock() + wait_s
         arbiter.log.error(

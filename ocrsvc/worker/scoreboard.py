@@ -86,7 +86,6 @@ class Head(ctypes.Structure):
         ever_ready: 1 once any worker has served.
         unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
         boot_failures: Workers that died before they were ready, since the last one that became so.
-        boot_failures_total: All of those.
         backoff_until_s: No worker loads its engine before this time.
         most_live: Most workers that ever lived at once.
         gpu_footprint_bytes: The most that any worker held of the card after its warm-up.
@@ -101,7 +100,6 @@ class Head(ctypes.Structure):
     unusable: int
     boot_failures: int
     most_live: int
-    boot_failures_total: int
     drain_first: int
     gpu_footprint_bytes: int
     backoff_until_s: float
@@ -110,7 +108,7 @@ class Head(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
-        *((name, ctypes.c_int64) for name in ("boot_failures_total", "drain_first", "gpu_footprint_bytes")),
+        *((name, ctypes.c_int64) for name in ("drain_first", "gpu_footprint_bytes")),
         *((name, ctypes.c_double) for name in ("backoff_until_s", "exited_s")),
         ("recycles", ctypes.c_int64 * len(Reason)),
     ]
