@@ -6,6 +6,7 @@ from flask import Flask
 
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
+from ocrsvc.web.admission import install_admission
 from ocrsvc.web.api import make_api
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
@@ -17,7 +18,7 @@ def create_app(settings: Settings, reader: Reader) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
-        settings: The effective settings; used are max_body_bytes, deadline_s and the pixel limits.
+        settings: The effective settings; used are those of bodies, callers, deadlines and pixels.
         reader: Reads the images; shared by all threads.
     """
     app = Flask("ocrsvc", static_folder=None, template_folder=None)
@@ -25,6 +26,7 @@ def create_app(settings: Settings, reader: Reader) -> Flask:
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
+    install_admission(app, settings, reader)
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_trwebocr(settings, reader))
