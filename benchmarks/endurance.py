@@ -36,6 +36,7 @@ _SIZES_PX = (480, 700, 1100)
 def pages() -> list[tuple[str, bytes]]:
     """Pages by media type: scans, the same smaller and larger, as JPEG and PNG, in colour and gray."""
     colour = cv2.imdecode(np.frombuffer(scan(0), np.uint8), cv2.IMREAD_COLOR)
+    assert colour is not None, "OpenCV reads what it wrote"
     found = [("image/jpeg", scan(0)), ("image/png", tiny_png())]
     for width in _SIZES_PX:
         sized = cv2.resize(colour, (width, width * 3 // 4), interpolation=cv2.INTER_AREA)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -87,7 +87,7 @@ def loop_with_a_client() -> Iterator[tuple[Loop, socket.socket]]:
             loop.accept(listener)
             yield loop, client
         for key in list(loop.poller.get_map().values()):
-            key.fileobj.close()
+            cast(socket.socket, key.fileobj).close()
         for conn in loop.ready:
             conn.close()
 

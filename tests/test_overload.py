@@ -35,7 +35,7 @@ def test_at_ten_times_its_capacity_the_service_works_on_and_refuses_quickly(tmp_
 
 @pytest.mark.timeout(120)
 def test_many_requests_leave_no_memory_behind(tmp_path: Path) -> None:
-    figures = run(tmp_path, "endurance.py", "--requests", "900", "--round", "3")
+    figures = run(tmp_path, "endurance.py", "--requests", "400", "--round", "2")
     # The benchmark asks for 2 % over 50,000 requests; here what a worker allocates only once weighs more.
     assert figures["growth_share"] <= 0.10
-    assert figures["requests"] >= 900
+    assert figures["requests"] >= 400

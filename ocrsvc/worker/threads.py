@@ -35,7 +35,7 @@ HASTE_S: Final = 1.0
 """The same while a worker holds as many connections as it may: those that wait for a head make room."""
 
 HEAD_BYTES: Final = 1 << 16
-"""The longest head; beyond that gunicorn's own limits hold."""
+"""The longest head; a longer one is answered 431. Below it gunicorn's own limits hold."""
 
 STOP_LINGER_S: Final = 5.0
 """How long a stopping worker keeps idle connections open, for a request that may be under way, at most.
