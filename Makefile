@@ -50,14 +50,16 @@ load: install
 
 # Files that begin with an underscore are what the others share.
 bench: install
-	@for script in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/[!_]*.py)); do \
+	@for script in $(filter-out benchmarks/soak.py benchmarks/endurance.py,$(wildcard benchmarks/[!_]*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# 100,000 requests while workers are replaced every few seconds; about ten minutes.
+# 100,000 requests while workers are replaced every few seconds, twice, and 50,000 that must leave no memory behind; about
+# half an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
+	$(BIN)/python benchmarks/endurance.py
 
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:

@@ -60,6 +60,13 @@ def _check_bind(value: str) -> str:
     return value
 
 
+def _check_header(value: str) -> str:
+    """The name itself, if it is one of a header that WSGI can tell, or empty; raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9-]{0,64}", value):
+        raise ValueError("not the name of a header")
+    return value
+
+
 def _split(value: object) -> object:
     """The parts of "a, b"; anything else as it is."""
     if isinstance(value, str):
@@ -80,6 +87,7 @@ def _complete_formats(value: object) -> object:
 
 ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
 Address = Annotated[str, AfterValidator(_check_bind)]
+HeaderName = Annotated[str, AfterValidator(_check_header)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
 
@@ -119,11 +127,17 @@ class Settings(BaseModel):
         None, "Threads that run the engine in each worker, one engine handle each.", "threads", ge=1, le=256
     )
     queue_size: int = _knob(
-        64, "Images that may wait for the engine in each worker; more are answered 503.", "images", ge=1, le=100_000
+        64,
+        "Images that may wait for the engine in each worker, batch ones in three quarters of the places; more are "
+        "answered 503.",
+        "images",
+        ge=1,
+        le=100_000,
     )
     queue_bytes: ByteCount = _knob(
         512 * 2**20,
-        "Decoded images that may wait for the engine in each worker; from there on more are answered 503.",
+        "Decoded images (pixels times channels) that may wait for the engine in each worker; from there on more are "
+        "answered 503.",
         "bytes",
         ge=2**20,
         le=2**40,
@@ -133,6 +147,25 @@ class Settings(BaseModel):
     )
     max_body_bytes: ByteCount = _knob(
         64 * 2**20, "Largest request body; a larger one is answered 413.", "bytes", ge=1024, le=4 * 2**30
+    )
+    body_bytes: ByteCount = _knob(
+        256 * 2**20,
+        "Request bodies that each worker holds in memory at once, at least one of the largest; more are answered 503.",
+        "bytes",
+        ge=1024,
+        le=2**40,
+    )
+    caller_requests: int = _knob(
+        0,
+        "Requests that one caller may have under way in each worker; more are answered 429; 0 is no limit.",
+        "requests",
+        ge=0,
+        le=100_000,
+    )
+    caller_header: HeaderName = _knob(
+        "",
+        "Header that tells callers apart, by its last entry, such as X-Forwarded-For behind a proxy that sets it; "
+        "empty, or where a request lacks it, the remote address does.",
     )
     max_pixels: int = _knob(
         50_000_000,
@@ -314,6 +347,8 @@ def _describe_kind(name: str, kind: Any) -> str:
         return "one of " + ", ".join(get_args(kind))
     if name == "bind":
         return "host:port, [IPv6]:port or unix:path"
+    if name == "caller_header":
+        return "the name of a header, of letters, digits and hyphens"
     if name == "format_max_pixels":
         return "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS)
     if name.endswith("_bytes"):
