@@ -34,6 +34,7 @@ from ocrsvc.worker.succession import BOOT_FAILED
 if TYPE_CHECKING:
     from flask import Flask
 
+    from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
 
 _HEARTBEAT_S: Final = 1.0
@@ -75,6 +76,7 @@ class _Process:
     settings: Settings | None = None
     reader: Reader | None = None
     rota: Rota | None = None
+    quarantine: Quarantine | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -123,6 +125,15 @@ def current_rota() -> Rota:
     return _Process.rota
 
 
+def current_quarantine() -> Quarantine:
+    """The one quarantine of this service: made in the arbiter, inherited by the workers."""
+    from ocrsvc.engines.isolated.quarantine import Quarantine
+
+    settings = current_settings()
+    _Process.quarantine = _Process.quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    return _Process.quarantine
+
+
 def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     try:
@@ -131,6 +142,7 @@ def on_starting(server: Arbiter) -> None:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     settings = current_settings()
+    current_quarantine()
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
 
@@ -259,10 +271,12 @@ def _plan(worker: RecyclingWorker) -> ThreadPlan:
 
 def _make_reader(workers: int | None = None, threads: int | None = None) -> Reader:
     """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+    from ocrsvc.engines.choose import open_engine
     from ocrsvc.reader import Reader
 
     settings = current_settings()
-    return Reader(settings, plan_for(settings, workers=workers, threads=threads))
+    plan = plan_for(settings, workers=workers, threads=threads)
+    return Reader(settings, plan, engine_opener=lambda: open_engine(settings, plan, current_quarantine()))
 
 
 @contextmanager
