@@ -1,4 +1,4 @@
-"""What do the service's arbiter and workers use: memory and processor time, as /proc shows them?"""
+"""What do the service's processes use: memory and processor time, as /proc shows them?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Processes:
-    """The service's arbiter and workers; empty without a pid."""
+    """The service's arbiter, its workers, and what is below them; empty without a pid."""
 
     def __init__(self, arbiter: int | None) -> None:
         self._arbiter = arbiter
@@ -40,7 +40,7 @@ class Processes:
         return sum(map(_cpu_s, self._all()))
 
     def _all(self) -> list[int]:
-        return [] if self._arbiter is None else [self._arbiter, *self.workers()]
+        return [] if self._arbiter is None else family_of(self._arbiter)
 
     def _sum_mb(self, field: str) -> float:
         total_kb = 0
@@ -49,6 +49,19 @@ class Processes:
                 found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
                 total_kb += int(found[1]) if found else 0
         return total_kb / 1024
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of a process's children; none when it is gone."""
+    with contextlib.suppress(OSError):
+        files = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for file in files for child in file.read_text().split()]
+    return []
+
+
+def family_of(pid: int) -> list[int]:
+    """A process and everything below it."""
+    return [pid, *(below for child in children_of(pid) for below in family_of(child))]
 
 
 def _cpu_s(pid: int) -> float:

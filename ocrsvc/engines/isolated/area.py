@@ -54,14 +54,15 @@ class Area:
         self._map[0] = int(begun)
 
     def reserve(self, count: int) -> None:
-        """Have room for so many bytes of data; what lies there now may be lost to this side's older views."""
+        """Have room for so many bytes of data, whichever side made it."""
         needed = HEAD_BYTES + count
+        if needed <= len(self._map):
+            return
         if needed > (size := os.fstat(self.fd).st_size):
             size = 1 << (needed - 1).bit_length()
             os.ftruncate(self.fd, size)
-        if size > len(self._map):
-            # Not resize(): an engine may still hold a view of the old one, which then goes with the last view.
-            self._map = mmap.mmap(self.fd, size)
+        # Not resize(): an engine may still hold a view of the old one, which then goes with the last view.
+        self._map = mmap.mmap(self.fd, size)
 
     def put_pixels(self, offset: int, pixels: Pixels) -> None:
         """Copy pixels to an offset of the data; outside the interpreter's lock."""
@@ -78,7 +79,7 @@ class Area:
 
     def get_bytes(self, count: int) -> bytes | None:
         """The beginning of the data; None when it is not that long."""
-        if not 0 <= count <= os.fstat(self.fd).st_size - HEAD_BYTES:
+        if count < 0 or (count > len(self._map) - HEAD_BYTES and count > os.fstat(self.fd).st_size - HEAD_BYTES):
             return None
         self.reserve(count)
         return self._map[HEAD_BYTES : HEAD_BYTES + count]

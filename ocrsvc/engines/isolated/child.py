@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -29,6 +30,8 @@ _T = TypeVar("_T")
 
 HANG: Final = "hang"
 NONSENSE: Final = "nonsense"
+
+_TIMEVAL: Final = struct.Struct("@ll")
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
 _DEATH_S: Final = 2.0
@@ -104,8 +107,6 @@ class Child:
         """
         message = pack_tasks(tasks, self._area)
         try:
-            self._check_alive()
-            self._socket.settimeout(None)
             self._socket.send(message)
             answer = self._receive(until_s, is_blamed=True)
         except TimeoutError:
@@ -143,14 +144,6 @@ class Child:
         self._area.give_back()
         return answers
 
-    def _check_alive(self) -> None:
-        """A child that died while it had nothing to do must not cost the next image a strike. Raises ChildLost."""
-        try:
-            self._receive(0.0, is_blamed=False)
-        except TimeoutError:
-            return
-        raise ChildLost(NONSENSE, is_blamed=False)
-
     def _see_it_die(self) -> None:
         try:
             while True:
@@ -160,9 +153,12 @@ class Child:
 
     def _receive(self, until_s: float, *, is_blamed: bool) -> dict[str, Any]:
         """The next message. Raises ChildLost, TimeoutError, OSError."""
-        self._socket.settimeout(max(0.0, until_s - time.monotonic()) if math.isfinite(until_s) else None)
+        left_s = until_s - time.monotonic()
+        if left_s > 0:
+            # The kernel's timeout, not settimeout(): each system call less is one wait less for the interpreter's lock.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
         try:
-            data = self._socket.recv(MESSAGE_BYTES)
+            data = self._recv(0 if left_s > 0 else socket.MSG_DONTWAIT)
         except BlockingIOError:
             raise TimeoutError from None
         blame = is_blamed and self._area.has_begun
@@ -178,6 +174,19 @@ class Child:
         if "died" in message:
             raise ChildLost(_cause(message["died"]), is_blamed=blame)
         return message
+
+    def _recv(self, flags: int) -> bytes:
+        try:
+            return self._socket.recv(MESSAGE_BYTES, flags)
+        except ConnectionResetError:
+            # It died before it took our message; the zygote's, which says how, comes next.
+            return self._socket.recv(MESSAGE_BYTES, flags)
+
+
+def _timeval(left_s: float) -> bytes:
+    """As SO_RCVTIMEO wants it: zero waits for ever."""
+    whole_s, rest_s = divmod(left_s, 1.0) if math.isfinite(left_s) else (0, 0.0)
+    return _TIMEVAL.pack(int(whole_s), int(rest_s * 1e6) if whole_s or not rest_s else max(1, int(rest_s * 1e6)))
 
 
 def _checked(unpack: Callable[[Any], _T], row: Any) -> _T:

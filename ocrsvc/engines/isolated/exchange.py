@@ -18,12 +18,12 @@ from ocrsvc.engines.isolated.area import Area, aligned
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Image, Line, Page, ReadOptions, ReadTask
 
-MESSAGE_BYTES: Final = 1 << 17
+MESSAGE_BYTES: Final = 1 << 15
 """Longest message; pages are not in messages."""
 
 _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
-_DETAIL_CHARACTERS: Final = 2000
+_TEXT_CHARACTERS: Final = 2000
 
 
 class Nonsense(ValueError):
@@ -43,7 +43,8 @@ class Ready:
 def pack_tasks(tasks: Sequence[ReadTask], area: Area) -> bytes:
     """The message for some tasks, whose pixels are put into the area."""
     rows, offset = [], 0
-    area.reserve(sum(aligned(task.image.pixels.nbytes) for task in tasks))
+    total = sum(aligned(task.image.pixels.nbytes) for task in tasks)
+    area.reserve(total)
     for task in tasks:
         pixels = task.image.pixels
         area.put_pixels(offset, pixels)
@@ -53,13 +54,13 @@ def pack_tasks(tasks: Sequence[ReadTask], area: Area) -> bytes:
         rows.append([pixels.shape, offset, task.image.format, chosen, deadline])
         offset += aligned(pixels.nbytes)
     area.has_begun = False
-    return orjson.dumps(rows)
+    return orjson.dumps([total, rows])
 
 
 def unpack_tasks(message: bytes, area: Area) -> list[ReadTask]:
     """The tasks of a message, their pixels as they lie in the area. In the child."""
-    rows = orjson.loads(message)
-    area.reserve(0)
+    total, rows = orjson.loads(message)
+    area.reserve(total)
     return [
         ReadTask(
             Image(area.pixels(offset, tuple(shape)), kind),
@@ -103,10 +104,9 @@ def pack_failure(failure: BaseException) -> dict[str, str]:
     """An error of an engine, of whatever kind, by its code and text."""
     if isinstance(failure, OcrsvcError):
         return _pack_error(failure)
-    detail = f"The engine failed on this image with {type(failure).__name__}: {failure}."
     return _pack_error(
         EngineFailed(
-            detail[:_DETAIL_CHARACTERS],
+            f"The engine failed on this image with {type(failure).__name__}: {failure}.",
             "If other images are read, this one triggers a fault in the engine: please report it with the image.",
         )
     )
@@ -126,7 +126,8 @@ def _pack_page(page: Page) -> list[object]:
 
 
 def _pack_error(error: OcrsvcError) -> dict[str, str]:
-    return {"code": error.code, "detail": error.detail, "remedy": error.remedy}
+    texts = {"detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
+    return {"code": error.code, **texts}
 
 
 def _unpack_page(row: Any) -> Page:

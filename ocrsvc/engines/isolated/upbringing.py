@@ -49,15 +49,18 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
         _send(wire, {"failed": pack_failure(_as_unavailable(failure))})
         return
     _send(wire, {"ready": pack_ready(_ready(engine))})
+    wire.settimeout(_IDLE_S)
     while message := _receive(wire):
         _send(wire, _answer(handle, message, area))
     handle.close()
     engine.close()
 
 
-def read_private_bytes(statm: Path = Path("/proc/self/statm")) -> int:
+def read_private_bytes() -> int:
     """Resident memory that is this process's own: without the shared area, and without files that are mapped."""
-    _, resident, shared, *_ = map(int, statm.read_text("ascii").split())
+    # After every image, so without the decoding layers of a text file.
+    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123
+        _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * _PAGE_BYTES
 
 
@@ -83,16 +86,15 @@ def _as_unavailable(failure: Exception) -> OcrsvcError:
 
 def _receive(wire: socket.socket) -> bytes:
     """The next request; nothing when the worker has closed its end. Idle memory goes back meanwhile."""
-    wire.settimeout(_IDLE_S)
-    try:
-        return wire.recv(MESSAGE_BYTES)
-    except TimeoutError:
-        give_back()
-    except OSError:
-        return b""
-    wire.settimeout(None)
     with contextlib.suppress(OSError):
-        return wire.recv(MESSAGE_BYTES)
+        try:
+            return wire.recv(MESSAGE_BYTES)
+        except TimeoutError:
+            give_back()
+        wire.settimeout(None)
+        message = wire.recv(MESSAGE_BYTES)
+        wire.settimeout(_IDLE_S)
+        return message
     return b""
 
 
