@@ -50,7 +50,8 @@ def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
     from ocrsvc.records import Image, ReadTask
     from ocrsvc.settings import Settings
 
-    task = ReadTask(Image(cv2.imdecode(np.frombuffer(request.body, np.uint8), cv2.IMREAD_COLOR), "any"))
+    pixels = cv2.imdecode(np.frombuffer(request.body, np.uint8), cv2.IMREAD_COLOR)
+    task = ReadTask(Image(np.asarray(pixels, np.uint8), "any"))
     engines = {
         kind: open_engine(Settings.model_validate({"engine": "fake", "isolation": kind}), ThreadPlan(1, 1, 1))
         for kind in (THREAD, PROCESS)

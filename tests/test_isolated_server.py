@@ -137,7 +137,7 @@ def test_nothing_outlives_a_killed_arbiter_not_even_a_read_that_hangs(isolation:
 
 
 def test_a_short_chaos_fails_nothing_but_poison_and_leaves_nothing() -> None:
-    """benchmarks/chaos.py for six seconds: 1 % poison images, a child killed every 0.5 s, the arbiter killed at last."""
+    """benchmarks/chaos.py for six seconds: 1 % poison, a child killed every 0.5 s, the arbiter killed at last."""
     done = subprocess.run(
         [sys.executable, "benchmarks/chaos.py", "--seconds", "6"],
         cwd=ROOT,

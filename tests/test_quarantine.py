@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -122,7 +120,7 @@ def test_every_process_that_was_forked_after_it_shares_it() -> None:
 def test_a_record_that_was_half_written_counts_as_empty(torn_at: int) -> None:
     quarantine = Quarantine(1, 60.0)
     quarantine.note(mark(7), 2, "SIGSEGV")
-    memory = cast(mmap.mmap, quarantine._memory)
+    memory = quarantine._memory
     memory[64 + torn_at] ^= 0xFF
     assert quarantine.entries() == []
     quarantine.note(mark(8), 2, "hang")
