@@ -177,7 +177,7 @@ def idle_connections(port: int, card: Card, count: int = 4) -> Iterator[None]:
 
 def kill_arbiter(service: Service) -> float | None:
     """Kill it with -9; seconds until everything is gone, None if that takes too long (and then it is ended here)."""
-    family, began_s = family_of(service.process.pid), time.monotonic()
+    family, began_s = list(family_of(service.process.pid)), time.monotonic()
     service.process.kill()
     service.process.wait()
 

@@ -1,17 +1,18 @@
-"""What do the service's processes use: memory and processor time, as /proc shows them?"""
+"""What do a service's processes use: memory and processor time, as /proc shows them?"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Processes:
-    """The service's arbiter, its workers, and what is below them; empty without a pid."""
+    """A service's first process and all below it; empty without a pid."""
 
     def __init__(self, arbiter: int | None) -> None:
         self._arbiter = arbiter
@@ -20,7 +21,7 @@ class Processes:
         """Process ids of the arbiter's children, in order."""
         if self._arbiter is None:
             return []
-        return sorted(map(int, Path(f"/proc/{self._arbiter}/task/{self._arbiter}/children").read_text().split()))
+        return sorted(children_of(self._arbiter))
 
     def rss_mb(self) -> float:
         """Resident memory of all of them now."""
@@ -33,14 +34,15 @@ class Processes:
     def forget_peak(self) -> None:
         """Begin a new peak; see clear_refs in proc(5)."""
         for pid in self._all():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def cpu_s(self) -> float:
         """Processor seconds, user and system, that all of them and the children that they waited for have used."""
         return sum(map(_cpu_s, self._all()))
 
     def _all(self) -> list[int]:
-        return [] if self._arbiter is None else family_of(self._arbiter)
+        return [] if self._arbiter is None else list(family_of(self._arbiter))
 
     def _sum_mb(self, field: str) -> float:
         total_kb = 0
@@ -51,17 +53,20 @@ class Processes:
         return total_kb / 1024
 
 
+def family_of(pid: int) -> Iterator[int]:
+    """The process and its descendants."""
+    yield pid
+    for child in children_of(pid):
+        yield from family_of(child)
+
+
 def children_of(pid: int) -> list[int]:
-    """Process ids of a process's children; none when it is gone."""
-    with contextlib.suppress(OSError):
-        files = Path(f"/proc/{pid}/task").glob("*/children")
-        return [int(child) for file in files for child in file.read_text().split()]
-    return []
-
-
-def family_of(pid: int) -> list[int]:
-    """A process and everything below it."""
-    return [pid, *(below for child in children_of(pid) for below in family_of(child))]
+    """Process ids of the children of all its threads; none when it is gone: the kernel notes a child with the thread that forked it."""
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, file.read_text().split())
+    return found
 
 
 def _cpu_s(pid: int) -> float:

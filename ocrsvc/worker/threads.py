@@ -35,7 +35,7 @@ STOP_LINGER_S: Final = 5.0
 Well below the 10 s after which container runtimes kill what they have asked to stop."""
 
 ORPHAN_LINGER_S: Final = 1.0
-ORPHAN_S: Final = 3.5
+ORPHAN_S: Final = 2.5
 """The same, and the end of everything, when the arbiter was killed: whoever starts it anew needs the memory."""
 
 ORPHANED: Final = 71

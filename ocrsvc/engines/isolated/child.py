@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import socket
@@ -107,7 +108,9 @@ class Child:
         """
         message = pack_tasks(tasks, self._area)
         try:
-            self._socket.send(message)
+            # One that has died idle does not take it; how it died is what comes next.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._socket.send(message)
             answer = self._receive(until_s, is_blamed=True)
         except TimeoutError:
             raise ChildLost(HANG, is_blamed=True) from None
