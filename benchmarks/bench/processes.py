@@ -61,7 +61,7 @@ def family_of(pid: int) -> Iterator[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the children of all its threads; none when it is gone: the kernel notes a child with the thread that forked it."""
+    """Of all its threads, since the kernel notes a child with the thread that forked it; none when it is gone."""
     found: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
