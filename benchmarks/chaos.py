@@ -114,7 +114,6 @@ class Killer(threading.Thread):
         super().__init__(name="killer")
         self._service, self._kind, self._every_s, self._end_s = service, kind, every_s, end_s
         self.kills = 0
-        self.zombies = 0
 
     def run(self) -> None:
         """Until the end; rather not in the last moment, so that all that follows from it is seen."""
@@ -125,7 +124,6 @@ class Killer(threading.Thread):
                 with suppress(ProcessLookupError):
                     os.kill(random.choice(living), signal.SIGKILL)
                     self.kills += 1
-            self.zombies += sum(state_of(pid) == "Z" for pid in living)
 
 
 def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
