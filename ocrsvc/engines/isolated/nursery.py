@@ -104,7 +104,9 @@ class Nursery:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with this package importable from wherever it was imported here."""
-    home = str(Path(ocrsvc.__file__).parents[1])
-    path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{path}" if path else home}
+    """This process's, with this package importable when it runs from a checkout, whatever the working directory is."""
+    home, path = Path(ocrsvc.__file__).parents[1], os.environ.get("PYTHONPATH")
+    # What is installed is found anyway, and must not come before the standard library.
+    if home.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{path}" if path else str(home)}
