@@ -208,6 +208,40 @@ class Settings(BaseModel):
         ge=0,
         le=2**50,
     )
+    isolation: Literal["thread", "process"] = _knob(
+        "thread",
+        "Where the engine runs: in the worker's threads, or in a child process for each, so that a crash loses nothing "
+        "but that child.",
+    )
+    child_max_images: int = _knob(
+        0,
+        "Images after which an engine's child process is replaced, its successor first; 0 is never.",
+        "images",
+        ge=0,
+        le=10**9,
+    )
+    child_memory_bytes: ByteCount | None = _knob(
+        None,
+        "Memory of its own at which an engine's child process is replaced, its successor first; 0 is no limit; by "
+        "default such that all children and one successor fill 80 % of the machine's or container's memory.",
+        "bytes",
+        ge=0,
+        le=2**50,
+    )
+    quarantine_size: int = _knob(
+        256,
+        "Most images remembered that killed the engine's child process twice; read at the start only.",
+        "images",
+        ge=1,
+        le=65536,
+    )
+    quarantine_s: float = _knob(
+        3600.0,
+        "How long such an image is answered 422 without being tried; read at the start only.",
+        "s",
+        gt=0,
+        le=10**9,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
     access_log: Literal["off", "text", "json"] = _knob(
         "off",
@@ -226,8 +260,10 @@ class Settings(BaseModel):
     fake_leak_bytes: ByteCount = _knob(
         0, "Memory that the fake engine keeps for ever per image.", "bytes", ge=0, le=2**40
     )
-    fake_fault: Literal["none", "fail", "hang", "crash"] = _knob(
-        "none", "What the fake engine does wrong: fail the image, never return, or kill its process."
+    fake_fault: Literal["none", "fail", "hang", "crash", "abort", "segfault", "nonsense"] = _knob(
+        "none",
+        "What the fake engine does wrong: fail the image, never return, end its process (by SIGKILL, SIGABRT or "
+        "SIGSEGV), or answer what no page can be.",
     )
     fake_fault_on: Names = _knob(
         (), "Texts of the images, as the fake engine reads them, that its misbehaviour is for; none named is all."
