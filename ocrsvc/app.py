@@ -6,6 +6,7 @@ from flask import Flask
 
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
+from ocrsvc.web.admission import install_admission
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
@@ -19,7 +20,7 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     """The WSGI application over a reader, which may be started later.
 
     Args:
-        settings: The effective settings; used are max_body_bytes, deadline_s and the pixel limits.
+        settings: The effective settings; used are those of bodies, callers, deadlines and pixels.
         reader: Reads the images; shared by all threads.
         ledger: Where requests are counted; by default nobody but this application knows it.
     """
@@ -29,6 +30,7 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
+    install_admission(app, settings, reader)
     # Flask tells to wrap it so.
     app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
