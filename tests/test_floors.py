@@ -27,6 +27,7 @@ FLOORS = {
     "ocrsvc.logs": 2,
     "ocrsvc.metrics": 2,
     "ocrsvc.plan": 2,
+    "ocrsvc.kept": 3,
     "ocrsvc.serving": 2,
     "ocrsvc.engines.base": 2,
     "ocrsvc.engines.tr.binding": 2,
