@@ -11,6 +11,7 @@ from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.failures import install
 from ocrsvc.web.ops import make_ops
+from ocrsvc.web.page import make_page
 
 
 def create_app(settings: Settings, reader: Reader) -> Flask:
@@ -27,6 +28,7 @@ def create_app(settings: Settings, reader: Reader) -> Flask:
     install(app)
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
+    app.register_blueprint(make_page())
     app.register_blueprint(make_trwebocr(settings, reader))
     app.register_blueprint(make_trwebocr_cpp(settings, reader))
     return app

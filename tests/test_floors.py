@@ -44,6 +44,7 @@ FLOORS = {
     "ocrsvc.web": 7,
     "ocrsvc.web.api": 8,
     "ocrsvc.web.ops": 8,
+    "ocrsvc.web.page": 8,
     "ocrsvc.web.dialects.trwebocr": 8,
     "ocrsvc.web.dialects.trwebocr_cpp": 8,
     "ocrsvc.app": 9,
