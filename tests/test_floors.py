@@ -20,6 +20,8 @@ FLOORS = {
     "ocrsvc.settings": 1,
     "ocrsvc.imaging": 1,
     "ocrsvc.formats": 1,
+    "ocrsvc.calling": 1,
+    "ocrsvc.client": 2,
     "ocrsvc.engines.lines": 1,
     "ocrsvc.worker.retire": 1,
     "ocrsvc.worker.memory": 1,
