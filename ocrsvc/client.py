@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -67,7 +67,7 @@ class Client:
         at_once: int = AT_ONCE,
         timeout_s: float | None = None,
         **options: Unpack[Options],
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """The answer for each picture, in order, as it comes; in place of one that failed, its error.
 
         Args:
@@ -146,7 +146,7 @@ class AsyncClient:
         at_once: int = AT_ONCE,
         timeout_s: float | None = None,
         **options: Unpack[Options],
-    ) -> AsyncIterator[Outcome]:
+    ) -> AsyncGenerator[Outcome, None]:
         """The answer for each picture, in order, as it comes; see `Client.read_many`."""
 
         async def outcome(picture: Picture) -> Outcome:

@@ -103,7 +103,9 @@ def problem(status: int, code: str, **headers: str) -> tuple[int, dict[str, str]
     return status, {name.replace("_", "-"): value for name, value in headers.items()}, json.dumps(members).encode()
 
 
-GOOD = (
+Scripted = tuple[int, dict[str, str], bytes]
+
+GOOD: Scripted = (
     200,
     {},
     json.dumps(
@@ -143,6 +145,7 @@ def test_a_picture_may_be_a_path_bytes_or_an_array(server: Server, picture: Pict
 def test_an_array_keeps_its_colours_on_the_way() -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     again = cv2.imdecode(np.frombuffer(body_of(pixels), np.uint8), cv2.IMREAD_COLOR)
+    assert again is not None
     assert np.array_equal(pixels, again)
 
 
@@ -180,7 +183,7 @@ def test_no_more_are_under_way_than_allowed_and_pictures_are_taken_as_needed(ser
         outcomes = client.read_many(pictures(), at_once=3)
         next(outcomes)
         assert len(taken) <= 4
-        outcomes.close()  # type: ignore[attr-defined]  # it is a generator
+        outcomes.close()
 
 
 def test_the_asynchronous_client_does_the_same(server: Server) -> None:

@@ -17,7 +17,17 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    FilePayload,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 from support import ROOT, run_server
 from web_support import client_raising, json_of
 
@@ -32,7 +42,7 @@ _WAIT_MS = 30_000
 BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
-def png(width: int = 120, height: int = 40) -> dict[str, Any]:
+def png(width: int = 120, height: int = 40) -> FilePayload:
     """A white image for a file field; the fake engine reads its size on it."""
     data = cv2.imencode(".png", np.full((height, width), 255, np.uint8))[1].tobytes()
     return {"name": f"{width}.png", "mimeType": "image/png", "buffer": data}
@@ -168,7 +178,7 @@ def clipboard(page: Page) -> str:
     return text
 
 
-def give(page: Page, event: str, *files: dict[str, Any]) -> None:
+def give(page: Page, event: str, *files: FilePayload) -> None:
     """Drop or paste files onto the page."""
     page.evaluate(
         """([event, files]) => {
@@ -278,7 +288,7 @@ def test_a_click_on_a_line_copies_it_even_where_the_clipboard_api_refuses(opened
     assert clipboard(page) == "120x40"
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
     page.locator(".lines button").nth(1).click()
-    page.wait_for_function("navigator.clipboard.readText().then((text) => /^[0-9a-f]{8}$/.test(text))")
+    page.wait_for_function("() => navigator.clipboard.readText().then((text) => /^[0-9a-f]{8}$/.test(text))")
 
 
 @in_browser
@@ -296,7 +306,7 @@ def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
-    chooser.value.set_files([png(100), png(101)])  # type: ignore[list-item]  # a FilePayload is such a dict
+    chooser.value.set_files([png(100), png(101)])
     wait_for(page, "done", 2)
     tab_to(".pick")
     page.keyboard.press("ArrowRight")
@@ -356,7 +366,7 @@ def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> N
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Take a photo").tap()
     assert chooser.value.element.get_attribute("capture") == "environment"
-    chooser.value.set_files([png()])  # type: ignore[list-item]  # a FilePayload is such a dict
+    chooser.value.set_files([png()])
     put(page, png(2000, 100))
     wait_for(page, "done", 2)
     page.locator("summary").tap()
