@@ -71,7 +71,7 @@ function parse(text) {
 /** Retry-After in seconds: it is a number of them, or a date. */
 function waitOf(header) {
   const seconds = /^\d+$/.test(header ?? '') ? Number(header) : (Date.parse(header) - Date.now()) / 1000;
-  return Math.min(Math.max(seconds || 1, 0.5), LONGEST_WAIT_S);
+  return Math.min(Math.max(Number.isNaN(seconds) ? 1 : seconds, 0.5), LONGEST_WAIT_S);
 }
 
 function pause(seconds, signal) {

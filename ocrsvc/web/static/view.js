@@ -42,7 +42,7 @@ export function open({ turn, retry, say }) {
   tieTogether(sheet, say);
   tieTogether($('panel'), say);
   $('panel').addEventListener('keydown', moveLine);
-  $('panel').addEventListener('click', (event) => event.target.closest('.problem button') && retry());
+  $('panel').addEventListener('click', (event) => event.target.closest('.problem button') && tryAgain(retry));
 }
 
 /** Show an image as it is now; it may be waiting, done or failed. */
@@ -86,6 +86,12 @@ export function stateOf(item) {
   if (item.state === 'busy') return t('busy', item.waitS);
   if (item.state === 'done') return t('read', linesOf(item.answer).length);
   return t(item.state);
+}
+
+/** The button that was pressed goes away; the focus stays near. */
+function tryAgain(retry) {
+  $(`tab-${tab}`).focus();
+  retry();
 }
 
 const linesOf = (answer) => answer.pages[0].lines ?? [];
