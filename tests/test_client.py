@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
+from typing import get_type_hints
 
 import cv2
 import numpy as np
@@ -23,8 +24,9 @@ from support import ROOT, Server, clean_environment, run_server
 from ocrsvc import errors
 from ocrsvc.calling.answer import Answer, answer_of
 from ocrsvc.calling.patience import BROKEN_TRIES, LONGEST_WAIT_S, wait_s
-from ocrsvc.calling.request import Picture, body_of, query_of
+from ocrsvc.calling.request import Options, Picture, body_of, query_of
 from ocrsvc.client import AsyncClient, Client
+from ocrsvc.web.options import OPTIONS
 
 WHITE = np.full((40, 120), 255, np.uint8)
 PAGE = cv2.imencode(".png", WHITE)[1].tobytes()
@@ -163,6 +165,11 @@ def test_options_reach_the_service(server: Server) -> None:
         "min_confidence": "0.000010000",
         "detect": "true",
     }
+
+
+def test_the_client_knows_every_option_of_the_api() -> None:
+    # Its answers are JSON.
+    assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}
 
 
 def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server) -> None:

@@ -32,7 +32,8 @@ from playwright.sync_api import (
 from support import ROOT, run_server
 from web_support import client_raising, json_of
 
-from ocrsvc.errors import NotReady
+from ocrsvc.errors import ClientGone, NotReady
+from ocrsvc.web.openapi import READING_ERRORS
 from ocrsvc.web.page import FOLDER
 
 PAGES = ROOT / "tests" / "pages"
@@ -106,6 +107,13 @@ def test_both_languages_have_the_same_words() -> None:
     keys = [set(re.findall(r"[ ,{](\w+): (?=['(])", part.split("errors: {")[0])) for part in (english, chinese)]
     assert keys[0] == keys[1]
     assert len(keys[0]) > 40
+
+
+def test_every_error_of_the_api_has_a_chinese_title() -> None:
+    titles = (FOLDER / "words.js").read_text(encoding="utf-8").rsplit("errors: {", 1)[1]
+    # An answer that nobody reads needs none.
+    codes = {error.code for error in READING_ERRORS if error is not ClientGone}
+    assert codes - set(re.findall(r"(\w+): '", titles)) == set()
 
 
 # In a browser

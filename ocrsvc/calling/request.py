@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     max_side: int | None
     min_confidence: float | None
     lines: bool | None
+    priority: Literal["interactive", "batch"] | None
 
 
 def address_of(url: str) -> str:

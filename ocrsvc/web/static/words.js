@@ -60,7 +60,7 @@ const WORDS = {
     request: (id) => `请求编号 ${id}`,
     remove: (name) => `移除 ${name}`, cancel_one: (name) => `取消 ${name}`,
     errors: {
-      bad_option: '选项有误', bad_request: '请求有误', body_timeout: '请求没有及时到达', body_too_large: '请求过大',
+      bad_base64: 'base64 文本有误', bad_option: '选项有误', bad_request: '请求有误', body_timeout: '请求没有及时到达', body_too_large: '请求过大',
       broken_image: '图片已损坏', deadline_exceeded: '超过了时限', engine_failed: '引擎未能识别这张图片',
       image_crashes_engine: '这张图片会使引擎崩溃', image_too_large: '图片像素过多', internal: '服务内部错误',
       not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
