@@ -29,6 +29,7 @@ FLOORS = {
     "ocrsvc.logs": 2,
     "ocrsvc.metrics": 2,
     "ocrsvc.plan": 2,
+    "ocrsvc.gpu": 2,
     "ocrsvc.kept": 3,
     "ocrsvc.serving": 2,
     "ocrsvc.engines.base": 2,
