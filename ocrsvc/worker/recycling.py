@@ -30,7 +30,7 @@ CHECK_S: Final = 0.1
 _POKE_S: Final = 1.0
 # Together well below the 5 s in which everything is gone after the arbiter is.
 _PARENT_CHECK_S: Final = 0.5
-_ORPHAN_S: Final = 3.0
+_ORPHAN_S: Final = 2.5
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
@@ -103,7 +103,7 @@ class RecyclingWorker(FairThreadWorker):
     def _outlive_nobody(self) -> None:
         while os.getppid() == self.ppid:
             time.sleep(_PARENT_CHECK_S)
-        self.log.error("The arbiter is gone: this worker ends within %.0f s.", _ORPHAN_S)
+        self.log.error("The arbiter is gone: this worker ends within %.1f s.", _ORPHAN_S)
         end_s = time.monotonic() + _ORPHAN_S
         while self._in_flight and time.monotonic() < end_s:
             time.sleep(CHECK_S)
