@@ -6,6 +6,7 @@ tensor of a Triton model. `infer` is all that the second one calls.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ class WrongMembers(BadOption):
     status = UNPROCESSABLE
 
     def __init__(self, complaints: list[Complaint]) -> None:
-        super().__init__(orjson.dumps(complaints).decode())
+        super().__init__(_written(complaints))
 
 
 class WrongFile(CallerError):
@@ -116,7 +117,7 @@ def failure_envelope(error: Exception, failure: Failure, log_id: object = None) 
     if isinstance(error, NO_IMAGE):
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
     elif type(error) is CallerError:
-        status, message = UNPROCESSABLE, _complaints(("json_invalid", "body", message))
+        status, message = UNPROCESSABLE, _written([_complaint("json_invalid", "body", message)])
     elif status in {404, 405}:
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
@@ -320,8 +321,9 @@ def _complaint(kind: str, where: str, message: str) -> Complaint:
     return {"type": kind, "loc": where, "msg": message}
 
 
-def _complaints(*complaints: tuple[str, str, str]) -> str:
-    return orjson.dumps([_complaint(*complaint) for complaint in complaints]).decode()
+def _written(complaints: list[Complaint]) -> str:
+    """The complaints as PaddleX writes them: with blanks between."""
+    return json.dumps(complaints)
 
 
 def _log_id(sent: object) -> str:
