@@ -80,11 +80,13 @@ def _to_regions(lines: Sequence[Line]) -> Items:
 
 def _to_texts(pages: Sequence[Sequence[Line]]) -> list[Items]:
     """One list for all images, each of which was read as one line."""
-    lines = [lines[0] if lines else None for lines in pages]
-    return [[{"text": line.text, "confidence": line.confidence} if line else _NO_TEXT for line in lines]]
+    return [[_to_text(lines) for lines in pages]]
 
 
-_NO_TEXT: Final[dict[str, object]] = {"text": "", "confidence": 0.0}
+def _to_text(lines: Sequence[Line]) -> dict[str, object]:
+    texts = [{"text": line.text, "confidence": score} for line, score in zip(lines, to_scores(lines), strict=True)]
+    return texts[0] if texts else {"text": "", "confidence": 0.0}
+
 
 MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] = {
     "ocr_system": lambda pages: [to_system(lines) for lines in pages],
