@@ -194,7 +194,6 @@ def test_as_many_escapes_and_near_boundaries_as_may_be_are_read() -> None:
     assert images(*near_misses(4000, 6000)) == [b"\r\n--xa" * 4000, b"\r\n--xa" * 6000]
 
 
-@pytest.mark.parametrize("write", [str.upper, str.lower])
 @given(
     st.lists(st.sampled_from([b"%", b"2", b"B", b"f", b"+", b"x", b"%2B", b"%e4", b"\xff"]), max_size=30).map(b"".join)
 )
