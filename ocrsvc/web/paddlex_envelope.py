@@ -212,9 +212,9 @@ def _as_file_type(value: object) -> int:
 
 
 def _as_limit_type(value: object) -> str:
-    if value not in {"min", "max"}:
+    if not isinstance(value, str) or value not in {"min", "max"}:
         raise ValueError("Input should be 'min' or 'max'")
-    return str(value)
+    return value
 
 
 Parse = Callable[[object], object]
