@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import cast
+from typing import AnyStr, cast
 
 import numpy as np
 import orjson
@@ -40,13 +40,22 @@ def to_whole_corners(lines: Sequence[Line]) -> list[orjson.Fragment]:
 
 
 def corner_texts(numbers: NDArray[np.float64] | NDArray[np.int64]) -> list[bytes]:
-    """The JSON text of each item of an array (N, ...), whose items have at most three axes."""
+    """The JSON text of each item of an array (N, ...), whose items have one or two axes."""
+    return _pieces(as_text(numbers), b",", numbers.ndim - 1) if len(numbers) else []
+
+
+def spaced_texts(numbers: NDArray[np.float64]) -> list[str]:
+    """As `corner_texts`, with the blanks that Python and its json module put behind commas."""
     if not len(numbers):
         return []
-    brackets = numbers.ndim - 1
-    opening, closing = b"[" * brackets, b"]" * brackets
-    pieces = as_text(numbers)[brackets + 1 : -brackets - 1].split(closing + b"," + opening)
-    return [opening + piece + closing for piece in pieces]
+    return _pieces(as_text(numbers).replace(b",", b", ").decode(), ", ", numbers.ndim - 1)
+
+
+def _pieces(text: AnyStr, comma: AnyStr, brackets: int) -> list[AnyStr]:
+    """The items of a JSON list whose items begin and end with so many brackets."""
+    opening, closing = text[1 : brackets + 1], text[-brackets - 1 : -1]
+    inner = text[brackets + 1 : -brackets - 1].split(closing + comma + opening)
+    return [opening + piece + closing for piece in inner]
 
 
 def as_text(numbers: NDArray[np.float64] | NDArray[np.int64]) -> bytes:

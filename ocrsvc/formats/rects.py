@@ -9,7 +9,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.formats.corners import Boxes, corner_texts, to_boxes
+from ocrsvc.formats.corners import Boxes, spaced_texts, to_boxes
 from ocrsvc.records import Box, Page
 
 COORDINATE_DIGITS = 2
@@ -59,7 +59,7 @@ def to_raw_out_text(page: Page, max_side: int | None) -> str:
     """
     width, height = (page.width, page.height) if max_side is None else shrunk_size(page.width, page.height, max_side)
     boxes = to_boxes(page.lines) * [width / page.width, height / page.height]
-    rects = [text.decode().replace(",", ", ") for text in corner_texts(_to_rects(boxes))]
+    rects = spaced_texts(_to_rects(boxes))
     items = [
         f"[{rect}, {_quoted(line.text)}, {float(line.confidence)!r}]"
         for rect, line in zip(rects, page.lines, strict=True)

@@ -12,7 +12,7 @@ from typing import Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import CallerError, NothingSent
-from ocrsvc.formats.corners import corner_texts, to_boxes, to_scores
+from ocrsvc.formats.corners import spaced_texts, to_boxes, to_scores
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadOptions
@@ -64,7 +64,7 @@ def to_result(page: Page) -> str:
     """[[(text, score), corners], ...] as Python writes it: `eval` gives exactly that back, whatever was read."""
     lines = page.lines
     # What JSON and Python call a list of numbers differs by the blanks only.
-    boxes = [text.decode().replace(",", ", ") for text in corner_texts(to_boxes(lines).round(1))]
+    boxes = spaced_texts(to_boxes(lines).round(1))
     items = [
         f"[({line.text!r}, {score!r}), {box}]" for line, score, box in zip(lines, to_scores(lines), boxes, strict=True)
     ]
