@@ -9,8 +9,10 @@ from flask import Blueprint, Flask
 
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
+from ocrsvc.web.admission import install_admission
 from ocrsvc.web.api import make_api
-from ocrsvc.web.crossroads import install_crossroads
+from ocrsvc.web.counting import Ledger, counted, ledger_of_one
+from ocrsvc.web.crossroads import choose_by_body, choose_by_head
 from ocrsvc.web.dialects.ocr_space import make_ocr_space
 from ocrsvc.web.dialects.paddle_serving import make_paddle_serving
 from ocrsvc.web.dialects.paddlehub import make_paddlehub
@@ -21,7 +23,8 @@ from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.dialects.turboocr import make_turboocr
 from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
 from ocrsvc.web.failures import install
-from ocrsvc.web.ops import make_ops
+from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.sending import in_one_piece
 
 Factory = Callable[[Settings, Reader], Blueprint]
 
@@ -39,22 +42,30 @@ DIALECTS: Final[Mapping[str, Factory]] = {
 """Makes each dialect's door, a blueprint of the same name; ocrsvc.doors lists the names and usual ports."""
 
 
-def create_app(settings: Settings, reader: Reader) -> Flask:
+def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
-        settings: The effective settings; used are dialects, usual_ports, max_body_bytes, deadline_s and what single
-            dialects are told.
+        settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
+            pixels, and what single dialects are told.
         reader: Reads the images; shared by all threads.
+        ledger: Where requests are counted; by default nobody but this application knows it.
     """
+    ledger = ledger or ledger_of_one()
     app = Flask("ocrsvc", static_folder=None, template_folder=None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
+    # Flask tells to wrap it so.
+    app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
+    app.register_blueprint(make_operators(settings, reader, ledger))
     for name in settings.dialects:
         app.register_blueprint(DIALECTS[name](settings, reader))
-    install_crossroads(app, settings)
+    # A refusal needs its door before the body is received, and the right door may need the body.
+    choose_by_head(app, settings)
+    install_admission(app, settings, reader)
+    choose_by_body(app, settings)
     return app
