@@ -24,6 +24,7 @@ from ocrsvc.web.dialects.turboocr import make_turboocr
 from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
 from ocrsvc.web.failures import install
 from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.page import make_page
 from ocrsvc.web.sending import in_one_piece
 
 Factory = Callable[[Settings, Reader], Blueprint]
@@ -62,6 +63,7 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
+    app.register_blueprint(make_page())
     for name in settings.dialects:
         app.register_blueprint(DIALECTS[name](settings, reader))
     # A refusal needs its door before the body is received, and the right door may need the body.
