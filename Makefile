@@ -50,17 +50,18 @@ load: install
 
 # Files that begin with an underscore are what the others share.
 bench: install
-	@for script in $(filter-out benchmarks/soak.py benchmarks/chaos.py benchmarks/endurance.py,$(wildcard benchmarks/[!_]*.py)); do \
+	@for script in $(filter-out benchmarks/soak.py benchmarks/chaos.py benchmarks/endurance.py benchmarks/fuzz.py benchmarks/clients.py,$(wildcard benchmarks/[!_]*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# 100,000 requests while workers are replaced every few seconds, three times, and 50,000 that must leave no memory behind; about
-# three quarters of an hour.
+# 100,000 requests while workers are replaced every few seconds, three times, 50,000 that must leave no memory behind, and a
+# million bent requests in process; well over an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
 	$(BIN)/python benchmarks/soak.py --card $(ARGS)
 	$(BIN)/python benchmarks/endurance.py
+	$(BIN)/python benchmarks/fuzz.py
 
 # Processes are killed at random under load, and images end the process that reads them; about three minutes.
 chaos: install

@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from flask import Flask
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from flask import Blueprint, Flask
 
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
 from ocrsvc.web.admission import install_admission
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
+from ocrsvc.web.crossroads import choose_by_body, choose_by_head
+from ocrsvc.web.dialects.ocr_space import make_ocr_space
+from ocrsvc.web.dialects.paddle_serving import make_paddle_serving
+from ocrsvc.web.dialects.paddlehub import make_paddlehub
+from ocrsvc.web.dialects.paddlex import make_paddlex
+from ocrsvc.web.dialects.rapidocr_api import make_rapidocr_api
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
+from ocrsvc.web.dialects.turboocr import make_turboocr
+from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
 from ocrsvc.web.failures import install
 from ocrsvc.web.ops import make_operators, make_ops
 from ocrsvc.web.page import make_page
 from ocrsvc.web.sending import in_one_piece
+
+Factory = Callable[[Settings, Reader], Blueprint]
+
+DIALECTS: Final[Mapping[str, Factory]] = {
+    "trwebocr": make_trwebocr,
+    "trwebocr_cpp": make_trwebocr_cpp,
+    "rapidocr_api": make_rapidocr_api,
+    "paddlex": make_paddlex,
+    "paddlehub": make_paddlehub,
+    "paddle_serving": make_paddle_serving,
+    "umi_ocr": make_umi_ocr,
+    "ocr_space": make_ocr_space,
+    "turboocr": make_turboocr,
+}
+"""Makes each dialect's door, a blueprint of the same name; ocrsvc.doors lists the names and usual ports."""
 
 
 def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
-        settings: The effective settings; used are those of bodies, callers, deadlines and pixels.
+        settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
+            pixels, and what single dialects are told.
         reader: Reads the images; shared by all threads.
         ledger: Where requests are counted; by default nobody but this application knows it.
     """
@@ -31,13 +58,16 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
-    install_admission(app, settings, reader)
     # Flask tells to wrap it so.
     app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
     app.register_blueprint(make_page())
-    app.register_blueprint(make_trwebocr(settings, reader))
-    app.register_blueprint(make_trwebocr_cpp(settings, reader))
+    for name in settings.dialects:
+        app.register_blueprint(DIALECTS[name](settings, reader))
+    # A refusal needs its door before the body is received, and the right door may need the body.
+    choose_by_head(app, settings)
+    install_admission(app, settings, reader)
+    choose_by_body(app, settings)
     return app

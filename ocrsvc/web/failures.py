@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from flask import Flask, Response, request
+from flask import Flask, Response, has_request_context, request
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import OcrsvcError, Refused
@@ -63,7 +63,8 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
     failure = _failure_of(error)
-    request.environ.setdefault(_TOLD_KEY, []).append(failure)
+    if has_request_context():
+        request.environ.setdefault(_TOLD_KEY, []).append(failure)
     return failure
 
 
@@ -150,4 +151,7 @@ def _foreign(error: HTTPException) -> Failure:
 
 
 def _whereabouts() -> tuple[str, str, str]:
+    """Id, method and path of the request; what comes by another way than HTTP has none."""
+    if not has_request_context():
+        return "-", "-", "-"
     return request_id(request.environ), request.method, request.path

@@ -14,9 +14,11 @@ from decimal import Decimal
 from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.imaging.base64text import decode_base64
@@ -32,13 +34,13 @@ ID_HEADER: Final = "X-Request-Id"
 PRIORITY_HEADER: Final = "X-Priority"
 
 _ID_KEY: Final = "ocrsvc.request_id"
+_DEADLINE_KEY: Final = "ocrsvc.deadline"
+_SEEN_KEY: Final = "ocrsvc.seen"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40}")
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
-# What base64 text escapes, line breaks included: replaced in one go each, however many there are.
-_CHEAP_ESCAPES: Final = (("%2B", b"+"), ("%2F", b"/"), ("%3D", b"="), ("%0A", b"\n"), ("%0D", b"\r"))
+# Escapes that base64 does not need: whoever repairs base64 later looks at each of them by itself.
 _DEAR_ESCAPE: Final = re.compile(rb"%(?!2[BbFf]|3[Dd]|0[AaDd])")
-# Each costs half a microsecond in which no other thread runs: without a limit a body of 21 MB costs 13 seconds.
 MAX_ESCAPES: Final = 100_000
 # The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.
 MAX_JSON_COMMAS: Final = 10_000
@@ -76,6 +78,29 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
         QueueFull: The bodies of other requests hold the memory that this one needs.
         CallerError: The body ends early, or is not the form or JSON that it should be.
     """
+    seen = environ.pop(_SEEN_KEY, None)
+    if isinstance(seen, OcrsvcError):
+        raise seen
+    return seen if isinstance(seen, Incoming) else _take_apart(environ, max_body_bytes, deadline)
+
+
+def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | None:
+    """What `receive` will give or raise, for whoever has to choose a door first; None where it will raise.
+
+    Args:
+        environ: Of the request.
+        max_body_bytes: The largest body.
+        limit_s: Seconds that the whole request may take.
+    """
+    try:
+        seen = environ[_SEEN_KEY] = _take_apart(environ, max_body_bytes, deadline_of(environ, limit_s))
+    except OcrsvcError as error:
+        environ[_SEEN_KEY] = error
+        return None
+    return seen
+
+
+def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
     body = read_body(environ, max_body_bytes, deadline)
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     content_type = environ.get("CONTENT_TYPE", "")
@@ -159,8 +184,13 @@ def request_id(environ: Environ) -> str:
 
 
 def deadline_of(environ: Environ, limit_s: float) -> float:
-    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption."""
-    return time.monotonic() + allowed_s(environ, limit_s)
+    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption.
+
+    The first call of a request decides; later ones give the same.
+    """
+    if _DEADLINE_KEY not in environ:
+        environ[_DEADLINE_KEY] = time.monotonic() + allowed_s(environ, limit_s)
+    return float(environ[_DEADLINE_KEY])
 
 
 def left_s(deadline: float) -> float:
@@ -224,7 +254,8 @@ def _parse_json(body: bytes) -> dict[str, object]:
 
 def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
     """Names and values of an urlencoded body. Raises CallerError for what would take long to take apart."""
-    if next(islice(_DEAR_ESCAPE.finditer(body), MAX_ESCAPES, None), None):
+    percents = int(np.count_nonzero(np.frombuffer(body, np.uint8) == _PERCENT))
+    if percents > MAX_ESCAPES and _has_more_dear_escapes(body):
         raise CallerError(
             f"The form has more than {MAX_ESCAPES} escapes that base64 does not need.",
             "Send the image as a multipart file, as base64, or as the body itself.",
@@ -237,12 +268,39 @@ def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
         yield as_text(_unquote(name)), _unquote(value)
 
 
+def _has_more_dear_escapes(body: bytes) -> bool:
+    return next(islice(_DEAR_ESCAPE.finditer(body), MAX_ESCAPES, None), None) is not None
+
+
 def _unquote(text: bytes) -> bytes:
-    """The bytes behind urlencoded text; none of what is replaced first can become a part of another escape."""
+    """The bytes behind urlencoded text; an escape that is none stays as it is."""
     text = text.replace(b"+", b" ")
-    for escape, byte in _CHEAP_ESCAPES:
-        text = text.replace(escape.encode(), byte).replace(escape.lower().encode(), byte)
-    return unquote_to_bytes(text) if b"%" in text else text
+    return _without_escapes(text) if b"%" in text else text
+
+
+def _without_escapes(text: bytes) -> bytes:
+    """As urllib's `unquote_to_bytes`, but all escapes at once: base64 of a photo has thousands of them."""
+    letters = np.frombuffer(text, np.uint8).copy()
+    at = np.flatnonzero(letters[:-2] == _PERCENT)
+    high, low = _HEX_VALUES[letters[at + 1]], _HEX_VALUES[letters[at + 2]]
+    right = (high < 16) & (low < 16)
+    at = at[right]
+    letters[at] = (high[right] << 4) | low[right]
+    keep = np.ones(len(letters), bool)
+    keep[at + 1] = keep[at + 2] = False
+    return letters[keep].tobytes()
+
+
+def _hex_values() -> NDArray[np.uint8]:
+    """The value of each byte that is a hexadecimal digit; 255 for any other."""
+    values = np.full(256, 255, np.uint8)
+    for digit in b"0123456789abcdefABCDEF":
+        values[digit] = int(chr(digit), 16)
+    return values
+
+
+_PERCENT: Final = ord("%")
+_HEX_VALUES: Final = _hex_values()
 
 
 def _texts(name: str, value: object) -> list[str | bytes]:
