@@ -16,9 +16,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
+from ocrsvc.doors import USUAL_PORTS
 from ocrsvc.errors import SettingsError
 
 PREFIX: Final = "OCRSVC_"
@@ -40,6 +41,15 @@ _FORMAT_MAX_PIXELS: Final = {
     "tiff": 40_000_000,
     "webp": 30_000_000,
     "gif": 20_000_000,
+}
+# What is not told by the type alone.
+_ACCEPTED: Final = {
+    "bind": "host:port, [IPv6]:port or unix:path",
+    "dialects": "none, or names separated by commas (in the file a list) out of " + ", ".join(USUAL_PORTS),
+    "usual_ports": "names of dialects that are on, separated by commas (in the file a list), out of "
+    + ", ".join(name for name, port in USUAL_PORTS.items() if port)
+    + "; and no unix: address in bind",
+    "format_max_pixels": "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS),
 }
 
 
@@ -67,6 +77,24 @@ def _split(value: object) -> object:
     return value
 
 
+def _check_dialects(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, each once; "none" alone is none. Raises ValueError for one that is not spoken."""
+    if names == ("none",):
+        return ()
+    if unknown := set(names) - set(USUAL_PORTS):
+        raise ValueError(f"unknown dialects {sorted(unknown)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    """The names, if each is spoken here and has a usual port, and `bind` has a host for it. Raises ValueError."""
+    names = _check_dialects(names)
+    portless = [name for name in names if USUAL_PORTS[name] is None or name not in info.data.get("dialects", names)]
+    if portless or (names and str(info.data.get("bind", "")).startswith("unix:")):
+        raise ValueError("no port can be bound for them")
+    return names
+
+
 def _complete_formats(value: object) -> object:
     """Pixel limits of "gif=1000, webp=2000" or of a table, over the defaults of the formats left out."""
     if isinstance(value, str):
@@ -81,6 +109,8 @@ def _complete_formats(value: object) -> object:
 ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
 Address = Annotated[str, AfterValidator(_check_bind)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Dialects = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_dialects)]
+DialectsWithPort = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_usual_ports)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
 
 
@@ -111,6 +141,18 @@ class Settings(BaseModel):
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
     )
     bind: Address = _knob("127.0.0.1:8000", "Address to listen on; gunicorn's -b wins.")
+    dialects: Dialects = _knob(
+        tuple(USUAL_PORTS), "Foreign wire formats that are spoken beside the native one; none switches them all off."
+    )
+    usual_ports: DialectsWithPort = _knob(
+        (),
+        "Dialects whose usual port is listened on as well, at the host of bind, for clients that have it hard-wired; "
+        "gunicorn's -b wins.",
+    )
+    trwebocr_boxes: Literal["rect", "poly"] = _knob(
+        "rect",
+        "How /api/tr-run/ answers: rect as TrWebOCR does, poly as chineseocr_lite does, which has the same address.",
+    )
     workers: int | None = _knob(None, "Worker processes; gunicorn's -w wins.", "processes", ge=1, le=256)
     threads: int | None = _knob(
         None, "Threads that hold requests in each worker; gunicorn's --threads wins.", "threads", ge=1, le=4096
@@ -300,10 +342,8 @@ def _describe_kind(name: str, kind: Any) -> str:
     """The type in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
-    if name == "bind":
-        return "host:port, [IPv6]:port or unix:path"
-    if name == "format_max_pixels":
-        return "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS)
+    if name in _ACCEPTED:
+        return _ACCEPTED[name]
     if name.endswith("_bytes"):
         return "bytes, such as 4096, 64MiB or 1GB,"
     words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}

@@ -16,6 +16,7 @@ FLOORS = {
     "ocrsvc": 0,
     "ocrsvc.errors": 0,
     "ocrsvc.records": 0,
+    "ocrsvc.doors": 0,
     "ocrsvc.allocator": 1,
     "ocrsvc.settings": 1,
     "ocrsvc.imaging": 1,

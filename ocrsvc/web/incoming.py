@@ -29,6 +29,8 @@ TIMEOUT_HEADER: Final = "X-Request-Timeout"
 ID_HEADER: Final = "X-Request-Id"
 
 _ID_KEY: Final = "ocrsvc.request_id"
+_DEADLINE_KEY: Final = "ocrsvc.deadline"
+_SEEN_KEY: Final = "ocrsvc.seen"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40}")
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
@@ -72,6 +74,29 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
         BodyTimeout: The body does not arrive in time.
         CallerError: The body ends early, or is not the form or JSON that it should be.
     """
+    seen = environ.pop(_SEEN_KEY, None)
+    if isinstance(seen, OcrsvcError):
+        raise seen
+    return seen if isinstance(seen, Incoming) else _take_apart(environ, max_body_bytes, deadline)
+
+
+def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | None:
+    """What `receive` will give or raise, for whoever has to choose a door first; None where it will raise.
+
+    Args:
+        environ: Of the request.
+        max_body_bytes: The largest body.
+        limit_s: Seconds that the whole request may take.
+    """
+    try:
+        seen = environ[_SEEN_KEY] = _take_apart(environ, max_body_bytes, deadline_of(environ, limit_s))
+    except OcrsvcError as error:
+        environ[_SEEN_KEY] = error
+        return None
+    return seen
+
+
+def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
     body = read_body(environ, max_body_bytes, deadline)
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     content_type = environ.get("CONTENT_TYPE", "")
@@ -155,8 +180,13 @@ def request_id(environ: Environ) -> str:
 
 
 def deadline_of(environ: Environ, limit_s: float) -> float:
-    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption."""
-    return time.monotonic() + allowed_s(environ, limit_s)
+    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption.
+
+    The first call of a request decides; later ones give the same.
+    """
+    if _DEADLINE_KEY not in environ:
+        environ[_DEADLINE_KEY] = time.monotonic() + allowed_s(environ, limit_s)
+    return float(environ[_DEADLINE_KEY])
 
 
 def left_s(deadline: float) -> float:

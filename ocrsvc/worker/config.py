@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ocrsvc.doors import USUAL_PORTS
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
 
@@ -24,7 +25,7 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point, for gunic
 def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
     """gunicorn's settings, by its own names."""
     return {
-        "bind": settings.bind,
+        "bind": addresses(settings),
         "workers": plan.workers,
         "threads": plan.threads,
         "worker_class": "ocrsvc.worker.recycling.RecyclingWorker",
@@ -40,3 +41,10 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         # Its thread would run in the arbiter, and its socket is one per user, not one per service.
         "control_socket_disable": True,
     }
+
+
+def addresses(settings: Settings) -> list[str]:
+    """Where gunicorn listens: `bind`, and the usual ports that are asked for at the same host; each once."""
+    host = settings.bind.rpartition(":")[0]
+    usual = (f"{host}:{USUAL_PORTS[name]}" for name in settings.usual_ports)
+    return list(dict.fromkeys((settings.bind, *usual)))
