@@ -11,9 +11,14 @@ from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
 from ocrsvc.web.api import make_api
 from ocrsvc.web.crossroads import install_crossroads
+from ocrsvc.web.dialects.kserve_v1 import make_kserve_v1
+from ocrsvc.web.dialects.kserve_v2 import make_kserve_v2
+from ocrsvc.web.dialects.tfserving import make_tfserving
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.failures import install
+from ocrsvc.web.model.ocr import OcrModel
+from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.ops import make_ops
 
 Factory = Callable[[Settings, Reader], Blueprint]
@@ -24,14 +29,22 @@ DIALECTS: Final[Mapping[str, Factory]] = {
 }
 """Makes each dialect's door, a blueprint of the same name; ocrsvc.doors lists the names and usual ports."""
 
+MODEL_DIALECTS: Final[Mapping[str, Callable[[Settings, OcrModel], Blueprint]]] = {
+    "kserve_v2": make_kserve_v2,
+    "tfserving": make_tfserving,
+    "kserve_v1": make_kserve_v1,
+}
+"""As DIALECTS; these serve models, and count together how theirs is asked."""
 
-def create_app(settings: Settings, reader: Reader) -> Flask:
+
+def create_app(settings: Settings, reader: Reader, statistics: Statistics | None = None) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
         settings: The effective settings; used are dialects, usual_ports, max_body_bytes, deadline_s and what single
             dialects are told.
         reader: Reads the images; shared by all threads.
+        statistics: What the doors that serve models count; None counts for this application alone.
     """
     app = Flask("ocrsvc", static_folder=None, template_folder=None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
@@ -40,7 +53,9 @@ def create_app(settings: Settings, reader: Reader) -> Flask:
     install(app)
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
+    model = OcrModel(reader, statistics or Statistics())
     for name in settings.dialects:
-        app.register_blueprint(DIALECTS[name](settings, reader))
+        door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else DIALECTS[name](settings, reader)
+        app.register_blueprint(door)
     install_crossroads(app, settings)
     return app

@@ -122,7 +122,7 @@ def _read_request(body: bytes, header_length: str | None) -> _Asked:
     if header_length is not None and not head_bytes:
         return _raw_request(raw)
     head = parse_json(head_bytes)
-    tensor, raw = _only_input(head), memoryview(raw)
+    tensor = _only_input(head)
     batch = check_image_tensor(_text(tensor, "name"), _text(tensor, "datatype"), _list(tensor, "shape"))
     parameters = _members(tensor.get("parameters"), "parameters")
     images = _images(tensor, parameters, raw, batch)
@@ -156,9 +156,7 @@ def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
     return _members(inputs[0], "inputs[0]")
 
 
-def _images(
-    tensor: Mapping[str, object], parameters: Mapping[str, object], raw: memoryview, batch: Shape
-) -> list[bytes]:
+def _images(tensor: Mapping[str, object], parameters: Mapping[str, object], raw: bytes, batch: Shape) -> list[bytes]:
     count = math.prod(batch)
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
@@ -169,7 +167,9 @@ def _images(
         return [image_of(element) for element in unpack_elements(raw, count)]
     texts = _flat(_list(tensor, "data"))
     if len(texts) != count:
-        raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many as it says.")
+        raise BadTensor(
+            f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many as it says."
+        )
     if parameters.get("content_type") == "base64":
         return [decode_base64(text) for text in texts]
     return [image_of(text.encode("utf-8", "surrogatepass")) for text in texts]

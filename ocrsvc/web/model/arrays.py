@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -98,7 +99,7 @@ def pack(array: Array) -> bytes:
     """An output as the raw bytes of the protocol."""
     if not isinstance(array.values, list):
         return array.values.tobytes()
-    pieces = []
+    pieces: list[bytes] = []
     for text in array.values:
         data = text.encode()
         pieces += (_LENGTH.pack(len(data)), data)
@@ -127,8 +128,9 @@ def _scores(pages: Sequence[Page], _batch: Shape) -> Array:
 def _boxes(pages: Sequence[Page], _batch: Shape) -> Array:
     values = np.zeros((len(pages), _most_lines(pages), 4, 2), "<f4")
     for row, page in zip(values, pages, strict=True):
-        if page.lines:
-            row[: len(page.lines)] = [line.box for line in page.lines]
+        # A tenth of the time that numpy takes to find out how these tuples are nested.
+        numbers = chain.from_iterable(chain.from_iterable(line.box for line in page.lines))
+        row[: len(page.lines)] = np.fromiter(numbers, "<f4", len(page.lines) * 8).reshape(-1, 4, 2)
     return Array("boxes", "FP32", values.shape, values)
 
 

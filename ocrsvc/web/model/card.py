@@ -1,4 +1,4 @@
-"""What is the model "ocr" that the generic serving protocols know: its name, version, tensors, and who may ask for it?"""
+"""What is the model "ocr" that the generic serving protocols know: its name, its version, its tensors?"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def json_answer(answer: object, status: int = 200) -> Response:
 
 def empty_answer() -> Response:
     """200 without a body."""
-    return Response(b"", 200)
+    return Response(b"", 200, content_type=JSON_TYPE)
 
 
 def packed(response: Response) -> Response:
@@ -112,5 +112,3 @@ def unpack(data: bytes, window_bits: int, most: int) -> bytes:
 def answer_ready(members: dict[str, Any], *, ready: bool) -> Response:
     """What probes get: 200 or 503, and JSON that says so."""
     return json_answer(members, 200 if ready else NotReady.status)
-
-

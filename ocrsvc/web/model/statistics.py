@@ -1,7 +1,7 @@
 """How often was the model asked, and where did its time go? Counted for the whole service, as clients see it.
 
 A client asks twice and looks at the difference, and the two calls may meet different workers. So the counts live in
-memory that the arbiter makes and all workers share: each worker adds to a row of its own, and each answer sums all rows.
+memory that the arbiter makes and all workers share: each worker adds to a row of its own, and each answer sums them up.
 A row is never cleared, so a count never falls.
 """
 
@@ -96,5 +96,5 @@ class Statistics:
     def totals(self) -> Totals:
         """Of all workers together."""
         used = [counts for counts in self._rows if counts.success or counts.fail]
-        sums = {name: sum(getattr(counts, name) for counts in used) for name, _ in Counts._fields_}
+        sums = {name: sum(getattr(counts, name) for counts in used) for name in Totals.__annotations__}
         return Totals(**sums | {"last_ms": max((counts.last_ms for counts in used), default=0)})
