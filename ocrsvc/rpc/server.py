@@ -94,11 +94,15 @@ class RpcServer:
         self._leaving = True
         self._wake()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most so long until every call is answered, after `leave`; whether it is so."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
     def stop(self, timeout_s: float) -> bool:
         """Leave, and wait until every call is answered; after `timeout_s` the rest is cut off. Whether none was."""
         self.leave()
-        self._thread.join(timeout_s)
-        clean = not self._thread.is_alive()
+        clean = self.wait(timeout_s)
         self._aborted = True
         self._wake()
         self._thread.join()

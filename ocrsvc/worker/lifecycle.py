@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,18 +24,21 @@ from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
 from ocrsvc.settings import Settings, read_settings, variable_of
+from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.worker.config import configuration
+from ocrsvc.worker.listening import address_of, listen
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker
 from ocrsvc.worker.retire import Limits, calibrate
 from ocrsvc.worker.rota import Arbiter, Rota
-from ocrsvc.worker.scoreboard import Board, State
+from ocrsvc.worker.scoreboard import SLOTS, Board, State
 from ocrsvc.worker.succession import BOOT_FAILED
 
 if TYPE_CHECKING:
     from flask import Flask
 
     from ocrsvc.reader import Reader
+    from ocrsvc.rpc.server import RpcServer
 
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
@@ -75,6 +79,9 @@ class _Process:
     settings: Settings | None = None
     reader: Reader | None = None
     rota: Rota | None = None
+    statistics: Statistics | None = None
+    grpc_listeners: tuple[socket.socket, ...] = ()
+    rpc: RpcServer | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -104,7 +111,7 @@ def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
 
-    return create_app(current_settings(), current_reader())
+    return create_app(current_settings(), current_reader(), current_statistics())
 
 
 def current_settings() -> Settings:
@@ -123,15 +130,25 @@ def current_rota() -> Rota:
     return _Process.rota
 
 
+def current_statistics() -> Statistics:
+    """The counts of this service: made in the arbiter, shared with the workers."""
+    _Process.statistics = _Process.statistics or Statistics(SLOTS)
+    return _Process.statistics
+
+
 def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
+    current_statistics()
     try:
         check_server(server.cfg)
+        _Process.grpc_listeners = tuple(map(listen, current_settings().grpc_bind))
     except SettingsError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     settings = current_settings()
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
+    for listener in _Process.grpc_listeners:
+        server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
 
 
@@ -190,6 +207,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
+    current_statistics().row = worker.place
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -213,14 +231,41 @@ def post_worker_init(worker: RecyclingWorker) -> None:
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
         *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
     )
+    _start_rpc(worker)
     _note_ready(worker)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
     """Worker, last (gunicorn has already waited for the requests): stop the engine threads, close the engine."""
+    rpc, _Process.rpc = _Process.rpc, None
+    if rpc is not None:
+        rpc.stop(0.0)
     reader, _Process.reader = _Process.reader, None
     if reader is not None:
         reader.stop(_STOP_S)
+
+
+def _start_rpc(worker: RecyclingWorker) -> None:
+    """Serve gRPC beside HTTP, if it is asked for."""
+    if not _Process.grpc_listeners:
+        return
+    from ocrsvc.rpc.server import RpcServer
+    from ocrsvc.rpc.services import make_services
+    from ocrsvc.web.model.ocr import OcrModel
+
+    def count() -> None:
+        worker.nr += 1
+
+    settings = current_settings()
+    _Process.rpc = worker.companion = RpcServer(
+        _Process.grpc_listeners,
+        make_services(OcrModel(current_reader(), current_statistics())),
+        threads=worker.cfg.threads,
+        most_bytes=settings.max_body_bytes,
+        limit_s=settings.deadline_s,
+        on_call=count,
+    )
+    _Process.rpc.start()
 
 
 def _note_ready(worker: RecyclingWorker) -> None:
