@@ -13,9 +13,16 @@ from ocrsvc.web.api import make_api
 from ocrsvc.web.crossroads import install_crossroads
 from ocrsvc.web.dialects.kserve_v1 import make_kserve_v1
 from ocrsvc.web.dialects.kserve_v2 import make_kserve_v2
+from ocrsvc.web.dialects.ocr_space import make_ocr_space
+from ocrsvc.web.dialects.paddle_serving import make_paddle_serving
+from ocrsvc.web.dialects.paddlehub import make_paddlehub
+from ocrsvc.web.dialects.paddlex import make_paddlex
+from ocrsvc.web.dialects.rapidocr_api import make_rapidocr_api
 from ocrsvc.web.dialects.tfserving import make_tfserving
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
+from ocrsvc.web.dialects.turboocr import make_turboocr
+from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
 from ocrsvc.web.failures import install
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
@@ -26,6 +33,13 @@ Factory = Callable[[Settings, Reader], Blueprint]
 DIALECTS: Final[Mapping[str, Factory]] = {
     "trwebocr": make_trwebocr,
     "trwebocr_cpp": make_trwebocr_cpp,
+    "rapidocr_api": make_rapidocr_api,
+    "paddlex": make_paddlex,
+    "paddlehub": make_paddlehub,
+    "paddle_serving": make_paddle_serving,
+    "umi_ocr": make_umi_ocr,
+    "ocr_space": make_ocr_space,
+    "turboocr": make_turboocr,
 }
 """Makes each dialect's door, a blueprint of the same name; ocrsvc.doors lists the names and usual ports."""
 

@@ -13,6 +13,14 @@ USUAL_PORTS: Final[Mapping[str, int | None]] = MappingProxyType(
         "kserve_v2": 8000,
         "tfserving": 8501,
         "kserve_v1": 8080,
+        "rapidocr_api": 9003,
+        "paddlex": 8080,
+        "paddlehub": 8868,
+        "paddle_serving": 9998,
+        "umi_ocr": 1224,
+        # Its clients are given an address, and never assume one.
+        "ocr_space": None,
+        "turboocr": 8000,
     }
 )
 """The usual HTTP port of each dialect, by name; None where there is none."""

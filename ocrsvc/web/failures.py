@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import orjson
-from flask import Flask, Response, request
+from flask import Flask, Response, has_request_context, request
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import OcrsvcError, Refused
@@ -122,4 +122,7 @@ def _foreign(error: HTTPException) -> Failure:
 
 
 def _whereabouts() -> tuple[str, str, str]:
+    """Id, method and path of the request; what comes by another way than HTTP has none."""
+    if not has_request_context():
+        return "-", "-", "-"
     return request_id(request.environ), request.method, request.path

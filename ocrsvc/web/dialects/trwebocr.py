@@ -1,7 +1,7 @@
 """How does TrWebOCR (alisen39/TrWebOCR, port 8089) speak?
 
 Its success answer to the letter; its errors in its own shape but with true statuses, where the original answers 500 or
-a 200 that is none.
+a 200 that is none. chineseocr_lite has the same address with another answer: a setting chooses.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pybase64
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.formats.corners import to_corners
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.formats.rects import shrink_page, to_raw_out
 from ocrsvc.reader import Reader
@@ -26,6 +27,7 @@ from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, 
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
+SHORTEST_SIDE_PX: Final = 64
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img", "file")
 
@@ -47,18 +49,46 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
         began_s = time.monotonic()
         deadline = deadline_of(request.environ, settings.deadline_s)
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
+        if settings.trwebocr_boxes == "poly":
+            return _tr_run_poly(reader, incoming, deadline, began_s)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
         reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline))
         page = reading.page if max_side is None else shrink_page(reading.page, max_side)
         picture = None if last_field(incoming, "is_draw") == "0" else _drawn(reader.look(data), page)
-        return _success(page, picture, time.monotonic() - began_s)
+        return _success(page, picture, _spent_s(began_s))
 
     @dialect.get(PATH, strict_slashes=False)
     def use_post() -> Response:
         return Response(USE_POST, 404, content_type="text/html; charset=UTF-8")
 
     return dialect
+
+
+def _tr_run_poly(reader: Reader, incoming: Incoming, deadline: float, began_s: float) -> Response:
+    """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
+    _check_short_side(incoming)
+    data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
+    page = reader.read(data, ReadOptions(), left_s(deadline)).page
+    answer = {"img_detected": _drawn(reader.look(data), page), "raw_out": to_numbered(page)}
+    return _json({"code": 200, "msg": SUCCESS, "data": answer | {"speed_time": _spent_s(began_s)}}, 200)
+
+
+def to_numbered(page: Page) -> list[list[object]]:
+    """Each line as chineseocr_lite gives it: corners in pixels of the image sent, numbered text, confidence."""
+    numbered = enumerate(zip(to_corners(page.lines, 2), page.lines, strict=True), start=1)
+    return [[box, f"{number}、 {line.text}", line.confidence] for number, (box, line) in numbered]
+
+
+def _check_short_side(incoming: Incoming) -> None:
+    """Raises BadOption for a `compress` that chineseocr_lite refuses; the engine sees the page as it sees fit."""
+    sent = last_field(incoming, "compress")
+    if sent is not None and not (_WHOLE.fullmatch(sent) and int(sent) >= SHORTEST_SIDE_PX):
+        raise BadOption(f"compress is {sent[:20]!r}: accepted is a whole number from {SHORTEST_SIDE_PX}.")
+
+
+def _spent_s(began_s: float) -> float:
+    return round(time.monotonic() - began_s, 2)
 
 
 def _max_side(incoming: Incoming) -> int | None:
@@ -78,7 +108,7 @@ def _drawn(image: Image, page: Page) -> str:
 
 
 def _success(page: Page, picture: str | None, spent_s: float) -> Response:
-    data: dict[str, object] = {"raw_out": to_raw_out(page.lines), "speed_time": round(spent_s, 2)}
+    data: dict[str, object] = {"raw_out": to_raw_out(page.lines), "speed_time": spent_s}
     if picture is not None:
         data["img_detected"] = picture
     return _json({"code": 200, "msg": SUCCESS, "data": data}, 200)

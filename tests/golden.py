@@ -1,0 +1,74 @@
+"""What did the real servers answer? Reads the recordings, which lie beside the repository and are never part of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+
+FOLDER = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recorded answer."""
+
+    status: int
+    content_type: str
+    body: str
+
+    @property
+    def mimetype(self) -> str:
+        """The type without its parameters."""
+        return self.content_type.partition(";")[0].strip()
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON; None where it is none."""
+        return parse_json(self.body)
+
+
+def parse_json(text: str) -> Any:
+    """The JSON in a text; None where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def read_golden(name: str) -> dict[str, Recorded]:
+    """The exchanges of one recording by title; skips the test where the recordings are not at hand."""
+    file = FOLDER / name
+    if not file.is_file():
+        pytest.skip(f"the recordings are not at hand: {file} is missing (OCRSVC_SHARED names their parent)")
+    chapters = re.split(r"^### (.+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    pairs = zip(chapters[::2], chapters[1::2], strict=True)
+    return dict(_exchanges(pairs))
+
+
+def _exchanges(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, Recorded]]:
+    for title, text in pairs:
+        found = _of_curl(text) if text.startswith("HTTP/") else _of_a_script(text)
+        if found:
+            yield title, found
+
+
+def _of_curl(text: str) -> Recorded:
+    """Status line, headers, blank line, body."""
+    head, _, body = text.removeprefix("HTTP/1.1 100 Continue\n\n").partition("\n\n")
+    content_type = re.search(r"^content-type: (.+)$", head, re.MULTILINE | re.IGNORECASE)
+    return Recorded(int(head.split()[1]), content_type[1] if content_type else "", body.partition("\n---")[0].strip())
+
+
+def _of_a_script(text: str) -> Recorded | None:
+    """METHOD path, HTTP status type, body."""
+    lines = text.split("\n", 2)
+    status = re.fullmatch(r"HTTP (\d+) (\S+)", lines[1]) if len(lines) > 2 else None
+    return Recorded(int(status[1]), status[2], lines[2].strip()) if status else None

@@ -1,0 +1,245 @@
+"""Do the doors answer what the real servers answered: the same status, type and structure?
+
+Each recorded exchange is replayed, at the dialect's usual port. Where our answer differs, the row says in what and why:
+a crash of the original becomes an error that tells what is wrong, and what it refuses needlessly is served.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from golden import Recorded, parse_json, read_golden
+from structure import differences
+from web_support import as_base64, picture, running_app
+
+from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.settings import Settings
+
+PNG = picture()
+B64 = as_base64(PNG)
+WHITE, BLACK = as_base64(picture(shade=255)), as_base64(picture(shade=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One exchange.
+
+    Attributes:
+        method, path, sent: The request.
+        differs: Why the answer differs; empty if it does not.
+        status: The answer's status where it differs.
+        like: Title of the recording whose structure the answer has, where it differs.
+        told: Members that must be equal to the recorded ones.
+    """
+
+    method: str
+    path: str
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    differs: str = ""
+    status: int | None = None
+    like: str = ""
+    told: tuple[str, ...] = ()
+
+
+def part(name: str = "image_file", data: bytes = PNG, **fields: str) -> dict[str, Any]:
+    return {"data": {name: (io.BytesIO(data), "a.png"), **fields}}
+
+
+def form(**fields: str) -> dict[str, Any]:
+    return {"data": fields}
+
+
+def text_part(**fields: str) -> dict[str, Any]:
+    return {"data": fields, "content_type": "multipart/form-data"}
+
+
+def body(text: str, content_type: str | None = "application/json") -> dict[str, Any]:
+    return {"data": text, "content_type": content_type}
+
+
+CRASH = "the original crashes with a 500"
+FILE_REFUSED = {"like": "POST image_file as text"}
+RAPIDOCR = {
+    "GET /": Case("GET", "/"),
+    "GET /health": Case("GET", "/nothing/here"),
+    "GET /ocr": Case("GET", "/ocr"),
+    "POST file": Case("POST", "/ocr", part()),
+    "POST file no text": Case("POST", "/ocr", part(data=picture(shade=255))),
+    "POST base64 urlencoded": Case("POST", "/ocr", form(image_data=B64)),
+    "POST base64 multipart": Case("POST", "/ocr", text_part(image_data=B64)),
+    "POST data-uri base64": Case(
+        "POST", "/ocr", form(image_data="data:image/png;base64," + B64), CRASH, 200, "POST file"
+    ),
+    "POST use_det=False": Case("POST", "/ocr", part(use_det="False"), CRASH, 200, "POST file"),
+    "POST use_det=maybe": Case("POST", "/ocr", part(use_det="maybe"), told=("detail",)),
+    "POST use_det=empty": Case("POST", "/ocr", part(use_det="")),
+    "POST nothing": Case("POST", "/ocr", {}, CRASH, 400, "GET /ocr"),
+    "POST json": Case("POST", "/ocr", body("{}"), CRASH, 400, "GET /ocr"),
+    "POST bad image": Case("POST", "/ocr", part(data=b"hello"), CRASH, 415, "GET /ocr"),
+    "POST image_file as text": Case(
+        "POST", "/ocr", form(image_file="hello"), "without pydantic's empty ctx", 422, "POST use_det=maybe"
+    ),
+}
+
+
+def px(**members: object) -> dict[str, Any]:
+    return body(json.dumps({"file": B64, "fileType": 1, **members}))
+
+
+KINDER = "served, because what is meant is plain"
+DOCUMENTS = "of several pages the first one is read"
+PADDLEX = {
+    "health": Case("GET", "/health", differs="has `status` too, for TurboOCR's clients", status=200, like="not found"),
+    "health post": Case("POST", "/health", told=("errorMsg",)),
+    "not found": Case("GET", "/nope", told=("errorMsg",)),
+    "root": Case("GET", "/", differs="another door's banner", status=200),
+    "get /ocr": Case("GET", "/ocr", told=("errorMsg",)),
+    "image, defaults": Case("POST", "/ocr", px()),
+    "image, visualize false, logId": Case("POST", "/ocr", px(visualize=False, logId="abc-1"), told=("logId",)),
+    "image, orientation on, visualize false": Case("POST", "/ocr", px(visualize=False, useDocOrientationClassify=True)),
+    "image, orientation on, visualize true": Case("POST", "/ocr", px(useDocOrientationClassify=True)),
+    "no fileType": Case("POST", "/ocr", body(json.dumps({"file": B64})), KINDER, 200, "image, defaults"),
+    "fileType 2": Case("POST", "/ocr", px(fileType=2, logId="L"), told=("logId", "errorMsg")),
+    "fileType '1' string": Case("POST", "/ocr", px(fileType="1"), told=("errorMsg",)),
+    "fileType null": Case("POST", "/ocr", px(fileType=None, visualize=False), KINDER, 200, "string bool"),
+    "no file": Case("POST", "/ocr", body("{}"), told=("errorMsg",)),
+    "bad base64": Case("POST", "/ocr", px(file="!!!!"), told=("errorMsg",)),
+    "not an image": Case("POST", "/ocr", px(file=as_base64(b"hello")), told=("errorMsg",)),
+    "not a pdf": Case("POST", "/ocr", px(fileType=0), told=("errorMsg",)),
+    "data uri": Case(
+        "POST", "/ocr", px(file="data:image/png;base64," + B64, visualize=False), KINDER, 200, "string bool"
+    ),
+    "url without suffix, no fileType": Case(
+        "POST", "/ocr", px(file="http://127.0.0.1:9/x", fileType=None), "addresses are not fetched", 422, "no file"
+    ),
+    "url unreachable": Case("POST", "/ocr", px(file="http://127.0.0.1:9/x.png"), told=("errorMsg",)),
+    "unknown field": Case("POST", "/ocr", px(visualize=False, other=1)),
+    "string bool": Case("POST", "/ocr", px(visualize="false")),
+    "bad types": Case("POST", "/ocr", px(file=1, visualize="maybe")),
+    "not json": Case("POST", "/ocr", body("{not json")),
+    "json but no content type": Case(
+        "POST", "/ocr", {**px(visualize=False), "content_type": None}, KINDER, 200, "string bool"
+    ),
+    "form content type": Case("POST", "/ocr", body("a=1", "application/x-www-form-urlencoded")),
+    "pipeline error": Case("POST", "/ocr", px(file=BLACK)),
+    "tiff 12 frames": Case("POST", "/ocr", px(visualize=False), DOCUMENTS, 200, "string bool"),
+    "pdf 12 pages": Case("POST", "/ocr", px(fileType=0, file=as_base64(b"%PDF-1.7")), DOCUMENTS, 422, "no file"),
+}
+
+
+def ps(**members: object) -> dict[str, Any]:
+    return body(json.dumps({"key": ["image"], "value": [B64], **members}), None)
+
+
+SERVING = {
+    "ok": Case("POST", "/ocr/prediction", ps(), told=("err_no", "err_msg", "key")),
+    "ok with logid, clientip, content-type json": Case(
+        "POST", "/ocr/prediction", ps(logid=7, clientip="1.2.3.4", tensors=[]), told=("err_no",)
+    ),
+    "any method name": Case("POST", "/ocr/whatever", ps(), told=("err_no",)),
+    "wrong service name": Case("POST", "/nope/prediction", ps(), told=("err_no", "err_msg")),
+    "bad json": Case("POST", "/ocr/prediction", body('{"key":', None), told=("code",)),
+    "empty body": Case(
+        "POST", "/ocr/prediction", {}, "the stub behind the recording needs no image", 200, "wrong service name"
+    ),
+    "unknown field": Case("POST", "/ocr/prediction", ps(other=1), told=("err_no",)),
+    "wrong type": Case("POST", "/ocr/prediction", ps(key="image"), told=("code",)),
+    "handler raises": Case("POST", "/ocr/prediction", ps(value=[BLACK]), told=("code",)),
+    "GET": Case("GET", "/ocr/prediction"),
+    "not found": Case("POST", "/nope"),
+    "trailing slash": Case("POST", "/ocr/prediction/"),
+    "5 MB body": Case("POST", "/ocr/prediction", ps(value=[as_base64(PNG + bytes(4 << 20))]), told=("err_no",)),
+}
+
+
+def umi(base64: str = B64, **options: object) -> dict[str, Any]:
+    return body(json.dumps({"base64": base64, "options": {key.replace("__", "."): v for key, v in options.items()}}))
+
+
+UMI = {
+    "root": Case("GET", "/"),
+    "umiocr": Case("GET", "/umiocr"),
+    "ocr get_options": Case("GET", "/api/ocr/get_options"),
+    "ocr ok dict": Case("POST", "/api/ocr", umi(), told=("code",)),
+    "ocr ok text": Case("POST", "/api/ocr", umi(data__format="text"), told=("code",)),
+    "ocr no text": Case("POST", "/api/ocr", umi(WHITE), told=("code", "data")),
+    "ocr crash": Case("POST", "/api/ocr", umi(BLACK), told=("code",)),
+    "ocr no content type": Case("POST", "/api/ocr", {**umi(), "content_type": None}, KINDER, 200, "ocr ok dict"),
+    "ocr form content type (curl default)": Case(
+        "POST",
+        "/api/ocr",
+        {**umi(), "content_type": "application/x-www-form-urlencoded"},
+        KINDER,
+        200,
+        "ocr ok dict",
+    ),
+    "ocr bad json": Case("POST", "/api/ocr", body("{not json"), told=("code",)),
+    "ocr empty": Case("POST", "/api/ocr", {}, told=("code", "data")),
+    "ocr {}": Case("POST", "/api/ocr", body("{}"), told=("code", "data")),
+    "ocr no base64": Case("POST", "/api/ocr", body('{"options": {}}'), told=("code", "data")),
+    "ocr options not dict": Case(
+        "POST", "/api/ocr", body(json.dumps({"base64": B64, "options": []})), told=("code", "data")
+    ),
+    "ocr bad ignoreArea": Case("POST", "/api/ocr", umi(tbpu__ignoreArea=[[1, 2]]), told=("code",)),
+    "ocr GET": Case("GET", "/api/ocr"),
+    "404": Case("GET", "/nope"),
+    "OPTIONS": Case("OPTIONS", "/api/ocr", {}, "pages in a browser ask so before they post", 200, ""),
+}
+NOT_SERVED = ("doc ", "qrcode")
+
+GOLDEN = {
+    "rapidocr_api": ("rapidocr_api.txt", RAPIDOCR),
+    "paddlex": ("paddlex_ocr.txt", PADDLEX),
+    "paddle_serving": ("paddle_serving_pipeline.txt", SERVING),
+    "umi_ocr": ("umi_ocr.txt", UMI),
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app(Settings(usual_ports=tuple(GOLDEN))) as app:
+        yield app.test_client()
+
+
+@pytest.mark.parametrize(("dialect", "title"), [(name, title) for name in GOLDEN for title in GOLDEN[name][1]])
+def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, dialect: str, title: str) -> None:
+    name, cases = GOLDEN[dialect]
+    golden, case = read_golden(name), cases[title]
+    response = client.open(
+        case.path, method=case.method, base_url=f"http://127.0.0.1:{USUAL_PORTS[dialect]}", **case.sent
+    )
+    expected = golden[case.like] if case.like else golden[title]
+    assert response.status_code == (case.status or expected.status)
+    if case.differs and not case.like:
+        return
+    answer = parse_json(response.text)
+    assert (response.mimetype, answer is None) == (expected.mimetype, expected.json is None)
+    if case.like and title == "health":
+        answer.pop("status")
+    assert differences(expected.json, answer) == []
+    told(case, golden[title], answer)
+
+
+def told(case: Case, recorded: Recorded, answer: Any) -> None:
+    for member in case.told:
+        sent, kept = recorded.json[member], answer[member]
+        # Our messages may go on where the recorded one ends.
+        assert kept == sent or (isinstance(sent, str) and kept.startswith(sent.rstrip(".")))
+
+
+def test_every_recorded_exchange_is_replayed_or_told_as_not_served() -> None:
+    for name, cases in GOLDEN.values():
+        left = {title for title in read_golden(name) if not title.startswith(NOT_SERVED)} - set(cases)
+        assert left <= {"openapi"}
+
+
+def test_documents_and_qr_codes_of_umi_ocr_are_refused_in_its_shape(client: FlaskClient) -> None:
+    for path in ("/api/doc/upload", "/api/doc/result", "/api/qrcode"):
+        response = client.post(path, base_url=f"http://127.0.0.1:{USUAL_PORTS['umi_ocr']}")
+        assert (response.status_code, list(json.loads(response.text))) == (501, ["code", "data"])
