@@ -26,7 +26,7 @@ from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, js
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, TooManyAtOnce
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
-from ocrsvc.web.model.arrays import arrays_of, check_image_tensor, pack, unpack_elements
+from ocrsvc.web.model.arrays import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.web.model.card import OUTPUT_NAMES, BadTensor
 from ocrsvc.web.model.statistics import Statistics
 
@@ -446,7 +446,7 @@ def test_a_page_without_lines_has_empty_tensors() -> None:
 @pytest.mark.parametrize("shape", [[True], [1.0], ["1"], [1] * 9, [2**32]])
 def test_a_shape_is_a_short_list_of_lengths(shape: list[Any]) -> None:
     with pytest.raises(BadTensor):
-        check_image_tensor("image", "BYTES", shape)
+        check_input("image", "BYTES", shape)
 
 
 def test_translating_a_page_of_200_lines_takes_less_than_half_a_millisecond() -> None:

@@ -47,7 +47,7 @@ MAX_HEADERS: Final = 1 << 16
 _MOST_PENDING: Final = 2
 # A call whose answer is not there at its deadline is given up by its own thread first; then by the loop.
 _GRACE_S: Final = 0.5
-# Beyond its deadline, the time that a client has for taking its answer.
+# How long a client may take nothing of its answer.
 _UNREAD_S: Final = 30.0
 # How long a stream of requests may be silent while its worker leaves.
 _SILENT_S: Final = 2.0
@@ -191,12 +191,11 @@ class Connection:
         self._collect()
 
     def _look_at(self, stream: Stream, now_s: float) -> None:
-        overdue_s = now_s - stream.call.deadline
         if stream.trailers is not None:
-            if overdue_s > _UNREAD_S:
-                self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
+            if now_s - stream.active_s > _UNREAD_S:
+                self._reset(stream.number, ErrorCodes.CANCEL)
                 self._forget(stream)
-        elif overdue_s > _GRACE_S:
+        elif now_s - stream.call.deadline > _GRACE_S:
             self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
         elif self._parting_s is not None and stream.method.streaming and not stream.busy:
             if now_s - max(self._parting_s, stream.active_s) > _SILENT_S:
@@ -243,17 +242,18 @@ class Connection:
         sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
             self._h2.send_headers(number, [(":status", "415")], end_stream=True)
-            self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
+            self._reset(number, ErrorCodes.NO_ERROR)
             return
         encoding = sent.get("grpc-encoding", "identity")
         method = self._host.methods.get(sent.get(":path", ""), _NO_METHOD)
         # A stream of requests may stay open; each of them has the limit of a call.
         limit_s = math.inf if method.streaming else self._host.limit_s
         reader = MessageReader(encoding, self._host.most_bytes)
-        stream = self._streams[number] = Stream(number, method, Call(self._clock() + limit_s), reader)
+        now_s = self._clock()
+        stream = self._streams[number] = Stream(number, method, Call(now_s + limit_s), reader, active_s=now_s)
         try:
             if "grpc-timeout" in sent:
-                stream.call = Call(self._clock() + min(timeout_s(sent["grpc-timeout"]), limit_s))
+                stream.call = Call(now_s + min(timeout_s(sent["grpc-timeout"]), limit_s))
             if method is _NO_METHOD:
                 raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
         except CallFailed as failure:
@@ -338,9 +338,6 @@ class Connection:
         self.answered(stream, outcome)
 
     def _send_message(self, stream: Stream, message: bytes) -> None:
-        if not stream.begun:
-            stream.begun = True
-            self._h2.send_headers(stream.number, _HEADERS)
         stream.out.append(memoryview(frame(message)))
         self._flush(stream)
 
@@ -367,20 +364,36 @@ class Connection:
 
     def _flush(self, stream: Stream) -> None:
         """Send what flow control lets through, and the status after everything else."""
+        try:
+            self._send_pieces(stream)
+            if stream.trailers is not None and not stream.out:
+                head = [] if stream.begun else _HEADERS
+                self._h2.send_headers(stream.number, [*head, *stream.trailers], end_stream=True)
+                if not stream.ended:
+                    self._reset(stream.number, ErrorCodes.NO_ERROR)
+                self._forget(stream)
+        except ProtocolError:
+            # The client has reset the stream; h2 knows it before its event comes here.
+            self._forget(stream)
+
+    def _send_pieces(self, stream: Stream) -> None:
         while stream.out:
             room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
             if room <= 0:
                 return
+            if not stream.begun:
+                stream.begun = True
+                self._h2.send_headers(stream.number, _HEADERS)
             piece = stream.out.popleft()
             self._h2.send_data(stream.number, piece[:room].tobytes())
+            stream.active_s = self._clock()
             if len(piece) > room:
                 stream.out.appendleft(piece[room:])
-        if stream.trailers is not None:
-            head = [] if stream.begun else _HEADERS
-            self._h2.send_headers(stream.number, [*head, *stream.trailers], end_stream=True)
-            if not stream.ended:
-                self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
-            self._forget(stream)
+
+    def _reset(self, number: int, code: ErrorCodes) -> None:
+        """Tell the client to send no more on this stream; it may have ended already."""
+        with contextlib.suppress(ProtocolError):
+            self._h2.reset_stream(number, code)
 
     def _forget(self, stream: Stream) -> None:
         stream.call.gone.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,9 +13,10 @@ from ocrsvc.rpc.codes import CallFailed, failure_of
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.protobuf import Messages
 from ocrsvc.web.model import v2
-from ocrsvc.web.model.arrays import Array, Shape, arrays_of, check_image_tensor, image_of, pack, unpack_elements
-from ocrsvc.web.model.card import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model, wanted_outputs
-from ocrsvc.web.model.ocr import OcrModel, limit_in, options_in
+from ocrsvc.web.model.arrays import Array, Shape, check_input, pack, unpack_elements
+from ocrsvc.web.model.card import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
+from ocrsvc.web.model.infer import infer_arrays
+from ocrsvc.web.model.ocr import OcrModel, limit_in
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 FILE: Final = "inference.proto"
@@ -114,50 +116,49 @@ def _quick(messages: Messages, request: str, answer: Any) -> Method:
 
 def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
     check_model(request.model_name, request.model_version)
-    images, batch = _images(request)
-    names = _wanted(request)
+    tensor, batch = _input(request)
+    elements = _elements(request, tensor, math.prod(batch))
     parameters = _parameters(request.parameters)
-    pages = model.infer(images, options_in(parameters), limit_in(parameters, call.left_s))
+    wait = call.within(limit_in(parameters, call.left_s))
     response = response_class(model_name=NAME, model_version=VERSION, id=request.id)
-    raw = bool(request.raw_input_contents)
-    for array in arrays_of(pages, names, batch):
-        _add(response, array, raw=raw)
+    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, wait):
+        _add(response, array, raw=bool(request.raw_input_contents))
     return response
 
 
-def _images(request: Any) -> tuple[list[bytes], Shape]:
-    """The image files, and the shape that they came in. Raises BadTensor."""
+def _input(request: Any) -> tuple[Any, Shape]:
+    """The one input, and its shape. Raises BadTensor."""
     if len(request.inputs) != 1:
         raise BadTensor(
             f"expected 1 inputs but got {len(request.inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}."
         )
     tensor = request.inputs[0]
-    batch = check_image_tensor(tensor.name, tensor.datatype, list(tensor.shape))
-    count = len(tensor.contents.bytes_contents)
-    wanted = 1
-    for length in batch:
-        wanted *= length
+    return tensor, check_input(tensor.name, tensor.datatype, list(tensor.shape))
+
+
+def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
+    """The input's elements, from wherever they are. Raises BadTensor."""
+    typed = tensor.contents.bytes_contents
     if request.raw_input_contents:
-        if count or len(request.raw_input_contents) != 1:
+        if typed or len(request.raw_input_contents) != 1:
             raise BadTensor("The one input is in raw_input_contents or in contents.", "Send it once.")
-        elements = unpack_elements(request.raw_input_contents[0], wanted)
-    elif count == wanted:
-        elements = list(tensor.contents.bytes_contents)
-    else:
-        raise BadTensor(f"The shape stands for {wanted} elements, and bytes_contents has {count}.", "Send as many.")
-    return [image_of(element) for element in elements], batch
+        return unpack_elements(request.raw_input_contents[0], count)
+    if len(typed) != count:
+        raise BadTensor(f"The shape stands for {count} elements, and bytes_contents has {len(typed)}.", "Send as many.")
+    return list(typed)
 
 
 def _wanted(request: Any) -> list[str]:
     for output in request.outputs:
         if _parameters(output.parameters).get("classification"):
             raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
-    return wanted_outputs([output.name for output in request.outputs])
+    return [output.name for output in request.outputs]
 
 
 def _parameters(sent: Mapping[str, Any]) -> dict[str, object]:
     """The parameters with their plain values."""
-    return {name: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for name, value in sent.items()}
+    kinds = {name: value.WhichOneof("parameter_choice") or "string_param" for name, value in sent.items()}
+    return {name: getattr(sent[name], kind) for name, kind in kinds.items()}
 
 
 def _add(response: Any, array: Array, *, raw: bool) -> None:

@@ -21,6 +21,14 @@ class Call:
     deadline: float
     gone: threading.Event = field(default_factory=threading.Event)
 
+    def within(self, limit_s: float) -> Call:
+        """The same call, with at most so much time from now on."""
+        return Call(min(self.deadline, time.monotonic() + limit_s), self.gone)
+
+    def is_gone(self) -> bool:
+        """See web.model.ocr.Wait."""
+        return self.gone.is_set()
+
     @property
     def left_s(self) -> float:
         """Seconds until the deadline; 0 if it has passed."""

@@ -1,8 +1,8 @@
 """How do the .proto files beside this one become message classes, without generated code?
 
-They are read at run time into a pool of our own. Generated code would go into protobuf's one global pool, where it clashes
-with that of every client package for the same service in the same process, and would tie us to one range of protobuf
-versions. The files here keep to the part of the language that `_Parser` knows.
+They are read at run time into a pool of our own. Generated code would go into protobuf's one global pool, where it
+clashes with that of every client package for the same service in the same process, and would tie us to one range of
+protobuf versions. The files here keep to the part of the language that `_Parser` knows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Parser:
         return self._file
 
     def _statement(self, word: str) -> None:
-        value = [token for token in iter(self._next, ";") if token != "="]
+        value = [word for word in iter(self._next, ";") if word != "="]
         if word == "syntax":
             self._file.syntax = value[0].strip('"')
         elif word == "package":

@@ -180,7 +180,7 @@ class RpcServer:
             wire.connection.part()
 
     def _accept_or_not(self) -> None:
-        """Watch the listeners while there is room; a watched one that is not accepted from would keep the loop awake."""
+        """Watch the listeners while there is room; to watch one and not to accept would keep the loop awake."""
         able = len(self._wires) < MAX_CONNECTIONS and not self._leaving
         if able == self._accepting:
             return
@@ -246,7 +246,7 @@ class _Wire:
     def _receive(self, data: bytes) -> None:
         try:
             self.connection.receive(data)
-        except Exception:
+        except Exception:  # noqa: BLE001  the edge
             # One connection's trouble, ours or h2's, must not end the loop that serves all others.
             LOGGER.exception("A connection failed")
             self.drop()

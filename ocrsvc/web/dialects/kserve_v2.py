@@ -19,9 +19,10 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.settings import Settings
 from ocrsvc.web.incoming import deadline_of, is_image, left_s, parse_json
 from ocrsvc.web.model import v2
-from ocrsvc.web.model.arrays import Array, Shape, arrays_of, check_image_tensor, image_of, pack, unpack_elements
-from ocrsvc.web.model.card import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model, wanted_outputs
-from ocrsvc.web.model.ocr import OcrModel, limit_in, options_in
+from ocrsvc.web.model.arrays import Array, Shape, check_input, pack, unpack_elements
+from ocrsvc.web.model.card import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
+from ocrsvc.web.model.infer import infer_arrays
+from ocrsvc.web.model.ocr import OcrModel, Seconds, limit_in
 from ocrsvc.web.model.rest import answer_ready, empty_answer, json_answer, packed, receive_body, serve_paths
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -38,15 +39,23 @@ class _Asked:
 
     Attributes:
         head: Its JSON.
-        images: The image files.
+        name: Of its input.
+        elements: Of that input.
         batch: The shape that they came in.
-        outputs: Names, and whether each is answered as raw bytes.
+        outputs: Names asked for, and whether each is answered as raw bytes; none asks for all.
+        binary: Whether those not named are.
     """
 
     head: Mapping[str, object]
-    images: list[bytes]
+    name: str
+    elements: list[bytes]
     batch: Shape
     outputs: Mapping[str, bool]
+    binary: bool = False
+
+    def is_binary(self, output: str) -> bool:
+        """Whether an output is answered as raw bytes."""
+        return self.outputs.get(output, self.binary)
 
 
 def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
@@ -59,9 +68,10 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
         check_model(name, version or "")
         asked = _read_request(body, request.headers.get(HEADER_LENGTH))
         parameters = _members(asked.head.get("parameters"), "parameters")
-        options = options_in(parameters)
-        pages = model.infer(asked.images, options, limit_in(parameters, left_s(deadline)))
-        return _answer(asked, arrays_of(pages, list(asked.outputs), asked.batch))
+        wait = Seconds(limit_in(parameters, left_s(deadline)))
+        names = list(asked.outputs)
+        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, parameters, wait)
+        return _answer(asked, arrays)
 
     def metadata(name: str, version: str | None) -> Response:
         check_model(name, version or "")
@@ -123,10 +133,10 @@ def _read_request(body: bytes, header_length: str | None) -> _Asked:
         return _raw_request(raw)
     head = parse_json(head_bytes)
     tensor = _only_input(head)
-    batch = check_image_tensor(_text(tensor, "name"), _text(tensor, "datatype"), _list(tensor, "shape"))
-    parameters = _members(tensor.get("parameters"), "parameters")
-    images = _images(tensor, parameters, raw, batch)
-    return _Asked(head, images, batch, _wanted(head))
+    name = _text(tensor, "name")
+    batch = check_input(name, _text(tensor, "datatype"), _list(tensor, "shape"))
+    binary = _members(head.get("parameters"), "parameters").get("binary_data_output") is True
+    return _Asked(head, name, _elements(tensor, raw, math.prod(batch)), batch, _wanted(head, default=binary), binary)
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
@@ -146,7 +156,7 @@ def _raw_request(raw: bytes) -> _Asked:
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
-    return _Asked({}, [image_of(image)], (1,), dict.fromkeys(wanted_outputs([]), False))
+    return _Asked({}, IMAGE.name, [image], (1,), {})
 
 
 def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
@@ -156,23 +166,22 @@ def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
     return _members(inputs[0], "inputs[0]")
 
 
-def _images(tensor: Mapping[str, object], parameters: Mapping[str, object], raw: bytes, batch: Shape) -> list[bytes]:
-    count = math.prod(batch)
+def _elements(tensor: Mapping[str, object], raw: bytes, count: int) -> list[bytes]:
+    """The elements of the input, from behind the JSON or out of it. Raises BadTensor."""
+    parameters = _members(tensor.get("parameters"), "parameters")
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
             raise BadTensor(
                 f"binary_data_size is {parameters['binary_data_size']!r:.40}, and {len(raw)} bytes follow the JSON.",
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
-        return [image_of(element) for element in unpack_elements(raw, count)]
+        return unpack_elements(raw, count)
     texts = _flat(_list(tensor, "data"))
     if len(texts) != count:
-        raise BadTensor(
-            f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many as it says."
-        )
+        raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
     if parameters.get("content_type") == "base64":
         return [decode_base64(text) for text in texts]
-    return [image_of(text.encode("utf-8", "surrogatepass")) for text in texts]
+    return [text.encode("utf-8", "surrogatepass") for text in texts]
 
 
 def _flat(values: list[object], depth: int = 0) -> list[str]:
@@ -188,19 +197,15 @@ def _flat(values: list[object], depth: int = 0) -> list[str]:
     return texts
 
 
-def _wanted(head: Mapping[str, object]) -> dict[str, bool]:
-    """The outputs to answer, and whether each is answered as raw bytes. Raises BadTensor and NotOffered."""
-    parameters = _members(head.get("parameters"), "parameters")
-    default = parameters.get("binary_data_output") is True
-    asked = [_members(item, "outputs") for item in (_list(head, "outputs") if head.get("outputs") else [])]
-    if not asked:
-        return dict.fromkeys(wanted_outputs([]), default)
+def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
+    """The outputs asked for, and whether each is answered as raw bytes. Raises NotOffered."""
     wanted = {}
-    for name, item in zip(wanted_outputs([_text(item, "name") for item in asked]), asked, strict=True):
-        own = _members(item.get("parameters"), "parameters")
+    for item in _list(head, "outputs") if head.get("outputs") else []:
+        output = _members(item, "outputs")
+        own = _members(output.get("parameters"), "parameters")
         if own.get("classification"):
             raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
-        wanted[name] = own.get("binary_data", default) is True
+        wanted[_text(output, "name")] = own.get("binary_data", default) is True
     return wanted
 
 
@@ -208,9 +213,9 @@ def _answer(asked: _Asked, arrays: list[Array]) -> Response:
     raw: list[bytes] = []
     head: dict[str, object] = {"id": asked.head["id"]} if asked.head.get("id") else {}
     head |= {"model_name": NAME, "model_version": VERSION}
-    head["outputs"] = [_output(array, raw, binary=asked.outputs[array.name]) for array in arrays]
+    head["outputs"] = [_output(array, raw, binary=asked.is_binary(array.name)) for array in arrays]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not any(asked.outputs.values()):
+    if not raw:
         return packed(Response(members, content_type="application/json"))
     response = Response(b"".join([members, *raw]), content_type=BINARY_TYPE)
     response.headers[HEADER_LENGTH] = str(len(members))

@@ -16,7 +16,7 @@ from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page
 from ocrsvc.web.incoming import is_image
-from ocrsvc.web.model.card import IMAGE, MAX_BATCH, BadTensor
+from ocrsvc.web.model.card import IMAGE, JSON_IN, MAX_BATCH, BadTensor
 
 _LENGTH: Final = struct.Struct("<I")
 _MAX_RANK: Final = 8
@@ -41,9 +41,9 @@ class Array:
     values: list[str] | Numbers
 
 
-def check_image_tensor(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
-    """The shape of the one input, whose product is the number of images; raises BadTensor."""
-    if name != IMAGE.name:
+def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
+    """The shape of the one input, whose product is the number of its elements; raises BadTensor."""
+    if name not in (IMAGE.name, JSON_IN):
         raise BadTensor(
             f"unexpected inference input '{name[:100]}' for model 'ocr'.", f"Its one input is {IMAGE.name!r}."
         )

@@ -67,6 +67,10 @@ OUTPUTS: Final = (
     Tensor("boxes", "FP32", (-1, 4, 2), "Each line's four corners, x and y in pixels; filled up with 0."),
     Tensor("counts", "INT32", (1,), "How many lines each image has."),
 )
+JSON_IN: Final = "input"
+JSON_OUT: Final = "output"
+"""Another input and output of the same model: one request and one answer of PaddleX's, as JSON."""
+
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
 
 
@@ -80,12 +84,13 @@ def check_model(name: str, version: str = "") -> None:
         raise UnknownModel(f"Request for unknown model: '{name}' version {version[:20]} is not found")
 
 
-def wanted_outputs(names: list[str]) -> list[str]:
-    """The outputs to answer: those named, or all; raises BadTensor for one that does not exist."""
+def wanted_outputs(names: list[str], asked: str = IMAGE.name) -> list[str]:
+    """The outputs to answer for the input `asked`: those named, or all; raises BadTensor for one that it has not."""
+    outputs = (JSON_OUT,) if asked == JSON_IN else OUTPUT_NAMES
     for name in names:
-        if name not in OUTPUT_NAMES:
+        if name not in outputs:
             raise BadTensor(
                 f"unexpected inference output '{name[:100]}' for model '{NAME}'.",
-                f"Its outputs are: {', '.join(OUTPUT_NAMES)}.",
+                f"Its outputs are: {', '.join(outputs)}.",
             )
-    return names or list(OUTPUT_NAMES)
+    return names or list(outputs)

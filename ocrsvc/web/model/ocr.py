@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.options import read_options
+from ocrsvc.web.paddlex_envelope import infer as infer_as_paddlex
 
 OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence")
+
+
+class Wait(Protocol):
+    """How somebody waits for an answer."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds from now within which the answer is worth having."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits any more; asked from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Somebody waits this long, and nobody can tell whether still."""
+
+    left_s: float
+
+    def is_gone(self) -> bool:
+        """See Wait."""
+        return False
 
 
 class OcrModel:
@@ -27,36 +53,42 @@ class OcrModel:
         self._reader = reader
         self.statistics = statistics
 
+    def exchange(self, body: bytes, wait: Wait) -> bytes:
+        """PaddleX's JSON for PaddleX's JSON, as its "high-stability serving" puts both into tensors of a model."""
+        return infer_as_paddlex(body, self._reader, wait.left_s)[1]
+
     @property
     def ready(self) -> bool:
         """Whether the engine of this worker is warm."""
         return self._reader.ready
 
-    def infer(self, images: Sequence[bytes], options: ReadOptions, limit_s: float) -> list[Page]:
+    def infer(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Page]:
         """One page for each image; the first image that fails fails the request, because no tensor can say so.
 
         Args:
             images: Image files.
             options: For all of them.
-            limit_s: Seconds from now within which the answer is worth having.
+            wait: How long, and whether still, somebody waits for the answer.
 
         Raises:
             OcrsvcError: As Reader.read; of several images it says which one.
         """
         began_s = time.monotonic()
         try:
-            readings = self._read(images, options, limit_s)
+            readings = self._read(images, options, wait)
         except OcrsvcError:
             self.statistics.record_failure(time.monotonic() - began_s)
             raise
         self.statistics.record_success(readings, time.monotonic() - began_s)
         return [reading.page for reading in readings]
 
-    def _read(self, images: Sequence[bytes], options: ReadOptions, limit_s: float) -> list[Reading]:
+    def _read(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Reading]:
+        if wait.is_gone():
+            raise ClientGone("The client has gone before its images were read.")
         if len(images) == 1:
-            return [self._reader.read(images[0], options, limit_s)]
+            return [self._reader.read(images[0], options, wait.left_s)]
         readings: list[Reading] = []
-        for number, outcome in enumerate(self._reader.read_many(images, options, limit_s), start=1):
+        for number, outcome in enumerate(self._reader.read_many(images, options, wait.left_s), start=1):
             if isinstance(outcome, OcrsvcError):
                 outcome.detail = f"Image {number} of {len(images)}: {outcome.detail}"
                 raise outcome
