@@ -197,9 +197,12 @@ class Connection:
                 self._forget(stream)
         elif now_s - stream.call.deadline > _GRACE_S:
             self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
-        elif self._parting_s is not None and stream.method.streaming and not stream.busy:
-            if now_s - max(self._parting_s, stream.active_s) > _SILENT_S:
-                self._fail(stream, CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream."))
+        elif stream.method.streaming and not stream.busy and self._has_parted_s(now_s, stream.active_s) > _SILENT_S:
+            self._fail(stream, CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream."))
+
+    def _has_parted_s(self, now_s: float, active_s: float) -> float:
+        """How long nothing has happened since this connection began to part; 0 if it has not."""
+        return now_s - max(self._parting_s, active_s) if self._parting_s is not None else 0.0
 
     def _greet(self) -> None:
         self._h2.local_settings = Settings(
@@ -227,13 +230,16 @@ class Connection:
             case StreamReset():
                 if stream := self._streams.get(event.stream_id):
                     self._forget(stream)
-            case WindowUpdated():
-                self._flush_all()
-            case RemoteSettingsChanged():
+            case _:
+                self._on_connection_event(event)
+
+    def _on_connection_event(self, event: Event) -> None:
+        match event:
+            case WindowUpdated() | RemoteSettingsChanged():
                 self.greeted = True
                 self._flush_all()
-            case PingAckReceived(ping_data=data):
-                if data == _GOODBYE and not self._parted:
+            case PingAckReceived():
+                if event.ping_data == _GOODBYE and not self._parted:
                     self._finish_parting()
             case ConnectionTerminated():
                 self._on_goaway(event)
@@ -241,7 +247,8 @@ class Connection:
     def _on_request(self, number: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
-            self._h2.send_headers(number, [(":status", "415")], end_stream=True)
+            with contextlib.suppress(ProtocolError):
+                self._h2.send_headers(number, [(":status", "415")], end_stream=True)
             self._reset(number, ErrorCodes.NO_ERROR)
             return
         encoding = sent.get("grpc-encoding", "identity")

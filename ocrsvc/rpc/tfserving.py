@@ -9,7 +9,7 @@ from typing import Any, Final
 from ocrsvc.records import ReadOptions
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.protobuf import Messages
-from ocrsvc.web.model.arrays import Array, arrays_of, check_input, image_of, pack
+from ocrsvc.web.model.arrays import Array, arrays_of, check_input, image_of
 from ocrsvc.web.model.card import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel, wanted_outputs
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.predict import SIGNATURE, check_servable, check_signature, check_version
@@ -21,6 +21,7 @@ METHOD: Final = "tensorflow/serving/predict"
 TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 DTYPES: Final = {"BYTES": 7, "FP32": 1, "INT32": 3}
 
+_VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
 _LOADING, _AVAILABLE = 20, 30
 
 
@@ -112,7 +113,8 @@ def _fill(tensor: Any, array: Array) -> None:
     if isinstance(array.values, list):
         tensor.string_val.extend(text.encode() for text in array.values)
     else:
-        tensor.tensor_content = pack(array)
+        # As TensorFlow Serving does by default: small clients do not read tensor_content.
+        getattr(tensor, _VALUES[array.datatype]).extend(array.values.ravel().tolist())
 
 
 def _describe(signatures: Any) -> Any:

@@ -63,7 +63,10 @@ def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
 
 
 def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor: each a little-endian uint32 length, and so many bytes. Raises BadTensor."""
+    """The elements of a BYTES tensor: each a little-endian uint32 length, and so many bytes. Raises BadTensor.
+
+    A lone image without its length is taken too: perf_analyzer sends files so.
+    """
     view, at, elements = memoryview(raw), 0, []
     for _ in range(count):
         if len(view) - at < _LENGTH.size:
@@ -72,6 +75,8 @@ def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
         at += _LENGTH.size + length
         elements.append(bytes(view[at - length : at]))
     if len(elements) != count or at != len(view):
+        if count == 1 and is_image(bytes(view[:64])):
+            return [bytes(view)]
         raise BadTensor(
             f"The {len(view)} bytes of '{IMAGE.name}' are not {count} elements of a 4-byte length and its bytes each.",
             "Write the length of each element before it, little-endian.",
