@@ -10,6 +10,7 @@ from flask import Blueprint, Flask
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
 from ocrsvc.web.api import make_api
+from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.crossroads import install_crossroads
 from ocrsvc.web.dialects.kserve_v1 import make_kserve_v1
 from ocrsvc.web.dialects.kserve_v2 import make_kserve_v2
@@ -26,7 +27,8 @@ from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
 from ocrsvc.web.failures import install
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
-from ocrsvc.web.ops import make_ops
+from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.sending import in_one_piece
 
 Factory = Callable[[Settings, Reader], Blueprint]
 
@@ -51,7 +53,9 @@ MODEL_DIALECTS: Final[Mapping[str, Callable[[Settings, OcrModel], Blueprint]]] =
 """As DIALECTS; these serve models, and count together how theirs is asked."""
 
 
-def create_app(settings: Settings, reader: Reader, statistics: Statistics | None = None) -> Flask:
+def create_app(
+    settings: Settings, reader: Reader, ledger: Ledger | None = None, statistics: Statistics | None = None
+) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
@@ -59,14 +63,19 @@ def create_app(settings: Settings, reader: Reader, statistics: Statistics | None
             dialects are told.
         reader: Reads the images; shared by all threads.
         statistics: What the doors that serve models count; None counts for this application alone.
+        ledger: Where requests are counted; by default nobody but this application knows it.
     """
+    ledger = ledger or ledger_of_one()
     app = Flask("ocrsvc", static_folder=None, template_folder=None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
+    # Flask tells to wrap it so.
+    app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
+    app.register_blueprint(make_operators(settings, reader, ledger))
     model = OcrModel(reader, statistics or Statistics())
     for name in settings.dialects:
         door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else DIALECTS[name](settings, reader)

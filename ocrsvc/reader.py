@@ -41,6 +41,7 @@ class Reader:
         plan: How many engine threads this process runs.
         engine_opener: Opens the engine; the default is the one that the settings name.
         clock: Monotonic seconds.
+        on_reading: Called with each reading, in the thread of its request.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Reader:
         plan: ThreadPlan,
         engine_opener: Callable[[], Engine] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_reading: Callable[[Reading], object] = bool,
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._open_engine = engine_opener or (lambda: open_engine(settings, plan))
         self._clock = clock
+        self._on_reading = on_reading
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
@@ -178,7 +181,9 @@ class Reader:
         served: Served[Page] = pending.place.wait(pending.item)
         page = restore_page(served.answer, pending.turned, *pending.size)
         timing = Timing(pending.decode_s, served.queue_s, served.run_s, self._clock() - pending.admitted)
-        return Reading(page, self.describe(), timing)
+        reading = Reading(page, self.describe(), timing)
+        self._on_reading(reading)
+        return reading
 
 
 def _prepare(image: Image, options: ReadOptions, deadline: float) -> tuple[ReadTask, int]:

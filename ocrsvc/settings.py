@@ -223,6 +223,18 @@ class Settings(BaseModel):
         le=2**50,
     )
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
+    access_log: Literal["off", "text", "json"] = _knob(
+        "off",
+        "One line on stdout for each request, as key=value or as JSON, without its query and without any content.",
+    )
+    ops: Literal["open", "local", "off"] = _knob(
+        "local",
+        "Who may ask for /metrics and /ops/…: everybody, callers on the same machine that do not come through a proxy, "
+        "or nobody.",
+    )
+    pidfile: Path | None = _knob(
+        None, "File that holds the arbiter's process id while the service runs; gunicorn's -p wins."
+    )
     fake_latency_s: float = _knob(0.0, "How long the fake engine waits over an image.", "s", ge=0, le=3600)
     fake_burn_s: float = _knob(0.0, "How long the fake engine keeps a core busy over an image.", "s", ge=0, le=3600)
     fake_leak_bytes: ByteCount = _knob(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -65,8 +65,8 @@ def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
     return reader, make_services(OcrModel(cast(Reader, reader), Statistics()))
 
 
-def unary(channel: grpc.Channel, path: str, response: str) -> Callable[..., Any]:
-    """A method of one answer, as a function of a message."""
+def unary(channel: grpc.Channel, path: str, response: str) -> Any:
+    """A method of one answer, as a function of a message; `future` calls it without waiting."""
     return channel.unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),

@@ -25,6 +25,8 @@ FLOORS = {
     "ocrsvc.worker.retire": 1,
     "ocrsvc.worker.memory": 1,
     "ocrsvc.worker.scoreboard": 2,
+    "ocrsvc.logs": 2,
+    "ocrsvc.metrics": 2,
     "ocrsvc.plan": 2,
     "ocrsvc.serving": 2,
     "ocrsvc.engines.base": 2,

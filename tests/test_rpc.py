@@ -515,7 +515,7 @@ class Wire:
     def flush(self) -> None:
         self.sock.sendall(self.h2.data_to_send())
 
-    def call(self, number: int, data: bytes = b"", *, end: bool = True, **more: str) -> None:
+    def call(self, number: int, data: bytes = b"", *, end: bool = True, **more: Any) -> None:
         headers = {
             ":method": "POST",
             ":scheme": "http",

@@ -17,11 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
+from ocrsvc.logs import AccessLog
+from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
 from ocrsvc.settings import Settings, read_settings, variable_of
 from ocrsvc.web.model.statistics import Statistics
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
 _STOP_S: Final = 2.0
+_LAST_LINES_S: Final = 1.0
 # Then the heartbeat ends, and the arbiter kills a worker that will never be ready.
 _BOOT_LIMIT_S: Final = 600.0
 
@@ -82,6 +86,10 @@ class _Process:
     statistics: Statistics | None = None
     grpc_listeners: tuple[socket.socket, ...] = ()
     rpc: RpcServer | None = None
+    numbers: Numbers | None = None
+    tally: Tally | None = None
+    access_log: AccessLog | None = None
+    sampler: Sampler | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -110,8 +118,13 @@ def _hooks() -> Mapping[str, object]:
 def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
+    from ocrsvc.web.counting import Ledger
 
-    return create_app(current_settings(), current_reader(), current_statistics())
+    settings, tally = current_settings(), current_tally()
+    if settings.access_log != "off":
+        _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
+    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log)
+    return create_app(settings, current_reader(), ledger, current_statistics())
 
 
 def current_settings() -> Settings:
@@ -134,6 +147,17 @@ def current_statistics() -> Statistics:
     """The counts of this service: made in the arbiter, shared with the workers."""
     _Process.statistics = _Process.statistics or Statistics(SLOTS)
     return _Process.statistics
+
+
+def current_numbers() -> Numbers:
+    """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
+    _Process.numbers = _Process.numbers or Numbers(SLOTS)
+    return _Process.numbers
+
+
+def current_tally() -> Tally:
+    """What this process counts with; without gunicorn's hooks the common block, which nobody else writes then."""
+    return _Process.tally or current_numbers().common
 
 
 def on_starting(server: Arbiter) -> None:
@@ -189,10 +213,14 @@ def pre_exec(server: Arbiter) -> NoReturn:
 def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     current_rota().before_fork(server, worker)
+    current_numbers().claim(worker.place)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, when it has reaped a worker."""
+    if worker.slot.state == State.BOOTING:
+        current_numbers().common.count(BOOT_FAILURES)
+    current_numbers().fold(worker.place)
     current_rota().after_exit(server, worker)
 
 
@@ -208,6 +236,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
     current_statistics().row = worker.place
+    _Process.tally = current_numbers().tally(worker.place)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -231,18 +260,25 @@ def post_worker_init(worker: RecyclingWorker) -> None:
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
         *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
     )
+    gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
+    _Process.sampler = Sampler(current_tally(), gauges)
+    _Process.sampler.start()
     _start_rpc(worker)
     _note_ready(worker)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
-    """Worker, last (gunicorn has already waited for the requests): stop the engine threads, close the engine."""
+    """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
     rpc, _Process.rpc = _Process.rpc, None
     if rpc is not None:
         rpc.stop(0.0)
     reader, _Process.reader = _Process.reader, None
+    if _Process.sampler is not None:
+        _Process.sampler.stop()
     if reader is not None:
         reader.stop(_STOP_S)
+    if _Process.access_log is not None:
+        _Process.access_log.stop(_LAST_LINES_S)
 
 
 def _start_rpc(worker: RecyclingWorker) -> None:
@@ -307,7 +343,8 @@ def _make_reader(workers: int | None = None, threads: int | None = None) -> Read
     from ocrsvc.reader import Reader
 
     settings = current_settings()
-    return Reader(settings, plan_for(settings, workers=workers, threads=threads))
+    plan = plan_for(settings, workers=workers, threads=threads)
+    return Reader(settings, plan, on_reading=partial(count_reading, current_tally()))
 
 
 @contextmanager
