@@ -50,14 +50,16 @@ load: install
 
 # Files that begin with an underscore are what the others share.
 bench: install
-	@for script in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/[!_]*.py)); do \
+	@for script in $(filter-out benchmarks/soak.py benchmarks/fuzz.py benchmarks/clients.py,$(wildcard benchmarks/[!_]*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# 100,000 requests while workers are replaced every few seconds; about ten minutes.
+# 100,000 requests while workers are replaced every few seconds, about ten minutes; then a million bent requests in
+# process, about half an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
+	$(BIN)/python benchmarks/fuzz.py
 
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:

@@ -146,6 +146,7 @@ CANNOT: list[tuple[str, dict[str, Any], int, str]] = [
     ("/ocr", {"json": {"file": B64, "useDocUnwarping": True}}, 422, "useDocUnwarping"),
     ("/ocr", {"json": {"file": B64, "returnWordBox": True}}, 422, "returnWordBox"),
     ("/ocr", {"json": {"file": B64, "textDetLimitType": "mid"}}, 422, "textDetLimitType"),
+    ("/ocr", {"json": {"file": B64, "textDetLimitType": []}}, 422, "textDetLimitType"),
     ("/ocr", {"json": {"file": B64, "textRecScoreThresh": "nan"}}, 422, "textRecScoreThresh"),
     ("/ocr", {"json": {"file": B64, "textDetLimitSideLen": 1e300}}, 422, "textDetLimitSideLen"),
     ("/ocr?layout=1", {"json": {"image": B64}}, 400, "INVALID_PARAMETER"),

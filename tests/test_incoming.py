@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import pytest
 from gunicorn.config import Config
@@ -22,7 +22,7 @@ from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTimeout, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.web.body import knowing_the_connection, leave_body, read_body
-from ocrsvc.web.incoming import allowed_s, deadline_of, images_or_errors, left_s, receive, request_id
+from ocrsvc.web.incoming import _unquote, allowed_s, deadline_of, images_or_errors, left_s, receive, request_id
 from ocrsvc.web.multipart import MAX_PARTS, split_parts
 
 LIMIT = 1 << 20
@@ -192,6 +192,13 @@ def test_a_bad_request_is_refused_with_its_reason(case: str) -> None:
 def test_as_many_escapes_and_near_boundaries_as_may_be_are_read() -> None:
     assert images(b"image=" + b"%41" * 100_000, FORM) == [bytes(75_000)]
     assert images(*near_misses(4000, 6000)) == [b"\r\n--xa" * 4000, b"\r\n--xa" * 6000]
+
+
+@given(
+    st.lists(st.sampled_from([b"%", b"2", b"B", b"f", b"+", b"x", b"%2B", b"%e4", b"\xff"]), max_size=30).map(b"".join)
+)
+def test_escapes_are_undone_as_the_standard_library_does(text: bytes) -> None:
+    assert _unquote(text) == unquote_to_bytes(text.replace(b"+", b" "))
 
 
 @pytest.mark.parametrize("write", [str.upper, str.lower])

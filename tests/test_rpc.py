@@ -574,7 +574,7 @@ def status(event: Any) -> str:
         (b"\0\0\0\0\0", {":path": "/t/Nothing"}, "12"),
     ],
 )
-def test_a_malformed_call_is_told_by_its_status(wire: Wire, data: bytes, more: dict[str, str], expected: str) -> None:
+def test_a_malformed_call_is_told_by_its_status(wire: Wire, data: bytes, more: dict[str, Any], expected: str) -> None:
     wire.call(1, data, **more)
     answer = wire.until(ResponseReceived)
     assert dict(answer.headers)[":status"] == "200"
@@ -587,7 +587,7 @@ def test_a_body_that_does_not_come_in_time_is_given_up(wire: Wire) -> None:
 
 
 def test_other_requests_than_grpcs_are_refused(wire: Wire) -> None:
-    wire.call(1, b"{}", **{"content-type": "application/json"})
+    wire.call(1, b"{}", content_type="application/json")
     assert dict(wire.until(ResponseReceived).headers)[":status"] == "415"
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from json.encoder import encode_basestring_ascii as _quoted
 
-from ocrsvc.records import Box, Line, Page
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.formats.corners import Boxes, spaced_texts, to_boxes
+from ocrsvc.records import Box, Page
 
 COORDINATE_DIGITS = 2
 
@@ -45,6 +50,26 @@ def to_rect(box: Box) -> Rect:
     return [round(value, COORDINATE_DIGITS) for value in (centre_x, centre_y, width, height, angle)]
 
 
-def to_raw_out(lines: tuple[Line, ...]) -> list[list[object]]:
-    """Each line as Tr gives it: [[cx, cy, w, h, angle], text, confidence]."""
-    return [[to_rect(line.box), line.text, line.confidence] for line in lines]
+def to_raw_out_text(page: Page, max_side: int | None) -> str:
+    """The lines as Tr gives them, [[cx, cy, w, h, angle], text, confidence], in JSON as the standard library writes it.
+
+    In the frame of the image shrunk to a longest side of `max_side` pixels; None is the image itself.
+
+    Written here in one go for all rectangles: `to_rect` and `json.dumps` take ten times as long for 200 lines.
+    """
+    width, height = (page.width, page.height) if max_side is None else shrunk_size(page.width, page.height, max_side)
+    boxes = to_boxes(page.lines) * [width / page.width, height / page.height]
+    rects = spaced_texts(_to_rects(boxes))
+    items = [
+        f"[{rect}, {_quoted(line.text)}, {float(line.confidence)!r}]"
+        for rect, line in zip(rects, page.lines, strict=True)
+    ]
+    return f"[{', '.join(items)}]"
+
+
+def _to_rects(boxes: Boxes) -> NDArray[np.float64]:
+    """`to_rect` for all boxes (N, 4, 2) at once: (N, 5)."""
+    along, across = boxes[:, 1] - boxes[:, 0], boxes[:, 2] - boxes[:, 1]
+    angles = np.degrees(np.arctan2(along[:, 1], along[:, 0]))
+    lengths = [np.hypot(side[:, 0], side[:, 1]) for side in (along, across)]
+    return np.column_stack([boxes.mean(axis=1), *lengths, angles]).round(COORDINATE_DIGITS)

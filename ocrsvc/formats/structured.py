@@ -1,11 +1,10 @@
-"""How does a reading look as plain dicts and lists, ready to become JSON?"""
+"""How does a reading look as plain dicts and lists, ready for orjson?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from ocrsvc.formats.corners import to_corners, to_scores
 from ocrsvc.records import EngineInfo, Line, Page, Timing
 
 CONFIDENCE_DIGITS = 4
@@ -31,12 +30,12 @@ def page_to_dict(page: Page, number: int, *, lines: bool = True) -> dict[str, ob
 
 
 def lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """Text, confidence in [0, 1] and box of each line."""
-    # All boxes in one go: round() on each coordinate took a third of a request's time in this service.
-    boxes = np.array([line.box for line in lines]).round(BOX_DIGITS).tolist()
+    """Text, confidence in [0, 1] and box of each line; the box is JSON text that only orjson can write."""
     return [
-        {"text": line.text, "confidence": round(line.confidence, CONFIDENCE_DIGITS), "box": box}
-        for line, box in zip(lines, boxes, strict=True)
+        {"text": line.text, "confidence": score, "box": box}
+        for line, score, box in zip(
+            lines, to_scores(lines, CONFIDENCE_DIGITS), to_corners(lines, BOX_DIGITS), strict=True
+        )
     ]
 
 

@@ -63,7 +63,8 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
     failure = _failure_of(error)
-    request.environ.setdefault(_TOLD_KEY, []).append(failure)
+    if has_request_context():
+        request.environ.setdefault(_TOLD_KEY, []).append(failure)
     return failure
 
 

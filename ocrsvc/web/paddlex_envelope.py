@@ -16,7 +16,8 @@ import orjson
 import pybase64
 
 from ocrsvc.errors import BadOption, CallerError
-from ocrsvc.formats.corners import to_frames, to_scores, to_whole_corners
+from ocrsvc.formats.corners import as_text as as_json_text
+from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.reader import Reader
@@ -140,7 +141,8 @@ def asked_by(members: Mapping[str, Any]) -> Asked:
 
 def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
     """The lines in PaddleX's words, with the settings that its answer repeats."""
-    lines, corners = page.lines, to_whole_corners(page.lines)
+    lines, boxes = page.lines, to_boxes(page.lines)
+    corners, frames = (orjson.Fragment(as_json_text(whole(numbers))) for numbers in (boxes, to_frames(boxes)))
     line_turns = members.get("useTextlineOrientation") is True
     pruned: dict[str, object] = {"model_settings": _model_settings(members)}
     if members.get("useDocOrientationClassify") is True:
@@ -157,7 +159,7 @@ def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
         "rec_texts": [line.text for line in lines],
         "rec_scores": to_scores(lines),
         "rec_polys": corners,
-        "rec_boxes": [[int(side) for side in frame] for frame in to_frames(lines)],
+        "rec_boxes": frames,
     }
 
 
@@ -210,9 +212,9 @@ def _as_file_type(value: object) -> int:
 
 
 def _as_limit_type(value: object) -> str:
-    if value not in {"min", "max"}:
+    if not isinstance(value, str) or value not in {"min", "max"}:
         raise ValueError("Input should be 'min' or 'max'")
-    return str(value)
+    return value
 
 
 Parse = Callable[[object], object]

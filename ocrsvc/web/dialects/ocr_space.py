@@ -12,7 +12,7 @@ from typing import Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, CallerError, NothingSent
-from ocrsvc.formats.corners import to_frames
+from ocrsvc.formats.corners import to_boxes, to_frames
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
@@ -96,9 +96,10 @@ def to_answer(page: Page, spent_s: float, *, overlay: bool) -> dict[str, object]
 def _overlay(page: Page) -> dict[str, object]:
     """Each line with one word, which is the whole line: the engines know no words."""
     lines = []
-    for line, (left, top, right, bottom) in zip(page.lines, to_frames(page.lines, 1), strict=True):
-        height = bottom - top
-        word = {"WordText": line.text, "Left": left, "Top": top, "Height": height, "Width": right - left}
+    frames = to_frames(to_boxes(page.lines).round(1))
+    frames[:, 2:] -= frames[:, :2]
+    for line, (left, top, width, height) in zip(page.lines, frames.round(1).tolist(), strict=True):
+        word = {"WordText": line.text, "Left": left, "Top": top, "Height": height, "Width": width}
         lines.append({"LineText": line.text, "Words": [word], "MaxHeight": height, "MinTop": top})
     return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(lines)}"}
 

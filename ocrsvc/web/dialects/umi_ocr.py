@@ -14,7 +14,7 @@ from typing import Any, Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.corners import to_frames, to_scores, to_whole_corners
+from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, to_whole_corners
 from ocrsvc.reader import Reader
 from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings import Settings
@@ -154,7 +154,11 @@ def _outside(lines: Sequence[Line], areas: Sequence[Any]) -> Sequence[Line]:
     def ignored(left: float, top: float, right: float, bottom: float) -> bool:
         return any(x1 <= left and y1 <= top and right <= x2 and bottom <= y2 for (x1, y1), (x2, y2) in areas)
 
-    return [line for line, frame in zip(lines, to_frames(lines, 1), strict=True) if not ignored(*frame)]
+    return [
+        line
+        for line, frame in zip(lines, to_frames(to_boxes(lines).round(1)).tolist(), strict=True)
+        if not ignored(*frame)
+    ]
 
 
 def _options_of(members: Mapping[str, Any], *, empty: bool) -> Mapping[str, Any]:

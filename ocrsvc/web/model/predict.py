@@ -12,7 +12,6 @@ import orjson
 from flask import Response, request
 
 from ocrsvc.errors import CallerError
-from ocrsvc.formats.structured import lines_to_dicts
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
@@ -23,6 +22,7 @@ from ocrsvc.web.model.ocr import OcrModel, Seconds
 from ocrsvc.web.model.rest import JSON_TYPE, answer_ready, packed, receive_body
 
 SIGNATURE: Final = "serving_default"
+ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
 LABEL: Final = "stable"
 """The one version label: TensorFlow Serving's own examples use it for the version that serves."""
 
@@ -118,13 +118,8 @@ def _image(value: object) -> bytes:
 
 def _row(page: Page) -> dict[str, object]:
     """The outputs for one image, as long as it has lines."""
-    lines = lines_to_dicts(page.lines)
-    return {
-        "text": page.text,
-        "texts": [line["text"] for line in lines],
-        "scores": [line["confidence"] for line in lines],
-        "boxes": [line["box"] for line in lines],
-        "counts": len(lines),
+    return {array.name: array.values[0] for array in arrays_of([page], ROW_NAMES, (1,))} | {
+        "texts": [line.text for line in page.lines]
     }
 
 

@@ -1,0 +1,108 @@
+"""Which request does each wire format's client send to have one image read?"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote_plus
+
+Environ = dict[str, Any]
+Application = Callable[..., Any]
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+BOUNDARY = "ocrsvc-boundary"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One way of asking.
+
+    Attributes:
+        dialect: The format's name; "native" is our own.
+        label: What is peculiar to this way; empty if there is only one.
+        path: May carry a query string.
+        content_type, body: As the client sends them.
+    """
+
+    dialect: str
+    label: str
+    path: str
+    content_type: str
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.dialect} {self.label}".rstrip()
+
+
+def exchanges(image: bytes) -> list[Exchange]:
+    """One or two requests for each format, all with the same image."""
+    text = base64.b64encode(image).decode()
+    return [
+        Exchange("native", "file", "/v1/ocr", *_file("file", image)),
+        Exchange("native", "json", "/v1/ocr", JSON, _json(image=text)),
+        Exchange("trwebocr", "without picture", "/api/tr-run/?is_draw=0", *_file("file", image)),
+        Exchange("trwebocr", "form", "/api/tr-run/?is_draw=0", FORM, b"img=" + quote_plus(text).encode()),
+        Exchange("trwebocr_cpp", "", "/api/trocr", *_file("file", image)),
+        Exchange("rapidocr_api", "file", "/ocr", *_file("image_file", image)),
+        Exchange("rapidocr_api", "form", "/ocr", FORM, b"image_data=" + quote_plus(text).encode()),
+        Exchange("paddlex", "without pictures", "/ocr", JSON, _json(file=text, fileType=1, visualize=False)),
+        Exchange("paddlehub", "", "/predict/ocr_system", JSON, _json(images=[text])),
+        Exchange("paddle_serving", "", "/ocr/prediction", "", _json(key=["image"], value=[text])),
+        Exchange("umi_ocr", "", "/api/ocr", JSON, _json(base64=text)),
+        Exchange("ocr_space", "with overlay", "/parse/image?isOverlayRequired=true", *_file("file", image)),
+        Exchange("turboocr", "json", "/ocr", JSON, _json(image=text)),
+        Exchange("turboocr", "raw", "/ocr/raw", "image/jpeg", image),
+    ]
+
+
+def environ_of(path: str, content_type: str, body: bytes, method: str = "POST") -> Environ:
+    """The request as a WSGI server hands it over."""
+    path, _, query = path.partition("?")
+    return {
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "8000",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_HOST": "127.0.0.1:8000",
+        "REMOTE_ADDR": "127.0.0.1",
+        "CONTENT_TYPE": content_type,
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+
+
+def call(application: Application, environ: Environ) -> tuple[int, bytes]:
+    """Status and body of the answer; no socket is involved."""
+    statuses: list[str] = []
+    answer = application(environ, lambda status, _headers, _error=None: statuses.append(status))
+    try:
+        return int(statuses[0].split()[0]), b"".join(answer)
+    finally:
+        if hasattr(answer, "close"):
+            answer.close()
+
+
+def _json(**members: object) -> bytes:
+    return json.dumps(members).encode()
+
+
+def _file(name: str, data: bytes) -> tuple[str, bytes]:
+    """Content type and body of a form with one file."""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="page.jpg"\r\n\r\n'
+    return f"multipart/form-data; boundary={BOUNDARY}", head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()

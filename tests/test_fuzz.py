@@ -1,0 +1,92 @@
+"""Is there anything that one can send to a door that it does not answer in its own shape, and without a 500?
+
+Short here; `python benchmarks/fuzz.py` sends a million inputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from web_support import as_base64, picture, running_app
+
+from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.settings import Settings
+
+B64 = as_base64(picture(16, 16))
+PATHS = {
+    "trwebocr": ("/api/tr-run/?is_draw=0",),
+    "trwebocr_cpp": ("/api/trocr",),
+    "rapidocr_api": ("/ocr",),
+    "paddlex": ("/ocr",),
+    "paddlehub": ("/predict/ocr_system", "/predict/ocr_rec", "/predict/x"),
+    "paddle_serving": ("/ocr/prediction", "/x/prediction"),
+    "umi_ocr": ("/api/ocr",),
+    "ocr_space": ("/parse/image?isOverlayRequired=true",),
+    "turboocr": ("/ocr", "/ocr/raw", "/ocr/batch", "/ocr/pixels"),
+}
+# Every member that some door reads, so that values of all kinds meet each of them.
+NAMES = (
+    *("img", "img_base64", "image_data", "use_det", "file", "fileType", "images", "key", "value", "base64", "image"),
+    *("base64Image", "language", "compress", "logId", "visualize", "textDetLimitSideLen", "textDetLimitType"),
+    *("textRecScoreThresh", "useDocOrientationClassify", "ocr.cls", "ocr.limit_side_len", "tbpu.ignoreArea"),
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.sampled_from([B64, "image", "max", "true", "data:,", "http://x"]),
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3)
+)
+OBJECTS = st.dictionaries(st.sampled_from((*NAMES, "options")), VALUES, max_size=6)
+BODIES = st.one_of(
+    OBJECTS.map(lambda value: json.dumps(value).encode()),
+    VALUES.map(lambda value: json.dumps(value).encode()),
+    st.binary(max_size=60),
+    st.dictionaries(st.sampled_from(NAMES), st.text("aA%+=&/", max_size=8), max_size=4).map(
+        lambda fields: "&".join(f"{name}={value}" for name, value in fields.items()).encode()
+    ),
+)
+TYPES = st.sampled_from(
+    [
+        "application/json",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "image/png",
+        "text/plain",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, FlaskClient]]:
+    with running_app(Settings(max_body_bytes=4096, usual_ports=("rapidocr_api", "paddlex", "turboocr"))) as app:
+        yield {name: app.test_client() for name in USUAL_PORTS}
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_whatever_is_sent_is_answered_in_the_formats_own_shape(
+    clients: dict[str, FlaskClient], dialect: str, data: st.DataObject
+) -> None:
+    path = data.draw(st.sampled_from(PATHS[dialect]))
+    base_url = f"http://127.0.0.1:{USUAL_PORTS[dialect] or 8000}"
+    headers: dict[str, Any] = {"X-Width": data.draw(st.sampled_from(["1", "x", "99999", ""])), "X-Height": "1"}
+    body, content_type = data.draw(BODIES), data.draw(TYPES)
+    response = clients[dialect].post(path, data=body, content_type=content_type, base_url=base_url, headers=headers)
+    assert response.status_code != 500
+    assert response.content_type != "application/problem+json"
+
+
+def test_every_dialect_is_fuzzed() -> None:
+    assert set(PATHS) == set(USUAL_PORTS)
