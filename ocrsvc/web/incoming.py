@@ -232,8 +232,8 @@ def parse_json(body: bytes) -> dict[str, object]:
 
 def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
     """Names and values of an urlencoded body. Raises CallerError for what would take long to take apart."""
-    percents = np.count_nonzero(np.frombuffer(body, np.uint8) == _PERCENT)
-    if percents > MAX_ESCAPES and next(islice(_DEAR_ESCAPE.finditer(body), MAX_ESCAPES, None), None):
+    percents = int(np.count_nonzero(np.frombuffer(body, np.uint8) == _PERCENT))
+    if percents > MAX_ESCAPES and _has_more_dear_escapes(body):
         raise CallerError(
             f"The form has more than {MAX_ESCAPES} escapes that base64 does not need.",
             "Send the image as a multipart file, as base64, or as the body itself.",
@@ -244,6 +244,10 @@ def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
     for pair in pairs:
         name, _, value = pair.partition(b"=")
         yield as_text(_unquote(name)), _unquote(value)
+
+
+def _has_more_dear_escapes(body: bytes) -> bool:
+    return next(islice(_DEAR_ESCAPE.finditer(body), MAX_ESCAPES, None), None) is not None
 
 
 def _unquote(text: bytes) -> bytes:
