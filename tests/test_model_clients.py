@@ -16,7 +16,7 @@ import pytest
 from support import ROOT, run_server
 from web_support import picture
 
-CLIENTS = Path(os.environ.get("OCRSVC_CLIENTS", ROOT / ".clients"))
+CLIENTS = Path(os.environ.get("OCRSVC_CLIENTS", ROOT.parent / "shared" / "clients"))
 # The fake engine's first line is the size of the image.
 SIZE = "64x32"
 
