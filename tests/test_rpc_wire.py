@@ -5,12 +5,20 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
+from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.method import Method
 from ocrsvc.rpc.protobuf import FOLDER, Messages
 from ocrsvc.rpc.wire import MessageReader, escaped, frame, timeout_s
 from ocrsvc.web.model.card import NotOffered, UnknownModel
@@ -135,3 +143,60 @@ def test_messages_do_not_clash_with_generated_code_of_the_same_names() -> None:
     name = "grpc.health.v1.HealthCheckRequest"
     assert first[name] is not second[name]
     assert descriptor_pb2.DESCRIPTOR.pool is not first[name].DESCRIPTOR.file.pool
+
+
+REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
+
+
+class Lone:
+    """What a connection needs of its server; answers nothing, and counts what is held."""
+
+    most_bytes = 1000
+    limit_s = 60.0
+
+    def __init__(self) -> None:
+        self.methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
+        self.held = 0
+
+    def hold(self, size: int) -> bool:
+        self.held += size
+        return True
+
+    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+        connection.answered(stream, answer().SerializeToString())
+
+
+def frame_of(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+FRAMES = st.builds(
+    frame_of,
+    st.integers(0, 12),
+    st.integers(0, 255),
+    st.sampled_from([0, 1, 2, 3, 5, 2**31 - 1]),
+    st.binary(max_size=20),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(FRAMES, max_size=6), st.lists(st.binary(max_size=12), max_size=3), st.booleans())
+def test_whatever_comes_a_connection_holds_nothing_afterwards(
+    frames: list[bytes], bodies: list[bytes], parting: bool
+) -> None:
+    host = Lone()
+    connection, client = Connection(host), H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    headers = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/t/Echo")]
+    for number, body in enumerate(bodies):
+        client.send_headers(2 * number + 1, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+        client.send_data(2 * number + 1, body, end_stream=number != 1)
+    connection.receive(client.data_to_send())
+    if parting:
+        connection.part()
+    for sent in frames:
+        if not connection.broken:
+            connection.receive(sent)
+    connection.look()
+    connection.close()
+    assert (connection.calls, host.held) == (0, 0)
