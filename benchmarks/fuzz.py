@@ -99,6 +99,9 @@ class DecodingReader:
         """The decoded image."""
         return decode(data, self._limits, gray=True)
 
+    def check_room(self, _priority: object) -> None:
+        """There always is."""
+
     def describe(self) -> EngineInfo:
         """What the readings say, too."""
         return self._info

@@ -53,6 +53,9 @@ class ReadyReader:
         """The page, once an image."""
         return [self._reading for _ in datas]
 
+    def check_room(self, _priority: object) -> None:
+        """There always is."""
+
     def describe(self) -> EngineInfo:
         """What the reading says, too."""
         return self._reading.engine

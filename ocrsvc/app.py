@@ -9,9 +9,10 @@ from flask import Blueprint, Flask
 
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
+from ocrsvc.web.admission import install_admission
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
-from ocrsvc.web.crossroads import install_crossroads
+from ocrsvc.web.crossroads import choose_by_body, choose_by_head
 from ocrsvc.web.dialects.kserve_v1 import make_kserve_v1
 from ocrsvc.web.dialects.kserve_v2 import make_kserve_v2
 from ocrsvc.web.dialects.ocr_space import make_ocr_space
@@ -59,8 +60,8 @@ def create_app(
     """The WSGI application over a reader, which may be started later.
 
     Args:
-        settings: The effective settings; used are dialects, usual_ports, max_body_bytes, deadline_s and what single
-            dialects are told.
+        settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
+            pixels, and what single dialects are told.
         reader: Reads the images; shared by all threads.
         statistics: What the doors that serve models count; None counts for this application alone.
         ledger: Where requests are counted; by default nobody but this application knows it.
@@ -80,5 +81,8 @@ def create_app(
     for name in settings.dialects:
         door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else DIALECTS[name](settings, reader)
         app.register_blueprint(door)
-    install_crossroads(app, settings)
+    # A refusal needs its door before the body is received, and the right door may need the body.
+    choose_by_head(app, settings)
+    install_admission(app, settings, reader)
+    choose_by_body(app, settings)
     return app

@@ -50,6 +50,7 @@ _ACCEPTED: Final = {
     "usual_ports": "names of dialects that are on, separated by commas (in the file a list), out of "
     + ", ".join(name for name, port in USUAL_PORTS.items() if port)
     + "; and no unix: address in bind",
+    "caller_header": "the name of a header, of letters, digits and hyphens",
     "format_max_pixels": "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS),
 }
 
@@ -68,6 +69,13 @@ def _check_bind(value: str) -> str:
     match = _BIND.fullmatch(value)
     if match is None or int(match[1] or 0) > 65535:
         raise ValueError("not an address")
+    return value
+
+
+def _check_header(value: str) -> str:
+    """The name itself, if it is one of a header that WSGI can tell, or empty; raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9-]{0,64}", value):
+        raise ValueError("not the name of a header")
     return value
 
 
@@ -109,6 +117,7 @@ def _complete_formats(value: object) -> object:
 
 ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
 Address = Annotated[str, AfterValidator(_check_bind)]
+HeaderName = Annotated[str, AfterValidator(_check_header)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_split)]
 Dialects = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_dialects)]
@@ -166,11 +175,17 @@ class Settings(BaseModel):
         None, "Threads that run the engine in each worker, one engine handle each.", "threads", ge=1, le=256
     )
     queue_size: int = _knob(
-        64, "Images that may wait for the engine in each worker; more are answered 503.", "images", ge=1, le=100_000
+        64,
+        "Images that may wait for the engine in each worker, batch ones in three quarters of the places; more are "
+        "answered 503.",
+        "images",
+        ge=1,
+        le=100_000,
     )
     queue_bytes: ByteCount = _knob(
         512 * 2**20,
-        "Decoded images that may wait for the engine in each worker; from there on more are answered 503.",
+        "Decoded images (pixels times channels) that may wait for the engine in each worker; from there on more are "
+        "answered 503.",
         "bytes",
         ge=2**20,
         le=2**40,
@@ -180,6 +195,25 @@ class Settings(BaseModel):
     )
     max_body_bytes: ByteCount = _knob(
         64 * 2**20, "Largest request body; a larger one is answered 413.", "bytes", ge=1024, le=4 * 2**30
+    )
+    body_bytes: ByteCount = _knob(
+        256 * 2**20,
+        "Request bodies that each worker holds in memory at once, at least one of the largest; more are answered 503.",
+        "bytes",
+        ge=1024,
+        le=2**40,
+    )
+    caller_requests: int = _knob(
+        0,
+        "Requests that one caller may have under way in each worker; more are answered 429; 0 is no limit.",
+        "requests",
+        ge=0,
+        le=100_000,
+    )
+    caller_header: HeaderName = _knob(
+        "",
+        "Header that tells callers apart, by its last entry, such as X-Forwarded-For behind a proxy that sets it; "
+        "empty, or where a request lacks it, the remote address does.",
     )
     max_pixels: int = _knob(
         50_000_000,
@@ -222,6 +256,40 @@ class Settings(BaseModel):
         ge=0,
         le=2**50,
     )
+    isolation: Literal["thread", "process"] = _knob(
+        "thread",
+        "Where the engine runs: in the worker's threads, or in a child process for each, so that a crash loses nothing "
+        "but that child.",
+    )
+    child_max_images: int = _knob(
+        0,
+        "Images after which an engine's child process is replaced, its successor first; 0 is never.",
+        "images",
+        ge=0,
+        le=10**9,
+    )
+    child_memory_bytes: ByteCount | None = _knob(
+        None,
+        "Memory of its own at which an engine's child process is replaced, its successor first; 0 is no limit; by "
+        "default such that all children and one successor fill 80 % of the machine's or container's memory.",
+        "bytes",
+        ge=0,
+        le=2**50,
+    )
+    quarantine_size: int = _knob(
+        256,
+        "Most images remembered that killed the engine's child process twice; read at the start only.",
+        "images",
+        ge=1,
+        le=65536,
+    )
+    quarantine_s: float = _knob(
+        3600.0,
+        "How long such an image is answered 422 without being tried; read at the start only.",
+        "s",
+        gt=0,
+        le=10**9,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
     access_log: Literal["off", "text", "json"] = _knob(
         "off",
@@ -240,8 +308,10 @@ class Settings(BaseModel):
     fake_leak_bytes: ByteCount = _knob(
         0, "Memory that the fake engine keeps for ever per image.", "bytes", ge=0, le=2**40
     )
-    fake_fault: Literal["none", "fail", "hang", "crash"] = _knob(
-        "none", "What the fake engine does wrong: fail the image, never return, or kill its process."
+    fake_fault: Literal["none", "fail", "hang", "crash", "abort", "segfault", "nonsense"] = _knob(
+        "none",
+        "What the fake engine does wrong: fail the image, never return, end its process (by SIGKILL, SIGABRT or "
+        "SIGSEGV), or answer what no page can be.",
     )
     fake_fault_on: Names = _knob(
         (), "Texts of the images, as the fake engine reads them, that its misbehaviour is for; none named is all."

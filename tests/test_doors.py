@@ -96,8 +96,26 @@ def test_what_is_not_the_clients_fault_has_a_true_status_in_every_format(
 class _SeveralDeaf(DeafReader):
     """A deaf reader for the formats that send several images."""
 
-    def read_many(self, _datas: object, _options: object, _limit_s: float) -> list[Any]:
+    def read_many(self, *_asked: object) -> list[Any]:
         raise self.error
+
+
+class _FullReader(DeafReader):
+    """A reader without room, which is asked before the body is received."""
+
+    def check_room(self, _priority: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("dialect", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("umi_ocr", "code")]
+)
+def test_a_request_that_is_not_admitted_is_told_in_its_format(dialect: str, shape: str) -> None:
+    response = client_over(_FullReader(errors.QueueFull("Full.", retry_after_s=3))).post(
+        SENT[dialect][0], **SENT[dialect][1]
+    )
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
+    assert shape in json_of(response)
 
 
 TOO_LARGE = {"data": bytes(300_001), "content_type": "application/octet-stream"}

@@ -7,7 +7,8 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,10 +35,17 @@ from rpc_support import (
     unary,
 )
 from support import ROOT, run_server, start_server
-from web_support import CONFIDENCE, TEXT, as_base64, json_of, picture, running_app
+from web_support import CONFIDENCE, TEXT, KnownEngine, as_base64, json_of, picture, running_app
 
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, QueueFull
+from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import Page, ReadTask
 from ocrsvc.rpc.method import Call, Method
+from ocrsvc.rpc.services import make_services
+from ocrsvc.settings import Settings
+from ocrsvc.web.model.ocr import OcrModel
+from ocrsvc.web.model.statistics import Statistics
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
@@ -435,6 +443,52 @@ def test_a_call_that_is_cancelled_is_known_to_be() -> None:
         assert gate.calls[0].gone.wait(PATIENCE_S)
         gate.open.set()
         assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+
+
+class HeldEngine(KnownEngine):
+    """Reads nothing before it is told to, and counts what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown = threading.Semaphore(0)
+        self.count = 0
+        self.go = threading.Event()
+
+    def open_handle(self) -> HeldEngine:
+        return self
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.count += len(tasks)
+        self.shown.release()
+        assert self.go.wait(PATIENCE_S)
+        return super().read(tasks)
+
+
+def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
+    engine, listener = HeldEngine(), socket.create_server(("127.0.0.1", 0))
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
+    reader.start()
+    methods = make_services(OcrModel(reader, Statistics()))
+    with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
+        call = unary(channel, INFER, ANSWER)
+        first = call.future(infer_request(picture()), timeout=PATIENCE_S)
+        assert engine.shown.acquire(timeout=PATIENCE_S)
+        second = call.future(infer_request(picture()), timeout=PATIENCE_S)
+        wait_until(lambda: reader.waiting() == 1)
+        second.cancel()
+        # Its place is given back while the engine is still held.
+        wait_until(lambda: reader.waiting() == 0)
+        engine.go.set()
+        assert first.result().model_name == "ocr"
+    reader.stop(5.0)
+    assert engine.count == 1
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Look again and again; fails when it is not so in time."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_a_client_that_vanishes_is_known_to_be_gone() -> None:

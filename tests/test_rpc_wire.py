@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.connection import Connection, Stream
-from ocrsvc.rpc.method import Method
+from ocrsvc.rpc.method import Method, Methods
 from ocrsvc.rpc.protobuf import FOLDER, Messages
 from ocrsvc.rpc.wire import MessageReader, escaped, frame, timeout_s
 from ocrsvc.web.model.card import NotOffered, UnknownModel
@@ -155,7 +155,7 @@ class Lone:
     limit_s = 60.0
 
     def __init__(self) -> None:
-        self.methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
+        self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
         self.held = 0
 
     def hold(self, size: int) -> bool:

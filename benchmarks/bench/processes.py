@@ -21,7 +21,7 @@ class Processes:
         """Process ids of the arbiter's children, in order."""
         if self._arbiter is None:
             return []
-        return sorted(_children(self._arbiter))
+        return sorted(children_of(self._arbiter))
 
     def rss_mb(self) -> float:
         """Resident memory of all of them now."""
@@ -42,7 +42,7 @@ class Processes:
         return sum(map(_cpu_s, self._all()))
 
     def _all(self) -> list[int]:
-        return [] if self._arbiter is None else list(_tree(self._arbiter))
+        return [] if self._arbiter is None else list(family_of(self._arbiter))
 
     def _sum_mb(self, field: str) -> float:
         total_kb = 0
@@ -53,15 +53,15 @@ class Processes:
         return total_kb / 1024
 
 
-def _tree(pid: int) -> Iterator[int]:
+def family_of(pid: int) -> Iterator[int]:
     """The process and its descendants."""
     yield pid
-    for child in _children(pid):
-        yield from _tree(child)
+    for child in children_of(pid):
+        yield from family_of(child)
 
 
-def _children(pid: int) -> list[int]:
-    """Of all its threads: the kernel notes a child with the thread that forked it."""
+def children_of(pid: int) -> list[int]:
+    """Of all its threads, since the kernel notes a child with the thread that forked it; none when it is gone."""
     found: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

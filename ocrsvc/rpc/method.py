@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ocrsvc.serving.queue import Wish
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
@@ -25,9 +27,10 @@ class Call:
         """The same call, with at most so much time from now on."""
         return Call(min(self.deadline, time.monotonic() + limit_s), self.gone)
 
-    def is_gone(self) -> bool:
-        """See web.model.ocr.Wait."""
-        return self.gone.is_set()
+    @property
+    def wish(self) -> Wish:
+        """How the reader is to treat it: until the client cancels, or goes."""
+        return Wish(is_gone=self.gone.is_set)
 
     @property
     def left_s(self) -> float:

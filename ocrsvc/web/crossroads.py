@@ -19,6 +19,7 @@ Environ = dict[str, Any]
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
 """(path, method) to the rules of the doors that have both; only where they are several."""
 
+FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 # POST /ocr with these members of a JSON object, or fields of a form.
 MEMBERS: Final = {
     "file": "paddlex",
@@ -28,10 +29,11 @@ MEMBERS: Final = {
 }
 
 
-def install_crossroads(app: Flask, settings: Settings) -> None:
-    """Send each request to the right door; called when all doors are registered.
+def choose_by_head(app: Flask, settings: Settings) -> None:
+    """Send each request to a door that its port and its headers allow, before anything else; see `choose_by_body`.
 
-    A door is a blueprint that bears its dialect's name, and owns the shape of its failures.
+    Called when all doors are registered. A door is a blueprint that bears its dialect's name, and owns the shape of its
+    failures.
     """
     doors = _rules_by_door(app)
     shared = _shared(doors)
@@ -42,33 +44,45 @@ def install_crossroads(app: Flask, settings: Settings) -> None:
         if request.url_rule is not None:
             rivals = shared.get((request.url_rule.rule, request.method))
             if rivals:
-                request.url_rule = rivals[choose(request.environ, here.intersection(rivals) or rivals, settings)]
+                request.url_rule = rivals[by_head(request.environ, here.intersection(rivals) or rivals)]
         elif len(strangers := here or _owners(doors, request.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
             request.url_rule = doors[next(iter(strangers))][0]
 
 
-def choose(environ: Environ, rivals: Collection[str], settings: Settings) -> str:
-    """The one of several doors whose format this request has.
+def choose_by_body(app: Flask, settings: Settings) -> None:
+    """Where the headers leave several doors, let the body decide; called when requests have been admitted."""
+    shared = _shared(_rules_by_door(app))
 
-    Args:
-        environ: Of the request, to a path that all rivals have.
-        rivals: Names of doors.
-        settings: For the limits under which a body is looked at.
-    """
+    @app.before_request
+    def choose_door_again() -> None:
+        if request.url_rule is None or request.method != "POST":
+            return
+        rivals = shared.get((request.url_rule.rule, request.method), {})
+        here = _doors_at(request.environ, settings.usual_ports)
+        left = here.intersection(rivals) or rivals
+        if len(left) > 1:
+            name = next((name for name in _by_body(request.environ, settings) if name in left), None)
+            request.url_rule = rivals[name] if name else request.url_rule
+
+
+def by_head(environ: Environ, rivals: Collection[str]) -> str:
+    """The one of several doors that suits the method and the type of the body."""
     if len(rivals) == 1:
         return next(iter(rivals))
     if environ["REQUEST_METHOD"] != "POST":
         return _by_accept(environ, rivals)
-    for name in _by_body(environ, settings):
-        if name in rivals:
-            return name
-    return min(rivals)
+    first = "rapidocr_api" if _mimetype(environ) in FORMS else "paddlex"
+    return first if first in rivals else min(rivals)
+
+
+def _mimetype(environ: Environ) -> str:
+    return str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
 
 
 def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
     """The doors that this body fits, the best first; a form is RapidOCR's, JSON is PaddleX's, unless a name tells."""
-    mimetype = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    mimetype = _mimetype(environ)
     if mimetype == "multipart/form-data":
         yield "rapidocr_api"
         return

@@ -22,6 +22,7 @@ from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadOptions
+from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, turning, within_bounds_px
 from ocrsvc.web.failures import Failure, failure_of
 from ocrsvc.web.incoming import as_text, is_image
@@ -76,13 +77,14 @@ class Asked:
     members: Mapping[str, Any]
 
 
-def infer(body: bytes, reader: Reader, limit_s: float) -> tuple[int, bytes]:
+def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> tuple[int, bytes]:
     """One whole exchange, from JSON to JSON; whatever goes wrong is in the answer's envelope.
 
     Args:
         body: A JSON object in UTF-8.
         reader: Reads the image.
         limit_s: Seconds within which the answer is worth having.
+        wish: Priority, and whether somebody still waits.
 
     Returns:
         The HTTP status of the answer, which is 200 or its errorCode, and the answer.
@@ -91,15 +93,15 @@ def infer(body: bytes, reader: Reader, limit_s: float) -> tuple[int, bytes]:
     try:
         members = _members(body)
         log_id = members.get("logId")
-        return 200, orjson.dumps(success(asked_by(members), reader, limit_s))
+        return 200, orjson.dumps(success(asked_by(members), reader, limit_s, wish))
     except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
 
 
-def success(asked: Asked, reader: Reader, limit_s: float) -> Envelope:
+def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> Envelope:
     """The answer to what was asked. Raises what `Reader.read` and `Reader.look` raise."""
-    page = reader.read(asked.data, asked.options, limit_s).page
+    page = reader.read(asked.data, asked.options, limit_s, wish).page
     result: dict[str, object] = {"prunedResult": to_pruned(page, asked.members)}
     if asked.visualize:
         result |= _pictures(asked, reader, page)

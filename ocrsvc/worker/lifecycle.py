@@ -40,6 +40,7 @@ from ocrsvc.worker.succession import BOOT_FAILED
 if TYPE_CHECKING:
     from flask import Flask
 
+    from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
     from ocrsvc.rpc.server import RpcServer
 
@@ -86,6 +87,7 @@ class _Process:
     statistics: Statistics | None = None
     grpc_listeners: tuple[socket.socket, ...] = ()
     rpc: RpcServer | None = None
+    quarantine: Quarantine | None = None
     numbers: Numbers | None = None
     tally: Tally | None = None
     access_log: AccessLog | None = None
@@ -149,6 +151,15 @@ def current_statistics() -> Statistics:
     return _Process.statistics
 
 
+def current_quarantine() -> Quarantine:
+    """The one quarantine of this service: made in the arbiter, inherited by the workers."""
+    from ocrsvc.engines.isolated.quarantine import Quarantine
+
+    settings = current_settings()
+    _Process.quarantine = _Process.quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    return _Process.quarantine
+
+
 def current_numbers() -> Numbers:
     """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
     _Process.numbers = _Process.numbers or Numbers(SLOTS)
@@ -170,6 +181,7 @@ def on_starting(server: Arbiter) -> None:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     settings = current_settings()
+    current_quarantine()
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     for listener in _Process.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
@@ -340,11 +352,17 @@ def _plan(worker: RecyclingWorker) -> ThreadPlan:
 
 def _make_reader(workers: int | None = None, threads: int | None = None) -> Reader:
     """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+    from ocrsvc.engines.choose import open_engine
     from ocrsvc.reader import Reader
 
     settings = current_settings()
     plan = plan_for(settings, workers=workers, threads=threads)
-    return Reader(settings, plan, on_reading=partial(count_reading, current_tally()))
+    return Reader(
+        settings,
+        plan,
+        engine_opener=lambda: open_engine(settings, plan, current_quarantine()),
+        on_reading=partial(count_reading, current_tally()),
+    )
 
 
 @contextmanager

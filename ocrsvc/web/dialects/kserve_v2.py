@@ -17,7 +17,7 @@ from flask import Blueprint, Response, request
 from ocrsvc.errors import CallerError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.settings import Settings
-from ocrsvc.web.incoming import deadline_of, is_image, left_s, parse_json
+from ocrsvc.web.incoming import deadline_of, is_image, left_s, parse_json, wish_of
 from ocrsvc.web.model import v2
 from ocrsvc.web.model.arrays import Array, Shape, check_input, pack, unpack_elements
 from ocrsvc.web.model.card import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
@@ -68,7 +68,7 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
         check_model(name, version or "")
         asked = _read_request(body, request.headers.get(HEADER_LENGTH))
         parameters = _members(asked.head.get("parameters"), "parameters")
-        wait = Seconds(limit_in(parameters, left_s(deadline)))
+        wait = Seconds(limit_in(parameters, left_s(deadline)), wish_of(request.environ))
         names = list(asked.outputs)
         arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, parameters, wait)
         return _answer(asked, arrays)

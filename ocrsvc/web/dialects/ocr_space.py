@@ -18,7 +18,7 @@ from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import any_file, as_json, flag, is_told_in_a_200, looks_like_a_url, turning, with_headers
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive
+from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")
@@ -63,7 +63,7 @@ def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         options = _options(incoming)
         overlay = _flag(incoming, "isOverlayRequired") is True
-        page = reader.read(_image(incoming), options, left_s(deadline)).page
+        page = reader.read(_image(incoming), options, left_s(deadline), wish_of(request.environ)).page
         return as_json(to_answer(page, time.monotonic() - began_s, overlay=overlay))
 
     @dialect.get("/parse/imageurl")

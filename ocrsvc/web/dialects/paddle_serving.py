@@ -19,7 +19,7 @@ from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import as_json, is_told_in_a_200, with_headers
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, deadline_of, left_s, receive
+from ocrsvc.web.incoming import Incoming, deadline_of, left_s, receive, wish_of
 
 OK, NO_SERVICE, BAD_INPUT = 0, 3002, 5000
 NO_SERVICE_TEXT: Final = "Failed to inference: Service name error."
@@ -50,7 +50,7 @@ def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
     def inference(_method: str) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         sent = to_pairs(receive(request.environ, settings.max_body_bytes, deadline))
-        page = reader.read(_image(sent), ReadOptions(), left_s(deadline)).page
+        page = reader.read(_image(sent), ReadOptions(), left_s(deadline), wish_of(request.environ)).page
         return _answer(OK, "", result=to_result(page))
 
     @dialect.post("/<_service>/prediction")

@@ -18,7 +18,7 @@ from ocrsvc.records import Line, Reading, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import NO_IMAGE, as_json, is_told_in_a_200, with_headers
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import deadline_of, images_or_errors, left_s, receive
+from ocrsvc.web.incoming import deadline_of, images_or_errors, left_s, receive, wish_of
 
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
@@ -54,7 +54,7 @@ def _pages(
 ) -> list[tuple[Line, ...]]:
     """The lines of each image; none for what is no image, as in the original. Raises any other error."""
     datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, options, limit_s))
+    outcomes = iter(reader.read_many(datas, options, limit_s, wish_of(request.environ)))
     return [_lines(next(outcomes) if isinstance(image, bytes) else image) for image in images]
 
 

@@ -17,7 +17,7 @@ from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import as_json, flag, turning, with_headers
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, as_text, deadline_of, first_image, left_s, receive
+from ocrsvc.web.incoming import Incoming, as_text, deadline_of, first_image, left_s, receive, wish_of
 
 FILE_FIELDS: Final = ("image_file",)
 TEXT_FIELDS: Final = ("image_data",)
@@ -49,7 +49,7 @@ def make_rapidocr_api(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         options = _options(incoming)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-        return as_json(to_answer(reader.read(data, options, left_s(deadline)).page))
+        return as_json(to_answer(reader.read(data, options, left_s(deadline), wish_of(request.environ)).page))
 
     @dialect.get("/")
     def banner() -> Response:

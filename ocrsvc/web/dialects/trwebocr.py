@@ -23,7 +23,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import Image, Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive
+from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -56,7 +56,7 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
             return _tr_run_poly(reader, incoming, deadline, began_s)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
-        reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline))
+        reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish_of(request.environ))
         picture = None if last_field(incoming, "is_draw") == "0" else _shrunk(reader.look(data), reading.page, max_side)
         return _success(to_raw_out_text(reading.page, max_side), picture, _spent_s(began_s))
 
@@ -71,7 +71,7 @@ def _tr_run_poly(reader: Reader, incoming: Incoming, deadline: float, began_s: f
     """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
     _check_short_side(incoming)
     data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-    page = reader.read(data, ReadOptions(), left_s(deadline)).page
+    page = reader.read(data, ReadOptions(), left_s(deadline), wish_of(request.environ)).page
     answer = {"img_detected": _drawn(reader.look(data), page), "raw_out": to_numbered(page)}
     return _json({"code": 200, "msg": SUCCESS, "data": answer | {"speed_time": _spent_s(began_s)}}, 200)
 

@@ -28,7 +28,7 @@ from ocrsvc.settings import Settings
 from ocrsvc.web.answers import any_file, as_json, with_headers
 from ocrsvc.web.body import read_body
 from ocrsvc.web.failures import Failure, failure_of
-from ocrsvc.web.incoming import Incoming, deadline_of, first_image, images_or_errors, left_s, receive
+from ocrsvc.web.incoming import Incoming, deadline_of, first_image, images_or_errors, left_s, receive, wish_of
 
 HEALTHY: Final = "ok"
 MAX_SIDE_PX: Final = 16_384
@@ -116,7 +116,7 @@ def _limit_s(settings: Settings) -> float:
 
 
 def _read(reader: Reader, data: bytes, settings: Settings) -> Response:
-    reading = reader.read(data, ReadOptions(), _limit_s(settings))
+    reading = reader.read(data, ReadOptions(), _limit_s(settings), wish_of(request.environ))
     response = as_json(to_results(reading.page))
     response.headers["X-Inference-Time-Ms"] = f"{reading.timing.engine_s * 1000:.3f}"
     return response
@@ -127,7 +127,7 @@ def _read_batch(reader: Reader, incoming: Incoming, settings: Settings) -> Respo
         raise _Coded("EMPTY_BATCH", "Empty images array")
     images = images_or_errors(incoming, (), ("images",))
     datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings)))
+    outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings), wish_of(request.environ)))
     return _batch([next(outcomes) if isinstance(image, bytes) else image for image in images])
 
 

@@ -20,7 +20,7 @@ from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import as_json, is_told_in_a_200, turning, with_headers, within_bounds_px
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive
+from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_of
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -87,7 +87,7 @@ def make_umi_ocr(settings: Settings, reader: Reader) -> Blueprint:
         members = dict(incoming.fields)
         options = _options_of(members, empty=not members and incoming.raw is None)
         data = first_image(incoming, (), ("base64",))
-        page = reader.read(data, to_read_options(options), left_s(deadline)).page
+        page = reader.read(data, to_read_options(options), left_s(deadline), wish_of(request.environ)).page
         return as_json(to_answer(page, options, time.monotonic() - began_s), content_type=HTML)
 
     @dialect.get("/api/ocr/get_options")

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
+from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.options import read_options
 from ocrsvc.web.paddlex_envelope import infer as infer_as_paddlex
@@ -25,20 +26,18 @@ class Wait(Protocol):
         """Seconds from now within which the answer is worth having."""
         ...
 
-    def is_gone(self) -> bool:
-        """Whether nobody waits any more; asked from any thread."""
+    @property
+    def wish(self) -> Wish:
+        """Its priority, and whether anybody still waits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Somebody waits this long, and nobody can tell whether still."""
+    """Somebody waits this long, from when this was made; see Wait."""
 
     left_s: float
-
-    def is_gone(self) -> bool:
-        """See Wait."""
-        return False
+    wish: Wish = PLAIN_WISH
 
 
 class OcrModel:
@@ -55,7 +54,7 @@ class OcrModel:
 
     def exchange(self, body: bytes, wait: Wait) -> bytes:
         """PaddleX's JSON for PaddleX's JSON, as its "high-stability serving" puts both into tensors of a model."""
-        return infer_as_paddlex(body, self._reader, wait.left_s)[1]
+        return infer_as_paddlex(body, self._reader, wait.left_s, wait.wish)[1]
 
     @property
     def ready(self) -> bool:
@@ -83,12 +82,10 @@ class OcrModel:
         return [reading.page for reading in readings]
 
     def _read(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Reading]:
-        if wait.is_gone():
-            raise ClientGone("The client has gone before its images were read.")
         if len(images) == 1:
-            return [self._reader.read(images[0], options, wait.left_s)]
+            return [self._reader.read(images[0], options, wait.left_s, wait.wish)]
         readings: list[Reading] = []
-        for number, outcome in enumerate(self._reader.read_many(images, options, wait.left_s), start=1):
+        for number, outcome in enumerate(self._reader.read_many(images, options, wait.left_s, wait.wish), start=1):
             if isinstance(outcome, OcrsvcError):
                 outcome.detail = f"Image {number} of {len(images)}: {outcome.detail}"
                 raise outcome

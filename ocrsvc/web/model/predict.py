@@ -15,7 +15,7 @@ from ocrsvc.errors import CallerError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
-from ocrsvc.web.incoming import deadline_of, left_s, parse_json
+from ocrsvc.web.incoming import deadline_of, left_s, parse_json, wish_of
 from ocrsvc.web.model.arrays import arrays_of, image_of
 from ocrsvc.web.model.card import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
 from ocrsvc.web.model.ocr import OcrModel, Seconds
@@ -33,7 +33,7 @@ def predict(settings: Settings, model: OcrModel, name: str, version: str | None,
     body = receive_body(request.environ, settings.max_body_bytes, deadline)
     check_servable(name, version, label)
     by_rows, images = _read_request(body)
-    pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline)))
+    pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline), wish_of(request.environ)))
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return packed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 
