@@ -29,6 +29,7 @@ from ocrsvc.web.failures import install
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.page import make_page
 from ocrsvc.web.sending import in_one_piece
 
 Factory = Callable[[Settings, Reader], Blueprint]
@@ -78,6 +79,7 @@ def create_app(
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
     model = OcrModel(reader, statistics or Statistics())
+    app.register_blueprint(make_page())
     for name in settings.dialects:
         door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else DIALECTS[name](settings, reader)
         app.register_blueprint(door)

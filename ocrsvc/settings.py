@@ -290,6 +290,18 @@ class Settings(BaseModel):
         gt=0,
         le=10**9,
     )
+    cache_bytes: ByteCount = _knob(
+        0,
+        "Memory of each worker for pages that were read; the same bytes with the same options are then answered "
+        "without the engine; 0 keeps none.",
+        "bytes",
+        ge=0,
+        le=2**40,
+    )
+    cache_url: str | None = _knob(
+        None, "A Redis that keeps such pages for all workers and machines, instead of the workers' own memory."
+    )
+    cache_s: float = _knob(86_400.0, "How long such a page is kept.", "s", gt=0, le=10**9)
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
     access_log: Literal["off", "text", "json"] = _knob(
         "off",

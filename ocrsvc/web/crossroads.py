@@ -71,7 +71,8 @@ def by_head(environ: Environ, rivals: Collection[str]) -> str:
     if len(rivals) == 1:
         return next(iter(rivals))
     if environ["REQUEST_METHOD"] != "POST":
-        return _by_accept(environ, rivals)
+        # The service's own page tells browsers and programs apart by itself.
+        return "page" if "page" in rivals else min(rivals)
     first = "rapidocr_api" if _mimetype(environ) in FORMS else "paddlex"
     return first if first in rivals else min(rivals)
 
@@ -92,13 +93,6 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
         yield from (door for member, door in MEMBERS.items() if member in names)
     if mimetype == "application/x-www-form-urlencoded" or (sent is not None and sent.raw is not None):
         yield "rapidocr_api"
-
-
-def _by_accept(environ: Environ, rivals: Collection[str]) -> str:
-    """A browser gets the page, everybody else the banner of an API."""
-    if "page" in rivals and "text/html" in environ.get("HTTP_ACCEPT", ""):
-        return "page"
-    return min(set(rivals) - {"page"}, key=lambda name: (name != "rapidocr_api", name))
 
 
 def _doors_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:

@@ -125,7 +125,8 @@ def build_app() -> Flask:
     settings, tally = current_settings(), current_tally()
     if settings.access_log != "off":
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
-    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log)
+    quarantine = current_quarantine() if settings.isolation == "process" else None
+    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
     return create_app(settings, current_reader(), ledger, current_statistics())
 
 
