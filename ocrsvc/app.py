@@ -13,16 +13,21 @@ from ocrsvc.web.admission import install_admission
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.crossroads import choose_by_body, choose_by_head
+from ocrsvc.web.dialects.kserve_v1 import make_kserve_v1
+from ocrsvc.web.dialects.kserve_v2 import make_kserve_v2
 from ocrsvc.web.dialects.ocr_space import make_ocr_space
 from ocrsvc.web.dialects.paddle_serving import make_paddle_serving
 from ocrsvc.web.dialects.paddlehub import make_paddlehub
 from ocrsvc.web.dialects.paddlex import make_paddlex
 from ocrsvc.web.dialects.rapidocr_api import make_rapidocr_api
+from ocrsvc.web.dialects.tfserving import make_tfserving
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.dialects.turboocr import make_turboocr
 from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
 from ocrsvc.web.failures import install
+from ocrsvc.web.model.ocr import OcrModel
+from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.ops import make_operators, make_ops
 from ocrsvc.web.page import make_page
 from ocrsvc.web.sending import in_one_piece
@@ -42,14 +47,24 @@ DIALECTS: Final[Mapping[str, Factory]] = {
 }
 """Makes each dialect's door, a blueprint of the same name; ocrsvc.doors lists the names and usual ports."""
 
+MODEL_DIALECTS: Final[Mapping[str, Callable[[Settings, OcrModel], Blueprint]]] = {
+    "kserve_v2": make_kserve_v2,
+    "tfserving": make_tfserving,
+    "kserve_v1": make_kserve_v1,
+}
+"""As DIALECTS; these serve models, and count together how theirs is asked."""
 
-def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None) -> Flask:
+
+def create_app(
+    settings: Settings, reader: Reader, ledger: Ledger | None = None, statistics: Statistics | None = None
+) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
         settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
             pixels, and what single dialects are told.
         reader: Reads the images; shared by all threads.
+        statistics: What the doors that serve models count; None counts for this application alone.
         ledger: Where requests are counted; by default nobody but this application knows it.
     """
     ledger = ledger or ledger_of_one()
@@ -63,9 +78,11 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
+    model = OcrModel(reader, statistics or Statistics())
     app.register_blueprint(make_page())
     for name in settings.dialects:
-        app.register_blueprint(DIALECTS[name](settings, reader))
+        door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else DIALECTS[name](settings, reader)
+        app.register_blueprint(door)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)
     install_admission(app, settings, reader)

@@ -10,6 +10,9 @@ USUAL_PORTS: Final[Mapping[str, int | None]] = MappingProxyType(
     {
         "trwebocr": 8089,
         "trwebocr_cpp": 6006,
+        "kserve_v2": 8000,
+        "tfserving": 8501,
+        "kserve_v1": 8080,
         "rapidocr_api": 9003,
         "paddlex": 8080,
         "paddlehub": 8868,

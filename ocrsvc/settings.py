@@ -54,6 +54,7 @@ _FORMAT_MAX_PIXELS: Final = {
 # What is not told by the type alone.
 _ACCEPTED: Final = {
     "bind": "host:port, [IPv6]:port or unix:path",
+    "grpc_bind": "addresses separated by commas (in the file a list), each host:port, [IPv6]:port or unix:path",
     "dialects": "none, or names separated by commas (in the file a list) out of " + ", ".join(USUAL_PORTS),
     "usual_ports": "names of dialects that are on, separated by commas (in the file a list), out of "
     + ", ".join(name for name, port in USUAL_PORTS.items() if port)
@@ -151,6 +152,7 @@ MemoryAmount = Annotated[Annotated[int, Field(ge=0, le=2**50)] | InstanceOf[Shar
 Address = Annotated[str, AfterValidator(_check_bind)]
 HeaderName = Annotated[str, AfterValidator(_check_header)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_split)]
 Dialects = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_dialects)]
 DialectsWithPort = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_usual_ports)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
@@ -183,6 +185,9 @@ class Settings(BaseModel):
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
     )
     bind: Address = _knob("127.0.0.1:8000", "Address to listen on; gunicorn's -b wins.")
+    grpc_bind: Addresses = _knob(
+        (), "Addresses to listen on for gRPC: KServe v2, TensorFlow Serving and Paddle Serving, all at each of them."
+    )
     dialects: Dialects = _knob(
         tuple(USUAL_PORTS), "Foreign wire formats that are spoken beside the native one; none switches them all off."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,4 +43,9 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 def _children() -> set[str]:
     """Process ids of this process's children."""
-    return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    found: set[str] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        # A thread of a native library may end between the listing and the reading.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.update(file.read_text().split())
+    return found

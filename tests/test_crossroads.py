@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from web_support import json_of, running_app
 
-from ocrsvc.app import DIALECTS
+from ocrsvc.app import DIALECTS, MODEL_DIALECTS
 from ocrsvc.doors import USUAL_PORTS
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings import Settings, read_settings
@@ -13,7 +13,7 @@ from ocrsvc.worker.config import addresses
 
 
 def test_every_name_has_a_door_and_every_door_a_name() -> None:
-    assert set(DIALECTS) == set(USUAL_PORTS)
+    assert set(DIALECTS) | set(MODEL_DIALECTS) == set(USUAL_PORTS)
 
 
 def test_a_door_is_a_blueprint_that_bears_its_dialects_name() -> None:

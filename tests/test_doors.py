@@ -48,6 +48,12 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
     "umi_ocr": ("/api/ocr", {"json": {"base64": B64}}),
     "ocr_space": ("/parse/image", {"data": {"base64Image": "data:image/png;base64," + B64}}),
     "turboocr": ("/ocr", {"json": {"image": B64}}),
+    "kserve_v2": (
+        "/v2/models/ocr/infer",
+        {"json": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [B64]}]}},
+    ),
+    "tfserving": ("/v1/models/ocr/versions/1:predict", {"json": {"instances": [{"b64": B64}]}}),
+    "kserve_v1": ("/v1/models/ocr:predict", {"json": {"instances": [{"image": {"b64": B64}}]}}),
 }
 
 

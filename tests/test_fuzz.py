@@ -29,11 +29,15 @@ PATHS = {
     "umi_ocr": ("/api/ocr",),
     "ocr_space": ("/parse/image?isOverlayRequired=true",),
     "turboocr": ("/ocr", "/ocr/raw", "/ocr/batch", "/ocr/pixels"),
+    "kserve_v2": ("/v2/models/ocr/infer", "/v2/models/ocr/versions/1/infer", "/v2/repository/index"),
+    "tfserving": ("/v1/models/ocr/versions/1:predict", "/v1/models/ocr/labels/x:predict"),
+    "kserve_v1": ("/v1/models/ocr:predict", "/v1/models/x:predict"),
 }
 # Every member that some door reads, so that values of all kinds meet each of them.
 NAMES = (
     *("img", "img_base64", "image_data", "use_det", "file", "fileType", "images", "key", "value", "base64", "image"),
     *("base64Image", "language", "compress", "logId", "visualize", "textDetLimitSideLen", "textDetLimitType"),
+    *("inputs", "outputs", "instances", "signature_name", "name", "datatype", "shape", "data", "parameters", "b64"),
     *("textRecScoreThresh", "useDocOrientationClassify", "ocr.cls", "ocr.limit_side_len", "tbpu.ignoreArea"),
 )
 SCALARS = st.one_of(
@@ -82,6 +86,8 @@ def test_whatever_is_sent_is_answered_in_the_formats_own_shape(
     path = data.draw(st.sampled_from(PATHS[dialect]))
     base_url = f"http://127.0.0.1:{USUAL_PORTS[dialect] or 8000}"
     headers: dict[str, Any] = {"X-Width": data.draw(st.sampled_from(["1", "x", "99999", ""])), "X-Height": "1"}
+    if dialect == "kserve_v2":
+        headers["Inference-Header-Content-Length"] = data.draw(st.sampled_from(["0", "2", "20", "x", "99999"]))
     body, content_type = data.draw(BODIES), data.draw(TYPES)
     response = clients[dialect].post(path, data=body, content_type=content_type, base_url=base_url, headers=headers)
     assert response.status_code != 500

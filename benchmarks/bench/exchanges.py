@@ -59,6 +59,10 @@ def exchanges(image: bytes) -> list[Exchange]:
         Exchange("ocr_space", "with overlay", "/parse/image?isOverlayRequired=true", *_file("file", image)),
         Exchange("turboocr", "json", "/ocr", JSON, _json(image=text)),
         Exchange("turboocr", "raw", "/ocr/raw", "image/jpeg", image),
+        Exchange("kserve_v2", "json", "/v2/models/ocr/infer", "", _tensor(text)),
+        Exchange("kserve_v2", "binary answer", "/v2/models/ocr/infer", "", _tensor(text, binary_data_output=True)),
+        Exchange("tfserving", "rows", "/v1/models/ocr:predict", "", _json(instances=[{"b64": text}])),
+        Exchange("tfserving", "columns", "/v1/models/ocr:predict", "", _json(inputs={"image": [{"b64": text}]})),
     ]
 
 
@@ -100,6 +104,12 @@ def call(application: Application, environ: Environ) -> tuple[int, bytes]:
 
 def _json(**members: object) -> bytes:
     return json.dumps(members).encode()
+
+
+def _tensor(text: str, **parameters: object) -> bytes:
+    """A request of KServe v2 in JSON."""
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
+    return _json(inputs=[tensor], parameters=parameters)
 
 
 def _file(name: str, data: bytes) -> tuple[str, bytes]:

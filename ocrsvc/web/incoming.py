@@ -114,7 +114,7 @@ def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incom
     if mimetype.startswith("image/") or mimetype == "application/octet-stream" or is_image(body):
         return Incoming(raw=body, fields=query)
     if mimetype.endswith("json") or body[:64].lstrip(_BOM + b" \t\r\n").startswith(b"{"):
-        return Incoming(fields=query + tuple(_parse_json(body).items()))
+        return Incoming(fields=query + tuple(parse_json(body).items()))
     if mimetype == "application/x-www-form-urlencoded" and _FORM.match(body):
         return Incoming(fields=query + tuple(_parse_form(body)))
     return Incoming(raw=body, fields=query)
@@ -240,7 +240,8 @@ def parse_decimal(text: str) -> float:
     return float(text)
 
 
-def _parse_json(body: bytes) -> dict[str, object]:
+def parse_json(body: bytes) -> dict[str, object]:
+    """The JSON object in a body. Raises CallerError, and BodyTooLarge for one that would take long to take apart."""
     if body.count(b",") > MAX_JSON_COMMAS:
         raise BodyTooLarge(f"The JSON body has more than {MAX_JSON_COMMAS} commas.", "Send several requests.")
     try:

@@ -11,6 +11,7 @@ import faulthandler
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -27,7 +28,9 @@ from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
+from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.worker.config import configuration
+from ocrsvc.worker.listening import address_of, listen
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
     from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
+    from ocrsvc.rpc.server import RpcServer
 
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
@@ -81,6 +85,9 @@ class _Process:
     settings: Settings | None = None
     reader: Reader | None = None
     rota: Rota | None = None
+    statistics: Statistics | None = None
+    grpc_listeners: tuple[socket.socket, ...] = ()
+    rpc: RpcServer | None = None
     quarantine: Quarantine | None = None
     numbers: Numbers | None = None
     tally: Tally | None = None
@@ -121,7 +128,7 @@ def build_app() -> Flask:
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
     ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
-    return create_app(settings, current_reader(), ledger)
+    return create_app(settings, current_reader(), ledger, current_statistics())
 
 
 def current_settings() -> Settings:
@@ -138,6 +145,12 @@ def current_rota() -> Rota:
     """The one rota of this service: made in the arbiter, inherited by the workers."""
     _Process.rota = _Process.rota or Rota(Board())
     return _Process.rota
+
+
+def current_statistics() -> Statistics:
+    """The counts of this service: made in the arbiter, shared with the workers."""
+    _Process.statistics = _Process.statistics or Statistics(SLOTS)
+    return _Process.statistics
 
 
 def current_quarantine() -> Quarantine:
@@ -162,14 +175,18 @@ def current_tally() -> Tally:
 
 def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
+    current_statistics()
     try:
         check_server(server.cfg)
+        _Process.grpc_listeners = tuple(map(listen, current_settings().grpc_bind))
     except SettingsError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     settings = current_settings()
     current_quarantine()
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
+    for listener in _Process.grpc_listeners:
+        server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
 
 
@@ -233,6 +250,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
     worker.guard()
+    current_statistics().row = worker.place
     _Process.tally = current_numbers().tally(worker.place)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
@@ -265,11 +283,15 @@ def post_worker_init(worker: RecyclingWorker) -> None:
     gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
     _Process.sampler = Sampler(current_tally(), gauges)
     _Process.sampler.start()
+    _start_rpc(worker)
     _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
     """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
+    rpc, _Process.rpc = _Process.rpc, None
+    if rpc is not None:
+        rpc.stop(0.0)
     reader, _Process.reader = _Process.reader, None
     if _Process.sampler is not None:
         _Process.sampler.stop()
@@ -277,6 +299,29 @@ def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
         reader.stop(_STOP_S)
     if _Process.access_log is not None:
         _Process.access_log.stop(_LAST_LINES_S)
+
+
+def _start_rpc(worker: RecyclingWorker) -> None:
+    """Serve gRPC beside HTTP, if it is asked for."""
+    if not _Process.grpc_listeners:
+        return
+    from ocrsvc.rpc.server import RpcServer
+    from ocrsvc.rpc.services import make_services
+    from ocrsvc.web.model.ocr import OcrModel
+
+    def count() -> None:
+        worker.nr += 1
+
+    settings = current_settings()
+    _Process.rpc = worker.companion = RpcServer(
+        _Process.grpc_listeners,
+        make_services(OcrModel(current_reader(), current_statistics())),
+        threads=worker.cfg.threads,
+        most_bytes=settings.max_body_bytes,
+        limit_s=settings.deadline_s,
+        on_call=count,
+    )
+    _Process.rpc.start()
 
 
 def _open_gauge(worker: RecyclingWorker) -> Gauge | None:

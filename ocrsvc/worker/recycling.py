@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ocrsvc.gpu import Gauge, Siblings
 from ocrsvc.worker.memory import read_rss_bytes
@@ -34,6 +34,8 @@ _ORPHAN_S: Final = 2.5
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
+# Between two heartbeats, while a companion finishes.
+_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,23 @@ class Watched:
     stuck_threads: Callable[[], int] = int
 
 
+class Companion(Protocol):
+    """What serves beside gunicorn's loop in the same worker, and leaves with it."""
+
+    def leave(self) -> None:
+        """Take nothing new, and finish what is here. Runs in a signal's handler too."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most so long until it is finished; whether it is."""
+        ...
+
+
 class RecyclingWorker(FairThreadWorker):
-    """The worker of this service; its hooks in lifecycle.py give it its slot, and call `watch` when it is READY."""
+    """The worker of this service; its hooks in lifecycle.py give it its slot, and call `watch` when it is READY.
+
+    Attributes:
+        companion: Leaves when this worker drains; the worker lives on until it is finished, or the time is over.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -66,6 +83,7 @@ class RecyclingWorker(FairThreadWorker):
         self._most_requests = 0 if drawn == sys.maxsize else drawn
         self.max_requests: int = sys.maxsize
         self._draining = threading.Lock()
+        self.companion: Companion | None = None
 
     def init_signals(self) -> None:
         """SIGUSR2 to a worker is the operator's request to replace it."""
@@ -81,6 +99,15 @@ class RecyclingWorker(FairThreadWorker):
                 raise
             self.log.exception("The application cannot be imported")
             sys.exit(BOOT_FAILED)
+
+    def run(self) -> None:
+        """Serve until told to stop, and until the companion has finished too."""
+        super().run()
+        end_s = (self.slot.drained_s or time.monotonic()) + self.cfg.graceful_timeout
+        if self.companion is not None:
+            self.companion.leave()
+            while time.monotonic() < end_s and not self.companion.wait(_WAIT_S):
+                self.notify()
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """SIGTERM: stop accepting, answer what is there, end."""
@@ -216,4 +243,6 @@ class RecyclingWorker(FairThreadWorker):
             return
         slot = self.slot
         slot.drained_s, slot.state = time.monotonic(), State.DRAINING
+        if self.companion is not None:
+            self.companion.leave()
         faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)

@@ -12,10 +12,10 @@ from typing import Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import CallerError, NothingSent
-from ocrsvc.formats.corners import spaced_texts, to_boxes, to_scores
+from ocrsvc.formats.python_list import to_result
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.reader import Reader
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import as_json, is_told_in_a_200, with_headers
 from ocrsvc.web.failures import failure_of
@@ -58,17 +58,6 @@ def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
         raise _NoService(NO_SERVICE_TEXT)
 
     return dialect
-
-
-def to_result(page: Page) -> str:
-    """[[(text, score), corners], ...] as Python writes it: `eval` gives exactly that back, whatever was read."""
-    lines = page.lines
-    # What JSON and Python call a list of numbers differs by the blanks only.
-    boxes = spaced_texts(to_boxes(lines).round(1))
-    items = [
-        f"[({line.text!r}, {score!r}), {box}]" for line, score, box in zip(lines, to_scores(lines), boxes, strict=True)
-    ]
-    return f"[{', '.join(items)}]"
 
 
 def to_pairs(incoming: Incoming) -> dict[str, str]:

@@ -1,0 +1,305 @@
+"""Who accepts gRPC connections in a worker, moves their bytes, runs their calls, and lets them end politely?
+
+One loop owns all sockets and all HTTP/2 state, so that neither needs a lock and a client that reads slowly holds nobody
+up; calls that need the engine run in a pool. The listening sockets are made once, in the arbiter, and are shared by all
+workers: what one does not accept, another does, and nothing is lost when a worker ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+from ocrsvc.rpc.codes import LOGGER, CallFailed, Code
+from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.method import Methods
+
+MAX_CONNECTIONS: Final = 1000
+FIRST_BYTES_S: Final = 10.0
+"""How long a connection may take to say that it speaks HTTP/2."""
+
+MAX_AGE_S: Final = 300.0
+"""After which a connection is asked to connect anew: channels stay for ever otherwise, and never meet a new worker."""
+
+STALLED_S: Final = 30.0
+"""How long a client may leave its answers unread."""
+
+_HELD_MESSAGES: Final = 8
+_LOOK_S: Final = 0.25
+_LINGER_S: Final = 2.0
+_RECEIVE_BYTES: Final = 1 << 18
+
+
+class RpcServer:
+    """The gRPC side of one worker.
+
+    Args:
+        listeners: Bound and listening; shared with other processes, closed here when this worker accepts no more.
+        methods: What can be called.
+        threads: Calls that run at once; more are answered UNAVAILABLE.
+        most_bytes: Largest message.
+        limit_s: Longest time that a call may take, and that one without a limit gets.
+        on_call: Called for each call that runs, on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        methods: Methods,
+        *,
+        threads: int,
+        most_bytes: int,
+        limit_s: float,
+        on_call: Callable[[], object] = bool,
+    ) -> None:
+        self.methods = methods
+        self.most_bytes = most_bytes
+        self.limit_s = limit_s
+        self._listeners = list(listeners)
+        self._threads = threads
+        self._on_call = on_call
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
+        self._selector = selectors.DefaultSelector()
+        self._wires: set[_Wire] = set()
+        self._done: deque[Callable[[], None]] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        self._running = 0
+        self._held = 0
+        self._accepting = False
+        self._leaving = False
+        self._aborted = False
+        self._thread = threading.Thread(target=self._live, name="rpc-loop", daemon=True)
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        for listener in self._listeners:
+            listener.setblocking(False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Accept no more, tell every client to go elsewhere, answer what is here. Safe in a signal's handler."""
+        self._leaving = True
+        self._wake()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most so long until every call is answered, after `leave`; whether it is so."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Leave, and wait until every call is answered; after `timeout_s` the rest is cut off. Whether none was."""
+        self.leave()
+        clean = self.wait(timeout_s)
+        self._aborted = True
+        self._wake()
+        self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        return clean
+
+    def hold(self, size: int) -> bool:
+        """See connection.Host."""
+        self._held += size
+        return self._held <= _HELD_MESSAGES * self.most_bytes
+
+    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+        """See connection.Host."""
+        if self._running >= self._threads:
+            raise CallFailed(Code.UNAVAILABLE, f"All {self._threads} threads are busy; try again in a moment.")
+        self._running += 1
+        self._on_call()
+        self._pool.submit(self._work, connection, stream, answer)
+
+    def _work(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+        """Pool thread: make one answer."""
+        outcome: bytes | BaseException
+        try:
+            if stream.call.gone.is_set():
+                raise CallFailed(Code.CANCELLED, "The client has gone.")
+            outcome = answer().SerializeToString()
+        except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
+            outcome = error
+        self._done.append(partial(self._finish, connection, stream, outcome))
+        self._wake()
+
+    def _finish(self, connection: Connection, stream: Stream, outcome: bytes | BaseException) -> None:
+        self._running -= 1
+        connection.answered(stream, outcome)
+
+    def _wake(self) -> None:
+        # A full pipe wakes the loop as well; a closed one has none.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b".")
+
+    def _on_wake(self, _events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _live(self) -> None:
+        """The loop's thread."""
+        looked_s = 0.0
+        self._accept_or_not()
+        while not self._aborted and not (self._leaving and not self._wires and not self._running):
+            for key, events in self._selector.select(_LOOK_S if self._wires else None):
+                key.data(events)
+            while self._done:
+                self._done.popleft()()
+            if self._leaving:
+                self._part()
+            self._accept_or_not()
+            now_s = time.monotonic()
+            if now_s - looked_s >= _LOOK_S:
+                looked_s = now_s
+                for wire in list(self._wires):
+                    wire.look(now_s)
+            for wire in list(self._wires):
+                wire.write()
+        for wire in list(self._wires):
+            wire.drop()
+        self._leaving = True
+        self._close_listeners()
+        self._selector.close()
+
+    def _part(self) -> None:
+        self._close_listeners()
+        for wire in self._wires:
+            wire.connection.part()
+
+    def _accept_or_not(self) -> None:
+        """Watch the listeners while there is room; to watch one and not to accept would keep the loop awake."""
+        able = len(self._wires) < MAX_CONNECTIONS and not self._leaving
+        if able == self._accepting:
+            return
+        self._accepting = able
+        for listener in self._listeners:
+            if able:
+                self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+            else:
+                self._selector.unregister(listener)
+
+    def _close_listeners(self) -> None:
+        self._accept_or_not()
+        while self._listeners:
+            self._listeners.pop().close()
+
+    def _accept(self, listener: socket.socket, _events: int) -> None:
+        """Take one connection; what stays in the kernel's queue may be another worker's."""
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
+            LOGGER.exception("A connection cannot be accepted")
+            return
+        self._wires.add(_Wire(sock, Connection(self), self._selector, self._wires))
+
+
+class _Wire:
+    """The socket of one connection. Everything runs on the loop's thread."""
+
+    def __init__(
+        self, sock: socket.socket, connection: Connection, selector: selectors.BaseSelector, wires: set[_Wire]
+    ) -> None:
+        self.connection = connection
+        self._sock = sock
+        self._selector = selector
+        self._wires = wires
+        self._events = selectors.EVENT_READ
+        self._wrote_s = time.monotonic()
+        self._closing_s: float | None = None
+        self._age_s = MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(sock, self._events, self._on_ready)
+
+    def _on_ready(self, events: int) -> None:
+        if events & selectors.EVENT_READ:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop()
+        elif self._closing_s is None:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            self.connection.receive(data)
+        except Exception:  # noqa: BLE001  the edge
+            # One connection's trouble, ours or h2's, must not end the loop that serves all others.
+            LOGGER.exception("A connection failed")
+            self.drop()
+
+    def write(self) -> None:
+        """Send what there is, as far as the client takes it; close what is finished."""
+        if self not in self._wires:
+            return
+        out = self.connection.take_out()
+        if not out:
+            self._wrote_s = time.monotonic()
+        try:
+            while out:
+                sent = self._sock.send(out)
+                del out[:sent]
+                self._wrote_s = time.monotonic()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop()
+            return
+        self._want(selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0))
+        if self.connection.broken or self.connection.finished:
+            self._begin_close()
+
+    def look(self, now_s: float) -> None:
+        """Whatever is due."""
+        connection = self.connection
+        silent = not connection.greeted and now_s - connection.began_s > FIRST_BYTES_S
+        stalled = bool(connection.take_out()) and now_s - self._wrote_s > STALLED_S
+        if silent or stalled or (self._closing_s is not None and now_s - self._closing_s > _LINGER_S):
+            self.drop()
+            return
+        if now_s - connection.began_s > self._age_s:
+            connection.part()
+        connection.look()
+
+    def drop(self) -> None:
+        """Close at once."""
+        if self in self._wires:
+            self._wires.discard(self)
+            self._selector.unregister(self._sock)
+            self._sock.close()
+            self.connection.close()
+
+    def _begin_close(self) -> None:
+        """Say that nothing more comes, and wait a moment for the client to close, so that it reads its last answer."""
+        if self._closing_s is None:
+            self._closing_s = time.monotonic()
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def _want(self, events: int) -> None:
+        if events != self._events:
+            self._events = events
+            self._selector.modify(self._sock, events, self._on_ready)

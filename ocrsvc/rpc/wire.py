@@ -1,0 +1,108 @@
+"""How do gRPC's messages, time limits and status texts look on the wire (HTTP/2 aside)?"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from ocrsvc.rpc.codes import CallFailed, Code
+
+ENCODINGS: Final = {"gzip": 31, "deflate": 15}
+"""Compressions that are read, and the window bits of each in zlib."""
+
+_PREFIX: Final = struct.Struct(">BI")
+_TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
+_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+class MessageReader:
+    """Cuts what arrives on one stream into messages.
+
+    Args:
+        encoding: What grpc-encoding says.
+        most_bytes: Largest message, packed and unpacked.
+    """
+
+    def __init__(self, encoding: str, most_bytes: int) -> None:
+        self._encoding = encoding
+        self._most_bytes = most_bytes
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._prefix: tuple[int, int] | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return bool(self._held) or self._prefix is not None
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The messages that are complete with this data.
+
+        Raises:
+            CallFailed: A message is too large, or cannot be unpacked.
+        """
+        self._pieces.append(data)
+        self._held += len(data)
+        while True:
+            if self._prefix is None:
+                if self._held < _PREFIX.size:
+                    return
+                self._prefix = self._checked(*_PREFIX.unpack(self._take(_PREFIX.size)))
+            packed, length = self._prefix
+            if self._held < length:
+                return
+            self._prefix = None
+            message = self._take(length)
+            yield self._unpack(message) if packed else message
+
+    def _take(self, size: int) -> bytes:
+        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces = [whole[size:]] if len(whole) > size else []
+        self._held -= size
+        return whole[:size]
+
+    def _checked(self, packed: int, length: int) -> tuple[int, int]:
+        if length > self._most_bytes:
+            raise _too_large(length, self._most_bytes)
+        if packed and (packed > 1 or self._encoding not in ENCODINGS):
+            raise CallFailed(Code.UNIMPLEMENTED, f"The grpc-encoding {self._encoding[:40]!r} is not known.")
+        return packed, length
+
+    def _unpack(self, message: bytes) -> bytes:
+        press = zlib.decompressobj(ENCODINGS[self._encoding])
+        try:
+            plain = press.decompress(message, self._most_bytes + 1)
+        except zlib.error as error:
+            raise CallFailed(Code.INTERNAL, f"The compressed message is damaged: {error}.") from error
+        if len(plain) > self._most_bytes:
+            raise _too_large(len(plain), self._most_bytes)
+        if not press.eof:
+            raise CallFailed(Code.INTERNAL, "The compressed message ends too early.")
+        return plain
+
+
+def frame(message: bytes) -> bytes:
+    """A message as it is sent: not compressed, its length in front."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+def timeout_s(text: str) -> float:
+    """Seconds of a grpc-timeout such as "500m". Raises CallFailed."""
+    match = _TIMEOUT.fullmatch(text)
+    if match is None:
+        raise CallFailed(Code.INVALID_ARGUMENT, f"grpc-timeout is {text[:40]!r}, which is no time.")
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def escaped(text: str) -> str:
+    """A status text as grpc-message wants it: visible ASCII and blanks as they are, everything else per cent."""
+    return "".join(
+        chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x25 else f"%{byte:02X}" for byte in text[:4000].encode()
+    )
+
+
+def _too_large(length: int, most: int) -> CallFailed:
+    return CallFailed(Code.RESOURCE_EXHAUSTED, f"The message has more than {most} bytes ({length}).")

@@ -1,0 +1,96 @@
+"""What is the model "ocr" that the generic serving protocols know: its name, its version, its tensors?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ocrsvc.errors import CallerError, OcrsvcError
+
+NAME: Final = "ocr"
+VERSION: Final = "1"
+PLATFORM: Final = "ocrsvc"
+MAX_BATCH: Final = 64
+"""Images in one request, at most; each takes its own way through the queue."""
+
+
+class UnknownModel(CallerError):
+    """There is no model, version or label of this name."""
+
+    status = 404
+    code = "unknown_model"
+    title = "No such model"
+
+
+class BadTensor(CallerError):
+    """A tensor of the request has a wrong name, type, shape or content."""
+
+    code = "bad_tensor"
+    title = "A tensor is wrong"
+
+
+class NotOffered(OcrsvcError):
+    """The protocol knows this call or feature; this service does not offer it."""
+
+    status = 501
+    code = "not_offered"
+    title = "Not offered here"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output.
+
+    Attributes:
+        name: As clients write it.
+        datatype: Of the Open Inference Protocol.
+        dims: Lengths for one image; -1 is as many as there are lines. A batch has the number of images in front.
+        help: One sentence.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    help: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dims behind those of the batch."""
+        return (-1, *self.dims)
+
+
+IMAGE: Final = Tensor("image", "BYTES", (1,), "An image file, or its base64 text.")
+OUTPUTS: Final = (
+    Tensor("text", "BYTES", (1,), "All lines of an image, joined by newlines."),
+    Tensor("texts", "BYTES", (-1,), "Each line; in a batch, shorter pages are filled up with empty lines."),
+    Tensor("scores", "FP32", (-1,), "Each line's confidence, 0 to 1; filled up with 0."),
+    Tensor("boxes", "FP32", (-1, 4, 2), "Each line's four corners, x and y in pixels; filled up with 0."),
+    Tensor("counts", "INT32", (1,), "How many lines each image has."),
+)
+JSON_IN: Final = "input"
+JSON_OUT: Final = "output"
+"""Another input and output of the same model: one request and one answer of PaddleX's, as JSON."""
+
+OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
+
+
+def check_model(name: str, version: str = "") -> None:
+    """Raises UnknownModel unless this is the model, in its one version or in none named; BadTensor for no number."""
+    if version and not (version.isascii() and version.isdecimal()):
+        raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", f"The one version is {VERSION}.")
+    if name != NAME:
+        raise UnknownModel(f"Request for unknown model: '{name[:100]}' is not found")
+    if version and int(version[:20]) != int(VERSION):
+        raise UnknownModel(f"Request for unknown model: '{name}' version {version[:20]} is not found")
+
+
+def wanted_outputs(names: list[str], asked: str = IMAGE.name) -> list[str]:
+    """The outputs to answer for the input `asked`: those named, or all; raises BadTensor for one that it has not."""
+    outputs = (JSON_OUT,) if asked == JSON_IN else OUTPUT_NAMES
+    for name in names:
+        if name not in outputs:
+            raise BadTensor(
+                f"unexpected inference output '{name[:100]}' for model '{NAME}'.",
+                f"Its outputs are: {', '.join(outputs)}.",
+            )
+    return names or list(outputs)

@@ -1,0 +1,138 @@
+"""How do prediction requests of TensorFlow Serving's REST API and of KServe v1 become pages and answers?
+
+Both have the same paths and the same row form, so what they are answered is the union of what either's clients read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+from flask import Response, request
+
+from ocrsvc.errors import CallerError
+from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.records import Page, ReadOptions
+from ocrsvc.settings import Settings
+from ocrsvc.web.incoming import deadline_of, left_s, parse_json, wish_of
+from ocrsvc.web.model.arrays import arrays_of, image_of
+from ocrsvc.web.model.card import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
+from ocrsvc.web.model.ocr import OcrModel, Seconds
+from ocrsvc.web.model.rest import JSON_TYPE, answer_ready, packed, receive_body
+
+SIGNATURE: Final = "serving_default"
+ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
+LABEL: Final = "stable"
+"""The one version label: TensorFlow Serving's own examples use it for the version that serves."""
+
+
+def predict(settings: Settings, model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
+    """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
+    deadline = deadline_of(request.environ, settings.deadline_s)
+    body = receive_body(request.environ, settings.max_body_bytes, deadline)
+    check_servable(name, version, label)
+    by_rows, images = _read_request(body)
+    pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline), wish_of(request.environ)))
+    answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
+    return packed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
+
+
+def status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
+    """Whether the model serves, for clients of either protocol. Raises UnknownModel."""
+    if name != NAME:
+        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
+    check_version(version, label)
+    state = {"error_code": "OK", "error_message": ""}
+    served = {"version": VERSION, "state": "AVAILABLE" if model.ready else "LOADING", "status": state}
+    members = {"name": NAME, "ready": model.ready, "model_version_status": [served]}
+    return answer_ready(members, ready=model.ready)
+
+
+def check_servable(name: str, version: str | None, label: str | None = None) -> None:
+    """Raises UnknownModel unless the model is there to predict."""
+    if name != NAME:
+        place = f"Specific({name[:100]}, {version[:20]})" if version else f"Latest({name[:100]})"
+        raise UnknownModel(f"Servable not found for request: {place}")
+    check_version(version, label)
+
+
+def check_version(version: str | None, label: str | None = None) -> None:
+    """Raises UnknownModel unless the version and the label, if any, are those that there are."""
+    if version and version.lstrip("0") != VERSION:
+        raise UnknownModel(f"Could not find version {version[:20]} of model {NAME}")
+    if label and label != LABEL:
+        raise UnknownModel(f"Unrecognized servable version label: {label[:100]}")
+
+
+def check_signature(signature: object) -> None:
+    """Raises BadTensor unless this is the one signature, or none."""
+    if signature not in (None, "", SIGNATURE):
+        raise BadTensor(f'Serving signature name: "{signature!s:.100}" not found in signature def', f"Use {SIGNATURE}.")
+
+
+def _read_request(body: bytes) -> tuple[bool, list[bytes]]:
+    """Whether the images came by rows, and they. Raises CallerError."""
+    sent = parse_json(body)
+    check_signature(sent.get("signature_name"))
+    if ("instances" in sent) == ("inputs" in sent):
+        raise CallerError("Missing 'inputs' or 'instances' key", "Send one of them.")
+    values = _rows(sent["instances"]) if "instances" in sent else _column(sent["inputs"])
+    if not 1 <= len(values) <= MAX_BATCH:
+        raise BadTensor(f"The request holds {len(values)} images; accepted are 1 to {MAX_BATCH}.")
+    return "instances" in sent, [_image(value) for value in values]
+
+
+def _rows(instances: object) -> list[Any]:
+    """The value of each instance: the instance itself, or what it has under the input's name."""
+    if not isinstance(instances, list):
+        raise BadTensor("The value of 'instances' is not a list.", 'Send {"instances": [{"b64": "…"}]}.')
+    return [_unwrapped(instance) for instance in instances]
+
+
+def _column(inputs: object) -> list[Any]:
+    values = _unwrapped(inputs)
+    return values if isinstance(values, list) else [values]
+
+
+def _unwrapped(value: object) -> Any:
+    """What an object holds under the name of the one input; raises BadTensor for another name."""
+    if not isinstance(value, dict) or set(value) == {"b64"}:
+        return value
+    if set(value) != {IMAGE.name}:
+        names = ", ".join(repr(str(name)[:40]) for name in list(value)[:5])
+        raise BadTensor(f"The inputs are named {names or 'nothing'}; the one input is {IMAGE.name!r}.")
+    return value[IMAGE.name]
+
+
+def _image(value: object) -> bytes:
+    """The image file in {"b64": …}, in a text, or in either as the only element of a list. Raises CallerError."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        return decode_base64(value["b64"])
+    if isinstance(value, str):
+        return image_of(value.encode())
+    raise BadTensor('An image is neither {"b64": …} nor a text.', 'Send {"b64": "<base64 of the image file>"}.')
+
+
+def _row(page: Page) -> dict[str, object]:
+    """The outputs for one image, as long as it has lines."""
+    return {array.name: array.values[0] for array in arrays_of([page], ROW_NAMES, (1,))} | {
+        "texts": [line.text for line in page.lines]
+    }
+
+
+def _columns(pages: Sequence[Page]) -> dict[str, object]:
+    """The outputs of all images, each as one nested list."""
+    columns: dict[str, object] = {}
+    for array in arrays_of(pages, OUTPUT_NAMES, (len(pages),)):
+        values = array.values
+        columns[array.name] = _folded(values, array.shape) if isinstance(values, list) else values
+    return columns
+
+
+def _folded(values: list[str], shape: tuple[int, ...]) -> list[Any]:
+    if len(shape) == 1:
+        return values
+    return [values[row * shape[1] : (row + 1) * shape[1]] for row in range(shape[0])]

@@ -1,0 +1,104 @@
+"""What the gRPC tests share: a server over the known engine, and callers that use the stock channel of grpcio."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import grpc
+from web_support import DeafReader, KnownEngine
+
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.rpc.method import Methods
+from ocrsvc.rpc.protobuf import FOLDER, Messages
+from ocrsvc.rpc.server import RpcServer
+from ocrsvc.rpc.services import make_services
+from ocrsvc.settings import Settings
+from ocrsvc.web.model.ocr import OcrModel
+from ocrsvc.web.model.statistics import Statistics
+
+ORDER = ("inference.proto", "tensorflow.proto", "tensorflow_serving.proto", "pipeline_serving.proto", "health.proto")
+MESSAGES = Messages(*ORDER)
+V2 = "/inference.GRPCInferenceService/"
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+assert {path.name for path in FOLDER.iterdir() if path.suffix == ".proto"} == set(ORDER)
+
+
+@contextmanager
+def serving(methods: Methods, listener: socket.socket | None = None, **options: Any) -> Iterator[RpcServer]:
+    """A server of these methods; must end cleanly."""
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    server = RpcServer([listener], methods, **{"threads": 8, "most_bytes": 1 << 26, "limit_s": 30.0} | options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(10.0)
+
+
+@contextmanager
+def calling(port: int, options: Any = None) -> Iterator[grpc.Channel]:
+    """A channel as a client makes it, with stock settings unless told otherwise."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+        yield channel
+
+
+@contextmanager
+def known_model() -> Iterator[Methods]:
+    """All services over the known engine."""
+    reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    reader.start()
+    try:
+        yield make_services(OcrModel(reader, Statistics()))
+    finally:
+        reader.stop(5.0)
+
+
+def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
+    """All services over a reader that raises."""
+    reader = DeafReader(error)
+    return reader, make_services(OcrModel(cast(Reader, reader), Statistics()))
+
+
+def unary(channel: grpc.Channel, path: str, response: str) -> Any:
+    """A method of one answer, as a function of a message; `future` calls it without waiting."""
+    return channel.unary_unary(
+        path,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=MESSAGES[response].FromString,
+    )
+
+
+def infer_request(*images: bytes, raw: bool = True, model: str = "ocr", **parameters: object) -> Any:
+    """A request of KServe v2."""
+    request = MESSAGES["inference.ModelInferRequest"](model_name=model)
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
+    if raw:
+        request.raw_input_contents.append(b"".join(struct.pack("<I", len(image)) + image for image in images))
+    else:
+        tensor.contents.bytes_contents.extend(images)
+    for name, value in parameters.items():
+        kind = "int64_param" if isinstance(value, int) else "string_param"
+        setattr(request.parameters[name], kind, value)
+    return request
+
+
+def strings(raw: bytes) -> list[str]:
+    """The texts in a raw BYTES tensor."""
+    found, at = [], 0
+    while at < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        found.append(raw[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    return found
+
+
+def raw_outputs(response: Any) -> Mapping[str, bytes]:
+    """The raw outputs of an answer, by name."""
+    names = [output.name for output in response.outputs]
+    return dict(zip(names, response.raw_output_contents, strict=True))
