@@ -66,7 +66,7 @@ class Crew:
         helpers: list[Future[None]] = []
         try:
             while todo:
-                if len(todo) > 1 and self._borrow():
+                while len(todo) > 1 + sum(not helper.done() for helper in helpers) and self._borrow():
                     helpers.append(self._pool.submit(self._help, work, items, todo, done))
                 _next(work, items, todo, done)
         except BaseException:

@@ -72,9 +72,14 @@ def scale_for_text(quads: list[Quad], scale: float, longest: int) -> float:
 
 def _look(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float32]], scale: float) -> list[Quad]:
     height, width = pixels.shape[:2]
+    return quads_from_map(run(to_tensor(_resize(pixels, scale)))[0, 0], width, height)
+
+
+def _resize(pixels: Pixels, scale: float) -> Pixels:
+    """Scaled, with sides that are multiples of STRIDE."""
+    height, width = pixels.shape[:2]
     size = _to_stride(width * scale), _to_stride(height * scale)
-    resized = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
-    return quads_from_map(run(to_tensor(cast(Pixels, resized)))[0, 0], width, height)
+    return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
 def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> list[Quad]:
