@@ -2,11 +2,11 @@
 
     python benchmarks/ceiling.py [--shared ../shared] [--pages 24] [--rounds 3] [--clients 20] [--lines 10,50,100,200]
 
-The ceiling: the bare runs of ONNX Runtime over the exact tensors that the pipeline feeds its models for some corpus pages,
-without anything before or after them, in one process. Two thread plans are tried: one thread a run with as many runs in
-flight as cores, and all threads inside one run. In the same rounds the same pages are posted once each to the real
-service. Then latency against lines: drawn pages with so many lines, alone, from the service and from the bare runs; the
-slope is in milliseconds a line. Where others use the machine too, processor time says more than the clock.
+The ceiling: the bare runs of ONNX Runtime over the exact tensors that the pipeline feeds its models for some corpus
+pages, without anything before or after them, in one process. Two thread plans are tried: one thread a run with as many
+runs in flight as cores, and all threads inside one run. In the same rounds the same pages are posted once each to the
+real service. Then latency against lines: drawn pages with so many lines, alone, from the service and from the bare
+runs; the slope is in milliseconds a line. Where others use the machine too, processor time says more than the clock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -52,7 +53,7 @@ def plans(models: Models, pages: Sequence[Inputs], pool: ThreadPoolExecutor) -> 
     """The ways to run the models over all pages."""
     return {
         f"1 thread a run, {models.cores} runs in flight": lambda: list(pool.map(models.run_page, pages)),
-        f"{models.cores} threads a run, 1 run in flight": lambda: [models.run_page_wide(page) for page in pages],
+        f"{models.cores} threads a run, 1 run in flight": lambda: list(map(models.run_page_wide, pages)),
     }
 
 
@@ -112,9 +113,9 @@ def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], ro
     with ThreadPoolExecutor(models.cores) as pool:
         for _ in range(rounds):
             for count, data in drawn.items():
-                took_s = timed(lambda data=data: post(service, data)).wall_s
+                took_s = timed(partial(post, service, data)).wall_s
                 served[count] = min(served.get(count, LIMIT_S), took_s)
-                took_s = timed(lambda count=count: models.run_alone(inputs[count], pool)).wall_s
+                took_s = timed(partial(models.run_alone, inputs[count], pool)).wall_s
                 bare[count] = min(bare.get(count, LIMIT_S), took_s)
     for count in drawn:
         lines = len(inputs[count].recognition)

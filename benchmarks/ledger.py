@@ -2,9 +2,9 @@
 
     python benchmarks/ledger.py [--shared ../shared] [--pages 24] [--clients 4]
 
-The application runs in this process, over the real engine, and answers corpus pages sent by its own test client: all but
-the sockets. Each stage is a few functions of the service, each wrapped with a stopwatch that counts the processor time of
-the thread it runs on, less that of the stages inside it. The table and the plot (SVG) are milliseconds a page.
+The application runs in this process, over the real engine, and answers corpus pages sent by its own test client: all
+but the sockets. Each stage is a few functions of the service, each wrapped with a stopwatch that counts the processor
+time of the thread it runs on, less that of the stages inside it. Table and plot (SVG) are milliseconds a page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self._local = threading.local()
         self._lock = threading.Lock()
-        self.spent_s: Counter[str] = Counter()
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
 
     def watch(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, timed."""
@@ -152,8 +152,8 @@ def show(ledger: Ledger) -> None:
     print(f"{'all':12} {total_ms:14.2f}")
     models_ms = sum(ms for stage, ms in rows(ledger) if stage in ("detect", "recognise"))
     print(
-        f"the models' share {models_ms / total_ms:.1%}; a request takes {ledger.latency_s * 1000:.0f} ms on the clock, "
-        f"of which {ledger.queue_s * 1000:.0f} ms it waits in the queue; {ledger.pages / ledger.spent.wall_s:.2f} pages/s"
+        f"the models' share {models_ms / total_ms:.1%}; a request takes {ledger.latency_s * 1000:.0f} ms, "
+        f"{ledger.queue_s * 1000:.0f} ms of them in the queue; {ledger.pages / ledger.spent.wall_s:.2f} pages/s"
     )
 
 

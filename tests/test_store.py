@@ -84,10 +84,15 @@ def test_too_little_room_keeps_nothing(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with pytest.raises(RuntimeError, match="half way"), store.place("model", "key", 1) as file:
-        assert file is not None
-        file.write_bytes(b"half")
-        raise RuntimeError("half way")
+
+    def write_half() -> None:
+        with store.place("model", "key", 1) as file:
+            assert file is not None
+            file.write_bytes(b"half")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        write_half()
     assert list(tmp_path.iterdir()) == []
 
 
