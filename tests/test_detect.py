@@ -55,8 +55,8 @@ def quad_of_height(height: float) -> NDArray[np.float32]:
     ("height", "scale", "longest", "expected"),
     [
         (60.0, 0.5, 2000, 0.5),  # tall text: what was seen is enough
-        (12.0, 0.5, 2000, 1.024),  # wants 2.0, but 2048 px is the most
-        (12.0, 1.0, 300, 2.0),  # a small image is enlarged
+        (11.0, 0.5, 2000, 1.024),  # wants 2.0, but 2048 px is the most
+        (11.0, 1.0, 300, 2.0),  # a small image is enlarged
         (4.0, 1.0, 300, 2.5),  # but not beyond the limit
     ],
 )
@@ -68,7 +68,7 @@ def test_where_nothing_was_found_there_is_no_second_look() -> None:
     assert scale_for_text([], 0.5, 2000) == 0.5
 
 
-@pytest.mark.parametrize(("longest", "expected"), [(1920, 0.5), (960, 1.0), (700, 1.0), (320, 2.0), (100, 2.5)])
+@pytest.mark.parametrize(("longest", "expected"), [(1600, 0.5), (800, 1.0), (700, 1.0), (320, 2.0), (100, 2.5)])
 def test_the_first_look_shrinks_large_images_and_enlarges_small_ones(longest: int, expected: float) -> None:
     assert first_scale(longest) == pytest.approx(expected)
 

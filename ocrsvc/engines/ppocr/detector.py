@@ -13,8 +13,8 @@ from ocrsvc.engines.ppocr.detect import COARSE_PX, STRIDE
 from ocrsvc.engines.ppocr.session import Running, Session, Tensor, open_session
 from ocrsvc.engines.ppocr.store import Store
 
-# Up to an A4 page at COARSE_PX, a run's memory is kept for the next one; see Running.arena_values.
-ARENA_VALUES: Final = 3 * COARSE_PX * 768
+# Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values.
+ARENA_VALUES: Final = 3 * 960 * 768
 
 
 class Detector:
