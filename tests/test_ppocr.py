@@ -129,6 +129,13 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_mod
         assert np.allclose(sure, probabilities[first].max(axis=1), atol=1e-4)
 
 
+def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
+    graph = onnx.load_from_string(models.mend(models.RECOGNITION, models.read_model(models.RECOGNITION))).graph
+    read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    assert [node.name for node in graph.node if not read.intersection(node.output)] == []
+    assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
+
+
 def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
     proto = onnx.load_from_string(models.read_model(models.DETECTION))
     with pytest.raises(ValueError, match="comes from Sigmoid"):

@@ -49,7 +49,7 @@ def decide_inside(proto: onnx.ModelProto) -> None:
     Raises:
         ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recogniser ends in.
     """
-    features, weights, bias = _cut_head(proto)
+    features, weights, bias = _read_head(proto)
     classes = next(tensor.dims[0] for tensor in proto.graph.initializer if tensor.name == bias)
     head = _Head(proto)
     rows = head.add("Squeeze", features, axes=[0])
@@ -62,18 +62,28 @@ def decide_inside(proto: onnx.ModelProto) -> None:
     kinds = ((BEST, TensorProto.INT64, 1), (SURE, TensorProto.FLOAT, 1), (LOGITS, TensorProto.FLOAT, 2))
     for name, kind, dims in kinds:
         proto.graph.output.append(helper.make_tensor_value_info(name, kind, [None] * dims))
+    _drop_unread(proto)
 
 
-def _cut_head(proto: onnx.ModelProto) -> tuple[str, str, str]:
-    """Take away the last product, its bias and the softmax; returns the names of features, weights and bias."""
+def _read_head(proto: onnx.ModelProto) -> tuple[str, str, str]:
+    """The names of the features, weights and bias of the last product, which a bias and a softmax must follow."""
     makers = {output: node for node in proto.graph.node for output in node.output}
     softmax = _maker(makers, proto.graph.output[0].name, "Softmax")
     add = _maker(makers, softmax.input[0], "Add")
     product = _maker(makers, add.input[0], "MatMul")
-    names = str(product.input[0]), str(product.input[1]), str(add.input[1])
-    # What stood between them is left without a reader, and ONNX Runtime drops it.
-    proto.graph.node.remove(softmax)
-    return names
+    return str(product.input[0]), str(product.input[1]), str(add.input[1])
+
+
+def _drop_unread(proto: onnx.ModelProto) -> None:
+    """Take away the nodes that lead to no output: ONNX Runtime would run them all the same."""
+    wanted = {output.name for output in proto.graph.output}
+    kept = []
+    for node in reversed(proto.graph.node):  # every node comes after those that it reads
+        if wanted.intersection(node.output):
+            wanted.update(node.input)
+            kept.append(node)
+    del proto.graph.node[:]
+    proto.graph.node.extend(reversed(kept))
 
 
 def _maker(makers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
