@@ -12,7 +12,7 @@ EXTRAS := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),cpu$(comma)t
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
 
-.PHONY: install serve test lint format load bench soak lock clean
+.PHONY: install serve test lint format load bench soak chaos lock clean
 
 install: $(STAMP)
 
@@ -50,14 +50,22 @@ load: install
 
 # Files that begin with an underscore are what the others share.
 bench: install
-	@for script in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/[!_]*.py)); do \
+	@for script in $(filter-out benchmarks/soak.py benchmarks/chaos.py benchmarks/endurance.py,$(wildcard benchmarks/[!_]*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# 100,000 requests while workers are replaced every few seconds; about ten minutes.
+# 100,000 requests while workers are replaced every few seconds, twice, and 50,000 that must leave no memory behind; about
+# half an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
+	$(BIN)/python benchmarks/endurance.py
+
+# Processes are killed at random under load, and images end the process that reads them; about three minutes.
+chaos: install
+	$(BIN)/python benchmarks/chaos.py $(ARGS)
+	$(BIN)/python benchmarks/chaos.py --victims zygotes $(ARGS)
+	$(BIN)/python benchmarks/chaos.py --victims workers $(ARGS)
 
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:

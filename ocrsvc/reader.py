@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
-from ocrsvc.errors import NotReady, OcrsvcError
+from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
 from ocrsvc.serving.executor import Executor, Place
-from ocrsvc.serving.queue import Item, Served
+from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone
 from ocrsvc.settings import Settings
+
+LOGGER: Final = logging.getLogger("ocrsvc.reader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Reader:
         plan: How many engine threads this process runs.
         engine_opener: Opens the engine; the default is the one that the settings name.
         clock: Monotonic seconds.
+        on_reading: Called with each reading, in the thread of its request.
     """
 
     def __init__(
@@ -49,11 +54,13 @@ class Reader:
         plan: ThreadPlan,
         engine_opener: Callable[[], Engine] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_reading: Callable[[Reading], object] = bool,
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._open_engine = engine_opener or (lambda: open_engine(settings, plan))
         self._clock = clock
+        self._on_reading = on_reading
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
@@ -116,53 +123,77 @@ class Reader:
         with self._decoding:
             return decode(data, self._limits, gray=False)
 
-    def read(self, data: bytes, options: ReadOptions, deadline_s: float) -> Reading:
+    def check_room(self, priority: Priority) -> None:
+        """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
+        self._running().check_room(priority)
+
+    def read(self, data: bytes, options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH) -> Reading:
         """Read one image.
 
         Args:
             data: The bytes of an image file.
             options: What the request asks for.
             deadline_s: Seconds from now within which the answer is worth having.
+            wish: Its priority, and whether anybody still waits for it.
 
         Raises:
             OcrsvcError: Any of those that errors.py pins to a step of the road.
         """
         deadline = self._clock() + deadline_s
-        return self._finish(self._begin(data, options, deadline))
+        return self._finish(self._begin(data, options, deadline, wish))
 
-    def read_many(self, datas: Sequence[bytes], options: ReadOptions, deadline_s: float) -> list[Reading | OcrsvcError]:
+    def read_many(
+        self, datas: Sequence[bytes], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
+    ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
         One request holds no more places than there are engine threads, so that it cannot fill the queue by itself.
+
+        Raises:
+            ClientGone: Nobody waits any more; what is still queued is dropped.
         """
-        deadline = self._clock() + deadline_s
+        began = self._clock()
         answers: list[Reading | OcrsvcError] = []
         pending: deque[_Pending | OcrsvcError] = deque()
-        for data in datas:
-            if len(pending) >= self._plan.engine_threads:
+        try:
+            for data in datas:
+                if len(pending) >= self._plan.engine_threads:
+                    answers.append(self._settle(pending.popleft()))
+                if self._clock() - began >= GONE_S and wish.is_gone():
+                    raise client_gone()
+                pending.append(self._begin_or_error(data, options, began + deadline_s, wish))
+            while pending:
                 answers.append(self._settle(pending.popleft()))
-            pending.append(self._begin_or_error(data, options, deadline))
-        answers.extend(self._settle(entry) for entry in pending)
+        finally:
+            for entry in pending:
+                if isinstance(entry, _Pending):
+                    entry.place.give_up(entry.item)
         return answers
 
-    def _begin(self, data: bytes, options: ReadOptions, deadline: float) -> _Pending:
-        """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
-        if self._executor is None or self._engine is None or not self.ready:
+    def _running(self) -> Executor[ReadTask, Page]:
+        if self._executor is None or not self.ready:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
+        return self._executor
+
+    def _begin(self, data: bytes, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
+        """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
+        executor, engine = self._running(), self._engine
+        assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        with self._executor.admit() as place:
-            with self._decoding:
-                began = self._clock()
-                image = decode(data, self._limits, gray=self._engine.driving.wants_gray)
-                task, turned = _prepare(image, options, deadline)
-                decoded = self._clock()
+        with executor.admit(wish) as place, self._decoding:
+            # Many may have been admitted while nothing was decoded yet.
+            place.check_bytes()
+            began = self._clock()
+            image = decode(data, self._limits, gray=engine.driving.wants_gray)
+            task, turned = _prepare(image, options, deadline)
+            decoded = self._clock()
             item = place.submit(task, deadline, task.image.pixels.nbytes)
         size = (image.width, image.height)
         return _Pending(place, item, size, turned, admitted, decoded - began)
 
-    def _begin_or_error(self, data: bytes, options: ReadOptions, deadline: float) -> _Pending | OcrsvcError:
+    def _begin_or_error(self, data: bytes, options: ReadOptions, deadline: float, wish: Wish) -> _Pending | OcrsvcError:
         try:
-            return self._begin(data, options, deadline)
+            return self._begin(data, options, deadline, wish)
         except OcrsvcError as error:
             return error
 
@@ -171,14 +202,22 @@ class Reader:
             return entry
         try:
             return self._finish(entry)
+        except ClientGone:
+            raise
         except OcrsvcError as error:
             return error
 
     def _finish(self, pending: _Pending) -> Reading:
-        served: Served[Page] = pending.place.wait(pending.item)
+        try:
+            served: Served[Page] = pending.place.wait(pending.item)
+        except ClientGone:
+            LOGGER.info("dropped before the engine: its client has gone")
+            raise
         page = restore_page(served.answer, pending.turned, *pending.size)
         timing = Timing(pending.decode_s, served.queue_s, served.run_s, self._clock() - pending.admitted)
-        return Reading(page, self.describe(), timing)
+        reading = Reading(page, self.describe(), timing)
+        self._on_reading(reading)
+        return reading
 
 
 def _prepare(image: Image, options: ReadOptions, deadline: float) -> tuple[ReadTask, int]:

@@ -60,6 +60,13 @@ def _check_bind(value: str) -> str:
     return value
 
 
+def _check_header(value: str) -> str:
+    """The name itself, if it is one of a header that WSGI can tell, or empty; raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9-]{0,64}", value):
+        raise ValueError("not the name of a header")
+    return value
+
+
 def _split(value: object) -> object:
     """The parts of "a, b"; anything else as it is."""
     if isinstance(value, str):
@@ -80,6 +87,7 @@ def _complete_formats(value: object) -> object:
 
 ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
 Address = Annotated[str, AfterValidator(_check_bind)]
+HeaderName = Annotated[str, AfterValidator(_check_header)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
 
@@ -124,11 +132,17 @@ class Settings(BaseModel):
         None, "Threads that run the engine in each worker, one engine handle each.", "threads", ge=1, le=256
     )
     queue_size: int = _knob(
-        64, "Images that may wait for the engine in each worker; more are answered 503.", "images", ge=1, le=100_000
+        64,
+        "Images that may wait for the engine in each worker, batch ones in three quarters of the places; more are "
+        "answered 503.",
+        "images",
+        ge=1,
+        le=100_000,
     )
     queue_bytes: ByteCount = _knob(
         512 * 2**20,
-        "Decoded images that may wait for the engine in each worker; from there on more are answered 503.",
+        "Decoded images (pixels times channels) that may wait for the engine in each worker; from there on more are "
+        "answered 503.",
         "bytes",
         ge=2**20,
         le=2**40,
@@ -138,6 +152,25 @@ class Settings(BaseModel):
     )
     max_body_bytes: ByteCount = _knob(
         64 * 2**20, "Largest request body; a larger one is answered 413.", "bytes", ge=1024, le=4 * 2**30
+    )
+    body_bytes: ByteCount = _knob(
+        256 * 2**20,
+        "Request bodies that each worker holds in memory at once, at least one of the largest; more are answered 503.",
+        "bytes",
+        ge=1024,
+        le=2**40,
+    )
+    caller_requests: int = _knob(
+        0,
+        "Requests that one caller may have under way in each worker; more are answered 429; 0 is no limit.",
+        "requests",
+        ge=0,
+        le=100_000,
+    )
+    caller_header: HeaderName = _knob(
+        "",
+        "Header that tells callers apart, by its last entry, such as X-Forwarded-For behind a proxy that sets it; "
+        "empty, or where a request lacks it, the remote address does.",
     )
     max_pixels: int = _knob(
         50_000_000,
@@ -180,14 +213,62 @@ class Settings(BaseModel):
         ge=0,
         le=2**50,
     )
+    isolation: Literal["thread", "process"] = _knob(
+        "thread",
+        "Where the engine runs: in the worker's threads, or in a child process for each, so that a crash loses nothing "
+        "but that child.",
+    )
+    child_max_images: int = _knob(
+        0,
+        "Images after which an engine's child process is replaced, its successor first; 0 is never.",
+        "images",
+        ge=0,
+        le=10**9,
+    )
+    child_memory_bytes: ByteCount | None = _knob(
+        None,
+        "Memory of its own at which an engine's child process is replaced, its successor first; 0 is no limit; by "
+        "default such that all children and one successor fill 80 % of the machine's or container's memory.",
+        "bytes",
+        ge=0,
+        le=2**50,
+    )
+    quarantine_size: int = _knob(
+        256,
+        "Most images remembered that killed the engine's child process twice; read at the start only.",
+        "images",
+        ge=1,
+        le=65536,
+    )
+    quarantine_s: float = _knob(
+        3600.0,
+        "How long such an image is answered 422 without being tried; read at the start only.",
+        "s",
+        gt=0,
+        le=10**9,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
+    access_log: Literal["off", "text", "json"] = _knob(
+        "off",
+        "One line on stdout for each request, as key=value or as JSON, without its query and without any content.",
+    )
+    ops: Literal["open", "local", "off"] = _knob(
+        "local",
+        "Who may ask for /metrics and /ops/…: everybody, callers on the same machine that do not come through a proxy, "
+        "or nobody.",
+    )
+    pidfile: Path | None = _knob(
+        None, "File that holds the arbiter's process id while the service runs; gunicorn's -p wins."
+    )
     fake_latency_s: float = _knob(0.0, "How long the fake engine waits over an image.", "s", ge=0, le=3600)
     fake_burn_s: float = _knob(0.0, "How long the fake engine keeps a core busy over an image.", "s", ge=0, le=3600)
     fake_leak_bytes: ByteCount = _knob(
         0, "Memory that the fake engine keeps for ever per image.", "bytes", ge=0, le=2**40
     )
-    fake_fault: Literal["none", "fail", "hang", "crash"] = _knob(
-        "none", "What the fake engine does wrong: fail the image, never return, or kill its process."
+    fake_fault: Literal["none", "fail", "hang", "crash", "abort", "segfault", "nonsense"] = _knob(
+        "none",
+        "What the fake engine does wrong: fail the image, never return, end its process (by SIGKILL, SIGABRT or "
+        "SIGSEGV), or answer what no page can be.",
     )
     fake_fault_on: Names = _knob(
         (), "Texts of the images, as the fake engine reads them, that its misbehaviour is for; none named is all."
@@ -307,6 +388,8 @@ def _describe_kind(name: str, kind: Any) -> str:
         return "one of " + ", ".join(get_args(kind))
     if name == "bind":
         return "host:port, [IPv6]:port or unix:path"
+    if name == "caller_header":
+        return "the name of a header, of letters, digits and hyphens"
     if name == "format_max_pixels":
         return "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS)
     if name.endswith("_bytes"):

@@ -9,8 +9,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from ocrsvc.errors import BrokenImage, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError, QueueFull
+from ocrsvc.errors import (
+    BrokenImage,
+    ClientGone,
+    DeadlineExceeded,
+    EngineFailed,
+    EngineUnavailable,
+    OcrsvcError,
+    QueueFull,
+)
 from ocrsvc.serving.executor import STUCK_S, Executor
+from ocrsvc.serving.queue import Wish
 
 FAR_S = 30.0
 
@@ -247,3 +256,35 @@ def test_a_thread_with_nothing_to_do_says_so_once_and_works_on() -> None:
     assert idle.acquire(timeout=FAR_S)
     assert executor.stop(FAR_S)
     assert not idle.acquire(blocking=False)
+
+
+def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() -> None:
+    gate, gone, server = threading.Event(), threading.Event(), Upper()
+    server.gate = gate
+    with running(lambda: server) as executor:
+        with executor.admit() as place:
+            held = place.submit("held", time.monotonic() + FAR_S)
+        wait_until(held.future.running)
+        with executor.admit(Wish(is_gone=gone.is_set)) as waiting_place:
+            item = waiting_place.submit("gone", time.monotonic() + FAR_S)
+        gone.set()
+        with pytest.raises(ClientGone):
+            waiting_place.wait(item)
+        assert executor.waiting() == 0
+        gate.set()
+        assert place.wait(held).answer == "HELD"
+    assert server.batches == [["held"]]
+
+
+def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:
+    """The engine cannot be stopped, and its thread's time is spent either way."""
+    gate, gone = threading.Event(), threading.Event()
+    with running(lambda: Upper(gate)) as executor:
+        with executor.admit(Wish(is_gone=gone.is_set)) as place:
+            item = place.submit("a", time.monotonic() + FAR_S)
+        wait_until(item.future.running)
+        gone.set()
+        opener = threading.Timer(0.5, gate.set)
+        opener.start()
+        assert place.wait(item).answer == "A"
+        opener.join()

@@ -407,7 +407,7 @@ def arriving(line: Line) -> tuple[dict[str, Any], Answer]:
 def test_a_slow_but_steady_body_is_read_and_leaves_the_socket_as_it_was(kind: str) -> None:
     line = Line((0, HEADERS[kind]), *[(5.0, bytes(100))] * 9, (5.0, bytes(100) + END[kind]))
     seen, answer = arriving(line)
-    assert read_body(seen, 1000, 60.0, stall_s=10.0, clock=line.clock) == bytes(1000)
+    assert read_body(seen, 1000, 60.0, stall_s=10.0, slow_s=60.0, clock=line.clock) == bytes(1000)
     leave_body(seen, clock=line.clock)
     assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (50.0, None, [], False)
     assert answer.req.unreader.sock is line
@@ -428,9 +428,36 @@ def test_a_body_that_stops_or_drips_ends_in_time_and_so_does_its_connection(
     line = Line((0, HEADERS[kind]), *[(pause_s, b"a") for pause_s in pauses_s])
     seen, answer = arriving(line)
     with pytest.raises(BodyTimeout, match=told):
-        read_body(seen, 1000, 60.0, stall_s=10.0, clock=line.clock)
+        read_body(seen, 1000, 60.0, stall_s=10.0, slow_s=60.0, clock=line.clock)
     assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (ended_s, None, [socket.SHUT_RD], True)
     assert answer.req.unreader.sock is line
+
+
+@pytest.mark.parametrize(
+    ("pieces", "ended_s"),
+    [
+        ([(1.0, bytes(1))] * 100, 10.0),
+        # 5 kB at once, and then a byte a second: from 10 s on that is too little.
+        ([(0.0, bytes(5000))] + [(1.0, bytes(1))] * 100, 10.0),
+        # 12,000 bytes pay for 12 s.
+        ([(0.0, bytes(6000)), (0.0, bytes(6000))] + [(1.5, bytes(1))] * 100, 12.0),
+        # 900 bytes a second are too few once that is sure.
+        ([(1.0, bytes(900))] * 100, 10.0),
+    ],
+)
+def test_a_body_that_crawls_is_cut_whatever_its_pauses(pieces: list[tuple[float, bytes]], ended_s: float) -> None:
+    line = Line((0, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n"), *pieces)
+    seen, answer = arriving(line)
+    with pytest.raises(BodyTimeout, match="less than 1000 bytes a second"):
+        read_body(seen, 90_000, 60.0, stall_s=10.0, slow_s=10.0, clock=line.clock)
+    assert line.now_s == pytest.approx(ended_s, abs=0.02)
+    assert answer.closes
+
+
+def test_a_body_that_comes_at_the_least_rate_is_read() -> None:
+    line = Line((0, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 44000\r\n\r\n"), *[(1.0, bytes(1100))] * 40)
+    seen, _ = arriving(line)
+    assert read_body(seen, 90_000, 60.0, stall_s=10.0, slow_s=10.0, clock=line.clock) == bytes(44_000)
 
 
 def test_what_nobody_reads_is_left_after_a_moment_and_ends_the_connection() -> None:

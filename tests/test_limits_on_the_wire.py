@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import time
@@ -193,3 +194,47 @@ def test_a_slow_but_steady_upload_is_read_and_its_connection_goes_on(server: Ser
         assert wire.recv(65536).startswith(b"HTTP/1.1 200 ")
         wire.sendall(head(f"Content-Length: {len(PNG)}", "Connection: close") + PNG)
         assert whole_answer(wire).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.fixture
+def slow_server() -> Iterator[Server]:
+    env = {"OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "16"}
+    with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_CALLER_REQUESTS": "12"}) as running:
+        yield running
+
+
+def asking(server: Server, stack: ExitStack, ahead: bytes = b"") -> socket.socket:
+    """A client that has sent one image and waits."""
+    address = urlsplit(server.url)
+    wire = stack.enter_context(socket.create_connection((address.hostname or "", address.port or 0), timeout=30))
+    wire.sendall(head(f"Content-Length: {len(PNG)}") + PNG + ahead)
+    return wire
+
+
+def test_clients_that_hang_up_cost_the_engine_nothing_and_one_that_sends_ahead_has_not(slow_server: Server) -> None:
+    began = time.monotonic()
+    with ExitStack() as stack:
+        wires = [asking(slow_server, stack) for _ in range(8)]
+        closed, reset, half = wires[1:5], wires[5:7], wires[7]
+        for wire in closed:
+            wire.close()
+        for wire in reset:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
+            wire.close()
+        half.shutdown(socket.SHUT_WR)
+        ahead = asking(slow_server, stack, ahead=b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = whole_answer(ahead)
+        assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"200"]
+        assert whole_answer(half).startswith(b"HTTP/1.1 499 ")
+    # Two images of 1.5 s; nine would take 13.5 s.
+    assert time.monotonic() - began < 8
+    slow_server.wait_for("dropped before the engine", count=7)
+    assert not [line for line in slow_server.lines if "ERROR" in line or "Traceback" in line]
+
+
+def test_a_caller_that_opens_too_many_requests_gets_429_and_health_checks_go_on(slow_server: Server) -> None:
+    with ExitStack() as stack:
+        wires = [asking(slow_server, stack) for _ in range(16)]
+        readable = select.select(wires, [], [], 30)[0]
+        assert readable[0].recv(65536).startswith(b"HTTP/1.1 429 ")
+        assert requests.get(f"{slow_server.url}/healthz", timeout=30).status_code == 200

@@ -18,6 +18,7 @@ from ocrsvc.records import ReadOptions
 from ocrsvc.web.openapi import READING_ERRORS, openapi
 from ocrsvc.web.options import OPTIONS, read_options
 
+QUEUE_OPTIONS = {"priority"}
 ANSWER_OPTIONS = {"lines", "format"}
 
 
@@ -60,7 +61,7 @@ def test_every_path_is_described_and_every_description_is_a_path(app: Flask, ser
 
 
 def test_every_option_of_a_reading_is_an_option_of_the_api() -> None:
-    assert {field.name for field in fields(ReadOptions)} | ANSWER_OPTIONS == set(OPTIONS)
+    assert {field.name for field in fields(ReadOptions)} | ANSWER_OPTIONS | QUEUE_OPTIONS == set(OPTIONS)
 
 
 def test_every_option_is_a_parameter_with_the_default_of_the_records(served: Any) -> None:

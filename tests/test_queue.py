@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ocrsvc.errors import NotReady, QueueFull
-from ocrsvc.serving.queue import Item, WorkQueue
+from ocrsvc.errors import ClientGone, NotReady, QueueFull
+from ocrsvc.serving.queue import BATCH_TURN, GONE_S, PLAIN_WISH, Item, Priority, Wish, WorkQueue
+
+BATCH = Wish("batch")
 
 
 class Clock:
@@ -28,9 +30,9 @@ def works(items: list[Item[str, str]] | None) -> list[str]:
     return [item.work for item in items]
 
 
-def put(queue: WorkQueue[str, str], work: str, deadline: float = 1000.0) -> None:
-    queue.reserve()
-    queue.put(work, deadline)
+def put(queue: WorkQueue[str, str], work: str, deadline: float = 1000.0, wish: Wish = PLAIN_WISH) -> Item[str, str]:
+    queue.reserve(wish.priority)
+    return queue.put(work, deadline, wish=wish)
 
 
 def test_work_of_the_same_deadline_is_served_in_the_order_it_came() -> None:
@@ -151,3 +153,101 @@ def test_patience_ends_where_there_is_no_work() -> None:
     assert queue.take(1, patience_s=0.001) is None
     put(queue, "a")
     assert works(queue.take(1, patience_s=0.001)) == ["a"]
+
+
+def test_interactive_work_goes_before_batch_work_that_is_due_earlier() -> None:
+    queue, _ = make_queue()
+    put(queue, "batch", 200.0, BATCH)
+    put(queue, "later", 400.0)
+    put(queue, "sooner", 300.0)
+    assert works(queue.take(8)) == ["sooner", "later", "batch"]
+
+
+def test_batch_work_is_ordered_by_its_own_deadlines() -> None:
+    queue, _ = make_queue()
+    put(queue, "later", 300.0, BATCH)
+    put(queue, "sooner", 200.0, BATCH)
+    assert works(queue.take(8)) == ["sooner", "later"]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
+    queue, _ = make_queue(places=40)
+    for number in range(20):
+        put(queue, f"i{number}")
+        put(queue, f"b{number}", wish=BATCH)
+    taken: list[str] = []
+    while len(taken) < 60:
+        for work in works(queue.take(most)):
+            taken.append(work)
+            # Whoever was served sends the next one.
+            put(queue, work, wish=BATCH if work.startswith("b") else Wish())
+    batch = [index for index, work in enumerate(taken) if work.startswith("b")]
+    assert batch == list(range(BATCH_TURN - 1, len(taken), BATCH_TURN))
+
+
+def test_interactive_work_that_was_served_alone_is_not_held_against_it() -> None:
+    queue, _ = make_queue(places=40)
+    for number in range(BATCH_TURN):
+        put(queue, f"alone{number}")
+        queue.take(1)
+    put(queue, "batch", wish=BATCH)
+    put(queue, "interactive")
+    assert works(queue.take(8)) == ["interactive", "batch"]
+
+
+@pytest.mark.parametrize(("places", "for_batch"), [(1, 1), (2, 1), (4, 3), (64, 48)])
+def test_batch_work_leaves_a_quarter_of_the_places(places: int, for_batch: int) -> None:
+    queue, _ = make_queue(places=places)
+    for _ in range(for_batch):
+        queue.reserve("batch")
+    with pytest.raises(QueueFull):
+        queue.reserve("batch")
+    for _ in range(places - for_batch):
+        queue.reserve()
+    with pytest.raises(QueueFull, match=f"All {places} places"):
+        queue.reserve()
+
+
+@pytest.mark.parametrize("priority", ["interactive", "batch"])
+def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) -> None:
+    queue, clock = make_queue(places=4)
+    for way in range(20):
+        item = put(queue, "work", clock.now_s + 10.0, Wish(priority))
+        if way % 3 == 0:
+            queue.discard(item)
+        elif way % 3 == 1:
+            clock.now_s += 20.0
+        assert works(queue.take(1, patience_s=0.0) or []) == (["work"] if way % 3 == 2 else [])
+        queue.reserve(priority)
+        queue.release(priority)
+    assert queue.waiting() == 0
+
+
+def test_work_whose_client_has_gone_never_reaches_a_server() -> None:
+    queue, clock = make_queue()
+    item = put(queue, "gone", wish=Wish(is_gone=lambda: True))
+    put(queue, "wanted")
+    clock.now_s += GONE_S
+    assert works(queue.take(8)) == ["wanted"]
+    with pytest.raises(ClientGone):
+        item.future.result(timeout=0)
+
+
+def test_nobody_asks_for_the_client_of_work_that_hardly_waits() -> None:
+    queue, clock = make_queue()
+    put(queue, "quick", wish=Wish(is_gone=lambda: pytest.fail("asked")))
+    clock.now_s += GONE_S / 2
+    assert works(queue.take(8)) == ["quick"]
+
+
+def test_room_is_told_without_taking_it() -> None:
+    queue, _ = make_queue(places=1)
+    queue.check_room()
+    queue.check_room("batch")
+    queue.reserve()
+    with pytest.raises(QueueFull):
+        queue.check_room()
+    queue.close()
+    with pytest.raises(NotReady):
+        queue.check_room()

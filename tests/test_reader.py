@@ -13,6 +13,7 @@ import pytest
 from ocrsvc.engines.base import Driving
 from ocrsvc.errors import (
     BrokenImage,
+    ClientGone,
     DeadlineExceeded,
     EngineUnavailable,
     ImageTooLarge,
@@ -24,6 +25,7 @@ from ocrsvc.errors import (
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
 
 SOON_S = 30.0
@@ -186,3 +188,57 @@ def test_stop_closes_the_engine_once_its_threads_have_ended() -> None:
         assert not engine.closed
     assert engine.closed
     assert not reader.ready
+
+
+def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> None:
+    gate, gone = threading.Event(), threading.Event()
+    engine = Mirror(gate=gate)
+    failures: list[type[BaseException]] = []
+
+    def ask() -> None:
+        try:
+            reader.read_many([png(40, 30)] * 20, ReadOptions(), SOON_S, Wish(is_gone=gone.is_set))
+        except OcrsvcError as error:
+            failures.append(type(error))
+
+    with reading(engine) as reader:
+        asked = threading.Thread(target=ask)
+        asked.start()
+        assert engine.entered.wait(SOON_S)
+        gone.set()
+        opener = threading.Timer(0.5, gate.set)
+        opener.start()
+        asked.join(SOON_S)
+        opener.join()
+        assert reader.waiting() == 0
+    assert failures == [ClientGone]
+    assert len(engine.seen) < 20
+
+
+def test_images_that_were_admitted_together_do_not_fill_the_memory_one_after_the_other() -> None:
+    """Their size is known only once they are decoded; whoever comes to its turn too late is refused."""
+    gate = threading.Event()
+    engine = Mirror(gate=gate)
+    refused: list[str] = []
+
+    def ask() -> None:
+        try:
+            reader.read(png(700, 700), ReadOptions(), SOON_S)
+        except QueueFull as error:
+            refused.append(error.detail)
+
+    with reading(engine, queue_size=30, queue_bytes=2**20) as reader:
+        asked = [threading.Thread(target=ask) for _ in range(30)]
+        with reader._decoding, reader._decoding:
+            for thread in asked:
+                thread.start()
+            while reader.waiting() < 30:
+                assert all(thread.is_alive() for thread in asked)
+        while (left := sum(thread.is_alive() for thread in asked)) > 4:
+            assert left
+        gate.set()
+        for thread in asked:
+            thread.join(SOON_S)
+    # One in the engine, two fill the queue (1.47 MB each); as many as decode at once may come on top.
+    assert 26 <= len(refused) <= 28
+    assert "bytes of images wait" in refused[0]

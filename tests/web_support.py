@@ -23,6 +23,7 @@ from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.serving.queue import PLAIN_WISH, Priority, Wish
 from ocrsvc.settings import Settings
 
 TEXT = "正品|促销"
@@ -79,7 +80,10 @@ class DeafReader:
     def describe(self) -> EngineInfo:
         raise self.error
 
-    def read(self, _data: bytes, _options: ReadOptions, deadline_s: float) -> Reading:
+    def check_room(self, _priority: Priority) -> None:
+        pass
+
+    def read(self, _data: bytes, _options: ReadOptions, deadline_s: float, _wish: Wish = PLAIN_WISH) -> Reading:
         self.deadlines.append(deadline_s)
         raise self.error
 

@@ -1,17 +1,18 @@
-"""What do the service's arbiter and workers use: memory and processor time, as /proc shows them?"""
+"""What do a service's processes use: memory and processor time, as /proc shows them?"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Processes:
-    """The service's arbiter and workers; empty without a pid."""
+    """A service's first process and all below it; empty without a pid."""
 
     def __init__(self, arbiter: int | None) -> None:
         self._arbiter = arbiter
@@ -20,7 +21,7 @@ class Processes:
         """Process ids of the arbiter's children, in order."""
         if self._arbiter is None:
             return []
-        return sorted(map(int, Path(f"/proc/{self._arbiter}/task/{self._arbiter}/children").read_text().split()))
+        return sorted(children_of(self._arbiter))
 
     def rss_mb(self) -> float:
         """Resident memory of all of them now."""
@@ -33,14 +34,15 @@ class Processes:
     def forget_peak(self) -> None:
         """Begin a new peak; see clear_refs in proc(5)."""
         for pid in self._all():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def cpu_s(self) -> float:
         """Processor seconds, user and system, that all of them and the children that they waited for have used."""
         return sum(map(_cpu_s, self._all()))
 
     def _all(self) -> list[int]:
-        return [] if self._arbiter is None else [self._arbiter, *self.workers()]
+        return [] if self._arbiter is None else list(family_of(self._arbiter))
 
     def _sum_mb(self, field: str) -> float:
         total_kb = 0
@@ -49,6 +51,22 @@ class Processes:
                 found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
                 total_kb += int(found[1]) if found else 0
         return total_kb / 1024
+
+
+def family_of(pid: int) -> Iterator[int]:
+    """The process and its descendants."""
+    yield pid
+    for child in children_of(pid):
+        yield from family_of(child)
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all its threads, since the kernel notes a child with the thread that forked it; none when it is gone."""
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, file.read_text().split())
+    return found
 
 
 def _cpu_s(pid: int) -> float:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ocrsvc import __version__
-from ocrsvc.cli import check, read, serve, settings
+from ocrsvc.cli import check, read, recycle, serve, settings, status
 from ocrsvc.errors import OcrsvcError
 
 
@@ -55,4 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("serve", help="serve over HTTP; all further arguments are gunicorn's", add_help=False)
     settings.add_command(commands)
     check.add_command(commands)
+    status.add_command(commands)
+    recycle.add_command(commands)
     return parser

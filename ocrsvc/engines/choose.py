@@ -1,14 +1,34 @@
-"""Which engine the settings name; imports only that one."""
+"""Which engine the settings name, and whether it runs in this process or in children; imports only that one."""
 
 from __future__ import annotations
 
 from ocrsvc.engines.base import Engine
+from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
 
 
-def open_engine(settings: Settings, plan: ThreadPlan) -> Engine:
-    """Load the engine that OCRSVC_ENGINE names. Call it in the process that will read, after the fork.
+def open_engine(settings: Settings, plan: ThreadPlan, quarantine: Quarantine | None = None) -> Engine:
+    """Open the engine that OCRSVC_ENGINE names, where OCRSVC_ISOLATION says. Call it after the fork.
+
+    Args:
+        settings: The effective settings.
+        plan: Of this process.
+        quarantine: What all workers share; None makes one for this process. Only for isolated engines.
+
+    Raises:
+        EngineUnavailable: It cannot be opened on this machine; the remedy says what to do.
+    """
+    if settings.isolation == "thread":
+        return open_own_engine(settings, plan)
+    from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
+
+    quarantine = quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    return IsolatedEngine(settings, plan, quarantine, limits_for(settings, plan))
+
+
+def open_own_engine(settings: Settings, plan: ThreadPlan) -> Engine:
+    """Load the engine in this process, whatever OCRSVC_ISOLATION says.
 
     Raises:
         EngineUnavailable: It cannot be opened on this machine; the remedy says what to do.

@@ -5,13 +5,14 @@ It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -23,6 +24,9 @@ from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, ReadTask
 SIZE_CONFIDENCE: Final = 1.0
 HASH_CONFIDENCE: Final = 0.5
 _WORK: Final = bytes(1 << 18)
+_SIGNALS: Final = {"crash": signal.SIGKILL, "abort": signal.SIGABRT, "segfault": signal.SIGSEGV}
+
+Fault = Literal["none", "fail", "hang", "crash", "abort", "segfault", "nonsense"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,8 @@ class FakeSettings:
         latency_s: Seconds that each image waits, as for a GPU.
         burn_s: CPU seconds that each image costs its thread, outside the interpreter's lock, as native code does.
         leak_bytes: Memory kept for each image until the engine closes.
-        fault: What goes wrong: nothing, EngineFailed, a read that lasts until the engine closes, or SIGKILL for the
-            own process.
+        fault: What goes wrong: nothing, EngineFailed, a read that lasts until the engine closes, the own process ended
+            by SIGKILL, SIGABRT or SIGSEGV, or a page whose confidences are no numbers.
         fault_on: Hash texts (as read) of the images for which the fault happens; empty is all.
         warm_up_s: Seconds that each handle's warm-up takes.
     """
@@ -42,7 +46,7 @@ class FakeSettings:
     latency_s: float = 0.0
     burn_s: float = 0.0
     leak_bytes: int = 0
-    fault: Literal["none", "fail", "hang", "crash"] = "none"
+    fault: Fault = "none"
     fault_on: frozenset[str] = field(default_factory=frozenset)
     warm_up_s: float = 0.0
 
@@ -70,10 +74,17 @@ class FakeHandle:
         digest = hash_text(task.image.pixels)
         try:
             self._spend()
-            self._misbehave(digest)
+            if self._is_chosen(digest):
+                self._misbehave(digest)
         except OcrsvcError as error:
             return error
-        return _page(task, digest)
+        page = _page(task, digest)
+        if self._settings.fault == "nonsense" and self._is_chosen(digest):
+            return replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
+        return page
+
+    def _is_chosen(self, digest: str) -> bool:
+        return not self._settings.fault_on or digest in self._settings.fault_on
 
     def _spend(self) -> None:
         """The wait, the CPU time and the memory of one image."""
@@ -86,13 +97,11 @@ class FakeHandle:
             self._kept.append(b"\1" * self._settings.leak_bytes)
 
     def _misbehave(self, digest: str) -> None:
-        """The chosen fault, if it is for this image. Raises EngineFailed."""
-        if self._settings.fault_on and digest not in self._settings.fault_on:
-            return
+        """The chosen fault. Raises EngineFailed."""
         if self._settings.fault == "fail":
             raise EngineFailed(f"The fake engine was told to fail on the image {digest}.")
-        if self._settings.fault == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._settings.fault in _SIGNALS:
+            os.kill(os.getpid(), _SIGNALS[self._settings.fault])
         if self._settings.fault == "hang":
             self._closed.wait()
             raise EngineFailed(f"The fake engine hung on the image {digest} until it was closed.")

@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, Protocol, TypeVar
 
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
-from ocrsvc.serving.queue import Item, Served, WorkQueue
+from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, WorkQueue, client_gone
 
 IDLE_S = 1.0
 STUCK_S = 5.0
@@ -45,27 +45,53 @@ class Server(Protocol[W_contra, A_co]):
 class Place(Generic[W, A]):
     """A place in the queue, held by one request."""
 
-    def __init__(self, queue: WorkQueue[W, A], clock: Callable[[], float]) -> None:
+    def __init__(self, queue: WorkQueue[W, A], wish: Wish, clock: Callable[[], float]) -> None:
         self._queue = queue
+        self._wish = wish
         self._clock = clock
         self.spent = False
 
+    def check_bytes(self) -> None:
+        """Raises QueueFull when what waits has grown too large since this place was taken."""
+        self._queue.check_bytes()
+
     def submit(self, work: W, deadline: float, size_bytes: int = 0) -> Item[W, A]:
         """Fill the place; wait for the answer with `wait`. Raises NotReady when the executor is stopping."""
-        item = self._queue.put(work, deadline, size_bytes)
+        item = self._queue.put(work, deadline, size_bytes, self._wish)
         self.spent = True
         return item
 
+    def give_up(self, item: Item[W, A]) -> None:
+        """Nobody will wait for this item: unless a thread has it already, none gets it."""
+        self._queue.discard(item)
+
     def wait(self, item: Item[W, A]) -> Served[A]:
-        """Block until the item is answered. Raises its error, or DeadlineExceeded at its deadline, not after it."""
+        """Block until the item is answered.
+
+        Raises:
+            OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it; ClientGone when the
+                client hangs up while the item is in the queue.
+        """
         try:
-            return item.future.result(max(0.0, item.deadline - self._clock()))
-        except (FutureTimeout, CancelledError):
-            self._queue.discard(item)
-            raise DeadlineExceeded(
-                "The answer did not come before the deadline of this request.",
-                "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
-            ) from None
+            while True:
+                left_s = max(0.0, item.deadline - self._clock())
+                queued = not item.future.running()
+                with contextlib.suppress(FutureTimeout):
+                    return item.future.result(min(left_s, GONE_S) if queued else left_s)
+                if left_s <= GONE_S or not queued:
+                    raise self._too_late(item)
+                if self._wish.is_gone():
+                    self._queue.discard(item)
+                    raise client_gone()
+        except CancelledError:
+            raise self._too_late(item) from None
+
+    def _too_late(self, item: Item[W, A]) -> DeadlineExceeded:
+        self._queue.discard(item)
+        return DeadlineExceeded(
+            "The answer did not come before the deadline of this request.",
+            "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
+        )
 
 
 class Executor(Generic[W, A]):
@@ -118,15 +144,19 @@ class Executor(Generic[W, A]):
             raise self._failures[0]
 
     @contextlib.contextmanager
-    def admit(self) -> Iterator[Place[W, A]]:
+    def admit(self, wish: Wish = PLAIN_WISH) -> Iterator[Place[W, A]]:
         """Hold a place in the queue while its work is made. Raises QueueFull or NotReady."""
-        self._queue.reserve()
-        place = Place(self._queue, self._clock)
+        self._queue.reserve(wish.priority)
+        place = Place(self._queue, wish, self._clock)
         try:
             yield place
         finally:
             if not place.spent:
-                self._queue.release()
+                self._queue.release(wish.priority)
+
+    def check_room(self, priority: Priority) -> None:
+        """Raises QueueFull or NotReady when `admit` would do so now."""
+        self._queue.check_room(priority)
 
     def waiting(self) -> int:
         """Requests admitted whose work no thread has taken yet."""

@@ -14,9 +14,10 @@ from ocrsvc.formats.plain import to_text
 from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
 from ocrsvc.reader import Reader
 from ocrsvc.records import Reading, ReadOptions, Timing
+from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of, problem_dict
-from ocrsvc.web.incoming import Incoming, deadline_of, images_or_errors, left_s, receive, request_id
+from ocrsvc.web.incoming import Incoming, deadline_of, images_or_errors, left_s, receive, request_id, wish_of
 from ocrsvc.web.options import read_options
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
@@ -35,7 +36,8 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         asked = read_options(_option_fields(incoming))
         images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
-        outcomes = _read(reader, images, asked.read, left_s(deadline))
+        wish = wish_of(request.environ, asked.priority)
+        outcomes = _read(reader, images, asked.read, left_s(deadline), wish)
         _raise_if_all_failed(outcomes)
         if asked.format == "text":
             return _as_text(outcomes)
@@ -55,12 +57,14 @@ def _option_fields(incoming: Incoming) -> list[tuple[str, object]]:
     return [(name, value) for name, value in incoming.fields if name not in IMAGE_FIELDS]
 
 
-def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions, limit_s: float) -> list[Outcome]:
+def _read(
+    reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions, limit_s: float, wish: Wish
+) -> list[Outcome]:
     """One outcome for each image, in order; a lone image's error is raised."""
     if len(images) == 1 and isinstance(images[0], bytes):
-        return [reader.read(images[0], options, limit_s)]
+        return [reader.read(images[0], options, limit_s, wish)]
     datas = [image for image in images if isinstance(image, bytes)]
-    readings = iter(reader.read_many(datas, options, limit_s))
+    readings = iter(reader.read_many(datas, options, limit_s, wish))
     return [next(readings) if isinstance(image, bytes) else image for image in images]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from flask import Flask, Response, request
@@ -22,8 +22,13 @@ LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
+_TOLD_KEY: Final = "ocrsvc.failures_told"
+_ANSWER_KEY: Final = "ocrsvc.answer"
+_NO_DOOR: Final = "none"
+
 # What the router refuses: its code, and what the caller can do.
 ROUTING: Final = {
+    403: ("local_only", "Ask on the machine itself, or have the operator set OCRSVC_OPS=open."),
     404: ("not_found", "GET /openapi.json lists what there is."),
     405: ("method_not_allowed", "The header Allow lists the methods of this path."),
 }
@@ -39,6 +44,7 @@ class Failure:
         title, detail, remedy: For people; remedy may be empty.
         retryable: May the same request succeed later?
         headers: What the status asks for: Retry-After, Allow.
+        is_refusal: Was the service healthy, and would not take it now?
     """
 
     status: int
@@ -48,6 +54,7 @@ class Failure:
     remedy: str = ""
     retryable: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    is_refusal: bool = False
 
     def __str__(self) -> str:
         return f"{self.detail} {self.remedy}".rstrip()
@@ -55,6 +62,18 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
+    failure = _failure_of(error)
+    request.environ.setdefault(_TOLD_KEY, []).append(failure)
+    return failure
+
+
+def failures_told(environ: dict[str, Any]) -> list[Failure]:
+    """The failures that the answer to a request tells: its own, or those of single images in it."""
+    told: list[Failure] = environ.get(_TOLD_KEY, [])
+    return told
+
+
+def _failure_of(error: BaseException) -> Failure:
     if isinstance(error, OcrsvcError):
         return _own(error)
     if isinstance(error, HTTPException):
@@ -92,10 +111,18 @@ def problem(error: Exception) -> Response:
 
 def finish(response: Response) -> Response:
     """Give every answer its id, keep caches from holding it, leave no body unread; for Flask's `after_request`."""
-    leave_body(request.environ)
-    response.headers[ID_HEADER] = request_id(request.environ)
+    environ = request.environ
+    leave_body(environ)
+    response.headers[ID_HEADER] = request_id(environ)
     response.headers.setdefault("Cache-Control", "no-store")
+    environ[_ANSWER_KEY] = (request.blueprint or _NO_DOOR, response)
     return response
+
+
+def answer_of(environ: dict[str, Any]) -> tuple[str, Response]:
+    """Which door answered a request that is over ("none": the router did), and what."""
+    answer: tuple[str, Response] = environ[_ANSWER_KEY]
+    return answer
 
 
 def install(app: Flask) -> None:
@@ -109,7 +136,8 @@ def _own(error: OcrsvcError) -> Failure:
     retry = (("Retry-After", str(error.retry_after_s)),) if isinstance(error, Refused) else ()
     if error.status == OcrsvcError.status:
         LOGGER.error("failed id=%s %s %s code=%s: %s", *_whereabouts(), error.code, error.detail, exc_info=error)
-    return Failure(error.status, error.code, error.title, error.detail, error.remedy, error.retryable, retry)
+    told = (error.status, error.code, error.title, error.detail, error.remedy, error.retryable)
+    return Failure(*told, headers=retry, is_refusal=isinstance(error, Refused))
 
 
 def _foreign(error: HTTPException) -> Failure:

@@ -11,8 +11,9 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import orjson
@@ -20,13 +21,15 @@ import orjson
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
-from ocrsvc.web.body import read_body
+from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
+from ocrsvc.web.body import is_gone, read_body
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
 
 Environ = dict[str, Any]
 
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
 ID_HEADER: Final = "X-Request-Id"
+PRIORITY_HEADER: Final = "X-Priority"
 
 _ID_KEY: Final = "ocrsvc.request_id"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
@@ -70,6 +73,7 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
     Raises:
         BodyTooLarge: The body is larger than `max_body_bytes`.
         BodyTimeout: The body does not arrive in time.
+        QueueFull: The bodies of other requests hold the memory that this one needs.
         CallerError: The body ends early, or is not the form or JSON that it should be.
     """
     body = read_body(environ, max_body_bytes, deadline)
@@ -178,6 +182,25 @@ def allowed_s(environ: Environ, limit_s: float) -> float:
             f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a plain decimal number of seconds above 0, such as 2.5."
         )
     return min(asked_s, limit_s)
+
+
+def priority_of(environ: Environ) -> Priority:
+    """The priority that the header asks for, interactive without one. Raises BadOption."""
+    sent = environ.get("HTTP_X_PRIORITY")
+    if sent is None:
+        return "interactive"
+    if sent.strip().lower() not in PRIORITIES:
+        raise BadOption(f"{PRIORITY_HEADER} is {sent[:40]!r}: accepted is {' or '.join(PRIORITIES)}.")
+    return cast(Priority, sent.strip().lower())
+
+
+def wish_of(environ: Environ, priority: Priority | None = None) -> Wish:
+    """How the reader is to treat this request: the given priority or the header's, until the client hangs up.
+
+    Raises:
+        BadOption: The header's priority is none.
+    """
+    return Wish(priority or priority_of(environ), partial(is_gone, environ))
 
 
 def parse_decimal(text: str) -> float:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ocrsvc import __version__, errors
+from ocrsvc.serving.queue import PRIORITIES
 from ocrsvc.web.failures import PROBLEM_TYPE
-from ocrsvc.web.incoming import ID_HEADER, TIMEOUT_HEADER
+from ocrsvc.web.incoming import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
 from ocrsvc.web.options import OPTIONS, Option
 
 Node = dict[str, Any]
@@ -112,6 +113,12 @@ def _header_parameters() -> list[Node]:
             "in": "header",
             "description": "Seconds that the answer is worth waiting for; it can only shorten the service's deadline.",
             "schema": timeout,
+        },
+        {
+            "name": PRIORITY_HEADER,
+            "in": "header",
+            "description": "Whose turn it is when many wait; the option priority wins.",
+            "schema": {"type": "string", "enum": list(PRIORITIES), "default": "interactive"},
         },
         {"name": ID_HEADER, "in": "header", "description": "An id of your own for this request.", "schema": _ID},
     ]

@@ -1,21 +1,34 @@
-"""Is the service alive, is it ready, and which one is it?"""
+"""Is the service alive, is it ready, which one is it, and how is it doing?
+
+The numbers and the list of workers are for operators: by default they answer only to callers on the same machine.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
 import orjson
-from flask import Blueprint, Response
+from flask import Blueprint, Response, abort, request
 
 from ocrsvc import __version__
 from ocrsvc.errors import NotReady
 from ocrsvc.formats.structured import engine_to_dict
+from ocrsvc.metrics import STUCK, WAITING
 from ocrsvc.reader import Reader
+from ocrsvc.records import EngineInfo
+from ocrsvc.settings import Settings
+from ocrsvc.web.counting import Ledger
+from ocrsvc.web.exposition import expose, workers_to_list
 from ocrsvc.web.openapi import openapi
 
 _READY_RETRY_S: Final = 2
+# What proxies tell of whom they ask for; with any of these the peer is not the caller.
+_FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
 _LIBRARIES: Final = ("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless")
 
 
@@ -46,11 +59,60 @@ def make_ops(reader: Reader) -> Blueprint:
     return ops
 
 
-def _engine(reader: Reader) -> dict[str, str] | None:
+def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Blueprint:
+    """GET /metrics and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
+    operators = Blueprint("operators", __name__)
+    if settings.ops == "off":
+        return operators
+    if settings.ops == "local":
+        operators.before_request(_check_caller)
+
+    @operators.get("/metrics")
+    def metrics() -> Response:
+        # The others put theirs twice a second; this worker's are fresh, also where no sampler runs.
+        ledger.tally.put(WAITING, reader.waiting())
+        ledger.tally.put(STUCK, reader.stuck_threads())
+        accept = request.headers.get("Accept", "")
+        body, content_type = expose(ledger.numbers, ledger.board, _described(reader), accept)
+        return Response(body, content_type=content_type)
+
+    @operators.get("/ops/workers")
+    def workers() -> Response:
+        arbiter = os.getppid() if ledger.board.head.base else None
+        return _json({"arbiter_pid": arbiter, "workers": workers_to_list(ledger.board)})
+
+    return operators
+
+
+def _check_caller() -> None:
+    """Answer 403 to a caller from elsewhere."""
+    if not is_local(request.environ):
+        abort(403)
+
+
+def is_local(environ: Mapping[str, object]) -> bool:
+    """Whether the peer is on this machine (loopback, or a Unix socket) and speaks for itself, not as a proxy."""
+    if any(name in environ for name in _FORWARDED):
+        return False
+    peer = str(environ.get("REMOTE_ADDR") or "")
     try:
-        return engine_to_dict(reader.describe())
+        address = ipaddress.ip_address(peer.partition("%")[0] or "127.0.0.1")
+    except ValueError:
+        return False
+    # Whoever listens on [::] sees IPv4 peers so.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _described(reader: Reader) -> EngineInfo | None:
+    try:
+        return reader.describe()
     except NotReady:
         return None
+
+
+def _engine(reader: Reader) -> dict[str, str] | None:
+    info = _described(reader)
+    return engine_to_dict(info) if info else None
 
 
 def _library_versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, cast
 
 from ocrsvc.errors import BadOption
 from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.serving.queue import PRIORITIES, Priority
 from ocrsvc.web.incoming import as_text, parse_decimal
 
 MIN_SIDE_PX: Final = 16
@@ -20,11 +21,12 @@ _TURNS: Final = ("auto", "0", "90", "180", "270")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one request asks for: of the reader, and of the answer."""
+    """What one request asks for: of the reader, of the answer, and of the queue (None: as its header says)."""
 
     read: ReadOptions
     lines: bool
     format: Literal["json", "text"]
+    priority: Priority | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "json",
         "The form of the answer: JSON, or plain text with a form feed between pages.",
     ),
+    "priority": Option(
+        _one_of(*PRIORITIES),
+        " or ".join(PRIORITIES),
+        {"type": "string", "enum": list(PRIORITIES)},
+        None,
+        "Batch lets interactive requests go first. Left out, the header X-Priority decides, else interactive.",
+    ),
 }
 
 
@@ -146,7 +155,8 @@ def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
     """
     values = _parse_all(fields)
     lines, answer_format = bool(values.pop("lines", True)), values.pop("format", "json")
-    return Asked(_as_read_options(values), lines, cast(Literal["json", "text"], answer_format))
+    priority = cast("Priority | None", values.pop("priority", None))
+    return Asked(_as_read_options(values), lines, cast(Literal["json", "text"], answer_format), priority)
 
 
 def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:

@@ -36,6 +36,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "max_requests": settings.max_requests,
         "max_requests_jitter": settings.max_requests_jitter,
         "loglevel": settings.log_level,
+        "pidfile": None if settings.pidfile is None else str(settings.pidfile),
         "worker_tmp_dir": str(_SHARED_MEMORY) if os.access(_SHARED_MEMORY, os.W_OK) else None,
         # Its thread would run in the arbiter, and its socket is one per user, not one per service.
         "control_socket_disable": True,

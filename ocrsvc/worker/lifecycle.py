@@ -16,11 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
+from ocrsvc.logs import AccessLog
+from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
 from ocrsvc.settings import Settings, read_settings, variable_of
 from ocrsvc.worker.config import configuration
@@ -28,17 +31,19 @@ from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker
 from ocrsvc.worker.retire import Limits, calibrate
 from ocrsvc.worker.rota import Arbiter, Rota
-from ocrsvc.worker.scoreboard import Board, State
+from ocrsvc.worker.scoreboard import SLOTS, Board, State
 from ocrsvc.worker.succession import BOOT_FAILED
 
 if TYPE_CHECKING:
     from flask import Flask
 
+    from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
 
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
 _STOP_S: Final = 2.0
+_LAST_LINES_S: Final = 1.0
 # Then the heartbeat ends, and the arbiter kills a worker that will never be ready.
 _BOOT_LIMIT_S: Final = 600.0
 
@@ -75,6 +80,11 @@ class _Process:
     settings: Settings | None = None
     reader: Reader | None = None
     rota: Rota | None = None
+    quarantine: Quarantine | None = None
+    numbers: Numbers | None = None
+    tally: Tally | None = None
+    access_log: AccessLog | None = None
+    sampler: Sampler | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -103,8 +113,13 @@ def _hooks() -> Mapping[str, object]:
 def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
+    from ocrsvc.web.counting import Ledger
 
-    return create_app(current_settings(), current_reader())
+    settings, tally = current_settings(), current_tally()
+    if settings.access_log != "off":
+        _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
+    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log)
+    return create_app(settings, current_reader(), ledger)
 
 
 def current_settings() -> Settings:
@@ -123,6 +138,26 @@ def current_rota() -> Rota:
     return _Process.rota
 
 
+def current_quarantine() -> Quarantine:
+    """The one quarantine of this service: made in the arbiter, inherited by the workers."""
+    from ocrsvc.engines.isolated.quarantine import Quarantine
+
+    settings = current_settings()
+    _Process.quarantine = _Process.quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    return _Process.quarantine
+
+
+def current_numbers() -> Numbers:
+    """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
+    _Process.numbers = _Process.numbers or Numbers(SLOTS)
+    return _Process.numbers
+
+
+def current_tally() -> Tally:
+    """What this process counts with; without gunicorn's hooks the common block, which nobody else writes then."""
+    return _Process.tally or current_numbers().common
+
+
 def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     try:
@@ -131,6 +166,7 @@ def on_starting(server: Arbiter) -> None:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     settings = current_settings()
+    current_quarantine()
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
 
@@ -172,10 +208,14 @@ def pre_exec(server: Arbiter) -> NoReturn:
 def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     current_rota().before_fork(server, worker)
+    current_numbers().claim(worker.place)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, when it has reaped a worker."""
+    if worker.slot.state == State.BOOTING:
+        current_numbers().common.count(BOOT_FAILURES)
+    current_numbers().fold(worker.place)
     current_rota().after_exit(server, worker)
 
 
@@ -190,6 +230,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
+    _Process.tally = current_numbers().tally(worker.place)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -213,14 +254,21 @@ def post_worker_init(worker: RecyclingWorker) -> None:
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
         *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
     )
+    gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
+    _Process.sampler = Sampler(current_tally(), gauges)
+    _Process.sampler.start()
     _note_ready(worker)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
-    """Worker, last (gunicorn has already waited for the requests): stop the engine threads, close the engine."""
+    """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
     reader, _Process.reader = _Process.reader, None
+    if _Process.sampler is not None:
+        _Process.sampler.stop()
     if reader is not None:
         reader.stop(_STOP_S)
+    if _Process.access_log is not None:
+        _Process.access_log.stop(_LAST_LINES_S)
 
 
 def _note_ready(worker: RecyclingWorker) -> None:
@@ -259,10 +307,17 @@ def _plan(worker: RecyclingWorker) -> ThreadPlan:
 
 def _make_reader(workers: int | None = None, threads: int | None = None) -> Reader:
     """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+    from ocrsvc.engines.choose import open_engine
     from ocrsvc.reader import Reader
 
     settings = current_settings()
-    return Reader(settings, plan_for(settings, workers=workers, threads=threads))
+    plan = plan_for(settings, workers=workers, threads=threads)
+    return Reader(
+        settings,
+        plan,
+        engine_opener=lambda: open_engine(settings, plan, current_quarantine()),
+        on_reading=partial(count_reading, current_tally()),
+    )
 
 
 @contextmanager

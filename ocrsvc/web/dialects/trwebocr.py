@@ -22,7 +22,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import Image, Page, ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive
+from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -49,7 +49,7 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
-        reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline))
+        reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish_of(request.environ))
         page = reading.page if max_side is None else shrink_page(reading.page, max_side)
         picture = None if last_field(incoming, "is_draw") == "0" else _drawn(reader.look(data), page)
         return _success(page, picture, time.monotonic() - began_s)

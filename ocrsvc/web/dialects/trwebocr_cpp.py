@@ -15,7 +15,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive
+from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_of
 
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img_base64", "file")
@@ -37,7 +37,7 @@ def make_trwebocr_cpp(settings: Settings, reader: Reader) -> Blueprint:
         deadline = deadline_of(request.environ, settings.deadline_s)
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-        reading = reader.read(data, ReadOptions(), left_s(deadline))
+        reading = reader.read(data, ReadOptions(), left_s(deadline), wish_of(request.environ))
         return Response(to_bars(reading.page), content_type=TEXT_TYPE)
 
     @dialect.get("/hi")

@@ -1,0 +1,246 @@
+"""Does a crash cost anybody but the image that caused it? Load on a real service, whose processes are killed meanwhile.
+
+    python benchmarks/chaos.py                     engine children killed every 0.5 s, and 1 % poison images
+    python benchmarks/chaos.py --victims zygotes   the processes that fork them, every 5 s
+    python benchmarks/chaos.py --victims workers   workers killed with -9 every 5 s, the engine in their threads
+
+Every answer is checked against its image. A poison image ends the process that reads it, and must be answered 422; with
+children or zygotes as victims nothing else may fail, with workers only what they had in flight. At the end the arbiter
+is killed with -9, and every process of the service must be gone within 5 s. The last line of stdout is the result as
+JSON; the exit code is 1 when anything was lost that must not be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from bench.machine import print_machine
+from bench.processes import children_of, family_of
+from soak import KINDS, WORKERS, Card, Client, Service, make_cards, serve, wait_until
+
+GONE_S = 5.0
+SETTLE_S = 30.0
+BLOCK = 100  # images of which one is poison
+POISONS = 40
+EVERY_S = {"children": 0.5, "zygotes": 5.0, "workers": 5.0}
+
+
+class Until:
+    """Numbers from 0, each given once, to any thread, until a moment."""
+
+    def __init__(self, end_s: float) -> None:
+        self._end_s = end_s
+        self._numbers = iter(range(1 << 62))
+
+    def __iter__(self) -> Iterator[int]:
+        while time.monotonic() < self._end_s:
+            yield next(self._numbers)
+
+
+class ChaosClient(Client):
+    """As in the soak; but a poison image must be answered 422."""
+
+    def __init__(self, port: int, cards: list[Card], turns: Iterable[int], number: int) -> None:
+        super().__init__(port, KINDS[number % len(KINDS)], cards, turns, number)
+        self.refused = 0
+
+    def _exchange(self, card: Card, *, keep: bool) -> str:
+        failure = super()._exchange(card, keep=keep)
+        if card.text:
+            return failure
+        self.refused += failure == "status 422"
+        return "" if failure == "status 422" else f"a poison image: {failure or 'read'}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to send, and the texts of the images that end a process."""
+
+    cards: list[Card]
+    poison: list[str]
+
+
+def make_load(*, poisonous: bool) -> Load:
+    """Blocks of 100 images; the last of each is a poison of its own, which no text belongs to."""
+    good, poisons, hashes = make_cards(), [], []
+    for number in range(POISONS if poisonous else 0):
+        pixels = np.random.default_rng(1000 + number).integers(0, 256, (32, 64, 3), np.uint8)
+        poisons.append(Card(cv2.imencode(".png", pixels)[1].tobytes(), ""))
+        hashes.append(f"{zlib.crc32(pixels.tobytes()):08x}")
+    blocks = [[*(good[turn % len(good)] for turn in range(BLOCK - 1)), poison] for poison in poisons]
+    return Load([card for block in blocks for card in block] or good, hashes)
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, Z for a zombie; empty when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def victims(service: Service, kind: str) -> list[int]:
+    """Those of the processes of one kind that live now."""
+    workers = service.workers()
+    zygotes = [pid for worker in workers for pid in children_of(worker)]
+    return {
+        "workers": workers,
+        "zygotes": zygotes,
+        "children": [pid for zygote in zygotes for pid in children_of(zygote)],
+    }[kind]
+
+
+class Killer(threading.Thread):
+    """Kills one process of a kind, chosen at random, again and again."""
+
+    def __init__(self, service: Service, kind: str, every_s: float, end_s: float) -> None:
+        super().__init__(name="killer")
+        self._service, self._kind, self._every_s, self._end_s = service, kind, every_s, end_s
+        self.kills = 0
+
+    def run(self) -> None:
+        """Until the end; rather not in the last moment, so that all that follows from it is seen."""
+        while time.monotonic() + 2 * self._every_s < self._end_s:
+            time.sleep(self._every_s)
+            living = victims(self._service, self._kind)
+            if living:
+                with suppress(ProcessLookupError):
+                    os.kill(random.choice(living), signal.SIGKILL)
+                    self.kills += 1
+
+
+def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Load and kills at once, then the arbiter's end; the result."""
+    load = make_load(poisonous=args.victims != "workers")
+    before = set(Path("/dev/shm").iterdir())
+    with serve(settings(args, load), folder) as service:
+        end_s = time.monotonic() + args.seconds
+        killer = Killer(service, args.victims, args.every or EVERY_S[args.victims], end_s)
+        turns = Until(end_s)
+        crowd = [ChaosClient(service.port, load.cards, turns, number) for number in range(args.clients)]
+        for thread in (killer, *crowd):
+            thread.start()
+        for thread in (killer, *crowd):
+            thread.join()
+        wait_until(lambda: len(service.workers()) == WORKERS, SETTLE_S, service.text)
+        text = service.text()
+        with idle_connections(service.port, load.cards[0]):
+            gone_s = kill_arbiter(service)
+    left = sorted(str(file) for file in set(Path("/dev/shm").iterdir()) - before)
+    return {**figures(crowd, args.seconds), **deaths(text), "kills": killer.kills, "gone_s": gone_s, "left": left}
+
+
+def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
+    """The service's: two workers of four engine threads; an image waits some milliseconds, or ends the process."""
+    env = {
+        "OCRSVC_ENGINE": "fake",
+        "OCRSVC_WORKERS": str(WORKERS),
+        "OCRSVC_ENGINE_THREADS": "4",
+        "OCRSVC_FAKE_LATENCY_S": str(args.latency),
+    }
+    if args.victims == "workers":
+        return env
+    poison = {"OCRSVC_FAKE_FAULT": "segfault", "OCRSVC_FAKE_FAULT_ON": ",".join(load.poison)}
+    # So short that each poison kills again and again.
+    return {**env, **poison, "OCRSVC_ISOLATION": "process", "OCRSVC_QUARANTINE_S": "5"}
+
+
+@contextmanager
+def idle_connections(port: int, card: Card, count: int = 4) -> Iterator[None]:
+    """Connections that have had an answer, and wait."""
+    clients = [ChaosClient(port, [card], (), number) for number in range(count)]
+    failures = [failure for client in clients if (failure := client._exchange(card, keep=True))]  # noqa: SLF001
+    assert not failures, failures
+    yield
+    for client in clients:
+        client._hang_up()  # noqa: SLF001
+
+
+def kill_arbiter(service: Service) -> float | None:
+    """Kill it with -9; seconds until everything is gone, None if that takes too long (and then it is ended here)."""
+    family, began_s = list(family_of(service.process.pid)), time.monotonic()
+    service.process.kill()
+    service.process.wait()
+
+    def none_lives() -> bool:
+        # What init has not reaped yet holds nothing any more.
+        return not [pid for pid in family if state_of(pid) not in ("", "Z")]
+
+    try:
+        wait_until(none_lives, GONE_S, lambda: "processes are left")
+    except TimeoutError:
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return None
+    return round(time.monotonic() - began_s, 2)
+
+
+def figures(crowd: list[ChaosClient], seconds: float) -> dict[str, Any]:
+    """What the clients saw."""
+    latencies = sorted(latency for client in crowd for latency in client.tally.latencies_s)
+    failures: Counter[str] = sum((client.tally.failures for client in crowd), Counter())
+    return {
+        "answered": len(latencies),
+        "per_s": round(len(latencies) / seconds, 1),
+        "refused_poison": sum(client.refused for client in crowd),
+        **{f"p{share}_ms": round(1000 * latencies[len(latencies) * share // 100], 1) for share in (50, 99)},
+        "max_ms": round(1000 * latencies[-1], 1),
+        "failures": dict(failures),
+    }
+
+
+def deaths(text: str) -> dict[str, Any]:
+    """What the service's log says of its children."""
+    return {
+        "children_lost": dict(Counter(re.findall(r"CHILD \d+ LOST: ([\w ]+)", text))),
+        "quarantined": len(re.findall("QUARANTINED", text)),
+    }
+
+
+def is_lost(result: dict[str, Any], kind: str, clients: int) -> bool:
+    """Whether anything went wrong that must not."""
+    failures: dict[str, int] = result["failures"]
+    forgiven = clients * result["kills"] if kind == "workers" else 0
+    is_wrong = any("connection" not in name for name in failures)
+    return is_wrong or sum(failures.values()) > forgiven or result["gone_s"] is None or bool(result["left"])
+
+
+def main() -> int:
+    """Run it, print the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--victims", choices=tuple(EVERY_S), default="children")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--every", type=float, help="seconds between two kills")
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
+    parser.add_argument("--log", type=Path, help="where to keep the service's log")
+    args = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        result = {"victims": args.victims, **run(args, Path(folder))}
+        if args.log:
+            args.log.write_bytes(next(Path(folder).glob("*.log")).read_bytes())
+    print(json.dumps(result))
+    return int(is_lost(result, args.victims, args.clients))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

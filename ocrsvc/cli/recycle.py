@@ -1,0 +1,167 @@
+"""What `ocrsvc recycle` does: fresh workers for a service that runs, successor first, and wait until they serve."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.errors import OperatorError
+from ocrsvc.settings import read_settings, variable_of
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+
+_LOOK_S: Final = 0.1
+_TIMEOUT_S: Final = 600.0
+_LATE: Final = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, and when it was born (clock ticks after the boot): ids come back, birthdays do not."""
+
+    pid: int
+    born: int
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc recycle`."""
+    parser = commands.add_parser("recycle", help="replace every worker of a running service, without a gap")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--pid", type=int, help="process id of the arbiter, gunicorn's main process")
+    which.add_argument("--pidfile", type=Path, help="its pid file; by default the one that OCRSVC_PIDFILE names")
+    parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, help="seconds to wait; %(default)g by default")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask every worker to be replaced, and tell of each that is.
+
+    Returns:
+        0 when all of them are replaced, 75 when some are not in time.
+
+    Raises:
+        OperatorError: There is no such service, or it belongs to somebody else.
+    """
+    arbiter = find_arbiter(args.pid if args.pid is not None else _read_pidfile(args.pidfile))
+    old = workers_of(arbiter.pid)
+    if not old:
+        raise OperatorError(
+            f"Process {arbiter.pid} has no worker that could be asked.",
+            "Is it this service? Its log says how it stands.",
+        )
+    for worker in old:
+        _ask(worker)
+    print(f"asked {len(old)} workers of {arbiter.pid} for successors: {_pids(old)}", flush=True)
+    left = _wait(arbiter, old, time.monotonic() + args.timeout)
+    if left:
+        print(
+            f"{len(old) - len(left)} of {len(old)} workers are replaced after {args.timeout:g} s; left: {_pids(left)}."
+        )
+        print("They serve on until their successors are ready; the service's log says what these wait for.")
+        return _LATE
+    print(f"all {len(old)} workers are replaced")
+    return 0
+
+
+def find_arbiter(pid: int) -> Process:
+    """The arbiter with this process id. Raises OperatorError when there is none, or it is something else."""
+    remedy = "Name the process id of gunicorn's main process, the parent of the workers."
+    arbiter = _process(pid)
+    if arbiter is None:
+        raise OperatorError(f"There is no process {pid}.", "Is the service running? " + remedy)
+    command = _read(pid, "cmdline").replace("\0", " ").strip()
+    if "gunicorn" not in command and "ocrsvc" not in command:
+        raise OperatorError(f"Process {pid} is no gunicorn: {command[:100]!r}.", remedy)
+    if not _catches(pid, signal.SIGHUP) or not _catches(pid, signal.SIGUSR2):
+        raise OperatorError(f"Process {pid} is not the arbiter of this service: {command[:100]!r}.", remedy)
+    return arbiter
+
+
+def workers_of(pid: int) -> frozenset[Process]:
+    """The arbiter's workers that may be asked: those that catch the signal, which would end any other process.
+
+    A child that catches SIGHUP has the arbiter's handlers still: it was forked just now, and is fresh anyway.
+    """
+    children = (_process(child) for child in _children(pid))
+    return frozenset(
+        child
+        for child in children
+        if child is not None and _catches(child.pid, signal.SIGUSR2) and not _catches(child.pid, signal.SIGHUP)
+    )
+
+
+def _read_pidfile(named: Path | None) -> int:
+    file = named or read_settings().pidfile
+    if file is None:
+        raise OperatorError(
+            "Nothing says which service is meant.",
+            f"Give --pid or --pidfile, or set {variable_of('pidfile')} for the service and for this command.",
+        )
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except OSError as error:
+        raise OperatorError(
+            f"The pid file {file} cannot be read: {error.strerror}.", "Is the service running?"
+        ) from error
+    except ValueError as error:
+        raise OperatorError(f"The pid file {file} does not hold a process id.", "Give --pid instead.") from error
+
+
+def _ask(worker: Process) -> None:
+    try:
+        os.kill(worker.pid, signal.SIGUSR2)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise OperatorError(
+            f"The worker {worker.pid} belongs to another user.", "Run this as the service's own user, or as root."
+        ) from error
+
+
+def _wait(arbiter: Process, old: Collection[Process], end_s: float) -> frozenset[Process]:
+    """Those that are still there when the time is over; empty as soon as none is. Raises OperatorError."""
+    left = frozenset(old)
+    while left and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+        if _process(arbiter.pid) != arbiter:
+            raise OperatorError(f"The service {arbiter.pid} has ended meanwhile.", "Its log says why.")
+        gone = {worker for worker in left if _process(worker.pid) != worker}
+        for worker in gone:
+            print(f"worker {worker.pid} is replaced", flush=True)
+        left -= gone
+    return left
+
+
+def _process(pid: int) -> Process | None:
+    """The process with this id, unless it has ended (a zombie has)."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()
+    return Process(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in _read(pid, f"task/{pid}/children").split()]
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    lines = _read(pid, "status").splitlines()
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
+def _read(pid: int, name: str) -> str:
+    """A file of /proc; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _pids(workers: Collection[Process]) -> str:
+    return ", ".join(str(pid) for pid in sorted(worker.pid for worker in workers))

@@ -1,0 +1,157 @@
+"""What `ocrsvc status` prints: how the workers of a running service stand, and its main numbers."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from ocrsvc.errors import OperatorError
+from ocrsvc.settings import read_settings
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+
+_ANSWER_S: Final = 10.0
+_UNIX: Final = "unix:"
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what to ask when it listens on all
+_COLUMNS: Final = ("slot", "pid", "state", "reason", "requests", "in_flight", "rss_bytes", "forked_s_ago")
+
+Samples = Sequence[tuple[str, Mapping[str, str], float]]
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc status`."""
+    parser = commands.add_parser("status", help="print the workers and the main numbers of a running service")
+    parser.add_argument("url", nargs="?", help="http://host:port or unix:path; by default where OCRSVC_BIND listens")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, and print; raises OperatorError when there is no answer."""
+    url = args.url or address_of(read_settings().bind)
+    workers = orjson.loads(fetch(url, "/ops/workers"))
+    for line in (*describe_workers(workers), "", *describe_numbers(parse(fetch(url, "/metrics").decode()))):
+        print(line)
+    return 0
+
+
+def address_of(bind: str) -> str:
+    """Where a service that listens on this address can be asked."""
+    if bind.startswith(_UNIX):
+        return bind
+    host, _, port = bind.rpartition(":")
+    host = _ANY_ADDRESS.get(host.strip("[]"), host.strip("[]"))
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def fetch(url: str, path: str) -> bytes:
+    """The body of a successful answer. Raises OperatorError."""
+    connection = _connect(url)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise OperatorError(
+            f"{url} does not answer: {error}.", "Is the service running, and is this its address?"
+        ) from error
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise OperatorError(
+            f"{url}{path} answers {response.status}.",
+            "Ask on the service's own machine, not through a proxy; OCRSVC_OPS says who may.",
+        )
+    return body
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connect(url: str) -> http.client.HTTPConnection:
+    if url.startswith(_UNIX):
+        return _UnixConnection(url.removeprefix(_UNIX))
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    try:
+        return kind(parts.hostname or "", parts.port, timeout=_ANSWER_S)
+    except ValueError as error:
+        raise OperatorError(f"{url} is not an address: {error}.", "Write http://host:port.") from error
+
+
+def describe_workers(answer: Mapping[str, Any]) -> Iterator[str]:
+    """A table of the workers, one line each."""
+    yield f"arbiter {answer['arbiter_pid'] or 'unknown'}, {len(answer['workers'])} workers"
+    rows = [[_cell(worker[column]) for column in _COLUMNS] for worker in answer["workers"]]
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def describe_numbers(samples: Samples) -> Iterator[str]:
+    """The main numbers, one line each."""
+    yield f"requests    {_by(samples, 'ocrsvc_requests_total', 'code')}"
+    yield f"refused     {_by(samples, 'ocrsvc_refused_total', 'reason')}"
+    yield f"in flight   {_sum(samples, 'ocrsvc_in_flight_requests'):.0f}"
+    yield f"waiting     {_sum(samples, 'ocrsvc_queue_waiting_images'):.0f} images"
+    yield f"read        {_sum(samples, 'ocrsvc_images_total'):.0f} images"
+    yield f"            {_sum(samples, 'ocrsvc_lines_total'):.0f} lines"
+    yield f"mean times  {_means(samples)}"
+    yield f"recycled    {_by(samples, 'ocrsvc_recycles_total', 'reason')}"
+    yield f"boot fails  {_sum(samples, 'ocrsvc_boot_failures_total'):.0f}"
+    yield f"most alive  {_sum(samples, 'ocrsvc_workers_most'):.0f} workers"
+
+
+def parse(text: str) -> Samples:
+    """Name, labels and value of each sample in Prometheus' text format."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _sum(samples: Samples, name: str, **labels: str) -> float:
+    return sum(value for found, has, value in samples if found == name and labels.items() <= has.items())
+
+
+def _by(samples: Samples, name: str, label: str) -> str:
+    """The total of a counter, and what each value of a label has of it, as far as it is not 0."""
+    values = dict.fromkeys(has[label] for found, has, _ in samples if found == name)
+    counts = {value: _sum(samples, name, **{label: value}) for value in values}
+    parts = ", ".join(f"{value} {count:.0f}" for value, count in counts.items() if count)
+    return f"{sum(counts.values()):.0f}" + (f" ({parts})" if parts else "")
+
+
+def _means(samples: Samples) -> str:
+    means = []
+    for stage in ("decode", "queue", "engine", "total"):
+        count = _sum(samples, "ocrsvc_stage_seconds_count", stage=stage)
+        if count:
+            means.append(f"{stage} {1000 * _sum(samples, 'ocrsvc_stage_seconds_sum', stage=stage) / count:.1f} ms")
+    return ", ".join(means) or "-"

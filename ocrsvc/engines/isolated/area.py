@@ -1,0 +1,95 @@
+"""Where do pixels and answers lie between a worker and a child? Shared memory without a name.
+
+A memfd has no entry in any file system: it is gone with the last process that holds it, however that one ends. It is
+sealed against shrinking, so that no damage in a child can take away memory that the worker is looking at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+import numpy as np
+
+from ocrsvc.records import Pixels
+
+HEAD_BYTES: Final = 64
+"""Before the data; its first byte is 1 once the child has begun with the request."""
+
+_ALIGN: Final = 64
+_FIRST_BYTES: Final = 1 << 20
+# What one huge page needed goes back to the system after it; the file stays as long as it was, and is empty there.
+_KEEP_BYTES: Final = 32 << 20
+
+
+def aligned(count: int) -> int:
+    """The next multiple of a cache line."""
+    return -(-count // _ALIGN) * _ALIGN
+
+
+class Area:
+    """One shared area; each side has its own.
+
+    Args:
+        fd: The file of an area that another process made; it is taken over. None makes a new one.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is None:
+            fd = os.memfd_create("ocrsvc-pixels", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, _FIRST_BYTES)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        self.fd = fd
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the child has begun with the request."""
+        return self._map[0] == 1
+
+    @has_begun.setter
+    def has_begun(self, begun: bool) -> None:
+        self._map[0] = int(begun)
+
+    def reserve(self, count: int) -> None:
+        """Have room for so many bytes of data, whichever side made it."""
+        needed = HEAD_BYTES + count
+        if needed <= len(self._map):
+            return
+        if needed > (size := os.fstat(self.fd).st_size):
+            size = 1 << (needed - 1).bit_length()
+            os.ftruncate(self.fd, size)
+        # Not resize(): an engine may still hold a view of the old one, which then goes with the last view.
+        self._map = mmap.mmap(self.fd, size)
+
+    def put_pixels(self, offset: int, pixels: Pixels) -> None:
+        """Copy pixels to an offset of the data; outside the interpreter's lock."""
+        self.pixels(offset, pixels.shape)[...] = pixels
+
+    def pixels(self, offset: int, shape: tuple[int, ...]) -> Pixels:
+        """The pixels at an offset, as they lie there."""
+        return np.ndarray(shape, np.uint8, self._map, HEAD_BYTES + offset)
+
+    def put_bytes(self, data: bytes) -> None:
+        """Write at the beginning of the data."""
+        self.reserve(len(data))
+        self._map[HEAD_BYTES : HEAD_BYTES + len(data)] = data
+
+    def get_bytes(self, count: int) -> bytes | None:
+        """The beginning of the data; None when it is not that long."""
+        if count < 0 or (count > len(self._map) - HEAD_BYTES and count > os.fstat(self.fd).st_size - HEAD_BYTES):
+            return None
+        self.reserve(count)
+        return self._map[HEAD_BYTES : HEAD_BYTES + count]
+
+    def give_back(self) -> None:
+        """Return what only a huge image needed to the system."""
+        if len(self._map) > _KEEP_BYTES:
+            self._map.madvise(mmap.MADV_REMOVE, _KEEP_BYTES, len(self._map) - _KEEP_BYTES)
+
+    def close(self) -> None:
+        """Let go of it. The memory goes when the other side has done so too."""
+        self._map.close()
+        os.close(self.fd)

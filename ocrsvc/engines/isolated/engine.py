@@ -1,0 +1,82 @@
+"""How does an engine whose handles live in processes of their own keep the engine contract?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Final
+
+from ocrsvc.engines.base import Driving
+from ocrsvc.engines.isolated.child import Child
+from ocrsvc.engines.isolated.crew import Crew, Limits
+from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.errors import EngineUnavailable
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import EngineInfo
+from ocrsvc.settings import Settings
+from ocrsvc.worker.memory import read_memory_bytes
+
+# All children of all workers at their limit, and one successor, fill this much of the memory.
+_MEMORY_SHARE: Final = 0.8
+
+
+class IsolatedEngine:
+    """The engine that the settings name, in children; this process loads no model.
+
+    Args:
+        settings: The effective settings.
+        plan: Of this worker.
+        quarantine: Shared by all workers.
+        limits: When children go.
+
+    Raises:
+        EngineUnavailable: The first child could not open it.
+    """
+
+    def __init__(self, settings: Settings, plan: ThreadPlan, quarantine: Quarantine, limits: Limits) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise EngineUnavailable("OCRSVC_ISOLATION=process needs Linux.", "Set OCRSVC_ISOLATION=thread.")
+        self._nursery = Nursery(settings, plan)
+        self._crew = Crew(self._nursery, limits)
+        self._quarantine = quarantine
+        try:
+            self._spare: IsolatedHandle | None = IsolatedHandle(self._crew, quarantine)
+        except BaseException:
+            self._nursery.close()
+            raise
+        self._info, self._driving = _told_by(self._spare.child)
+
+    @property
+    def driving(self) -> Driving:
+        """See engines.base.Engine. What must not be opened twice at once in a process may be in several."""
+        return self._driving
+
+    def describe(self) -> EngineInfo:
+        """See engines.base.Engine."""
+        return self._info
+
+    def open_handle(self) -> IsolatedHandle:
+        """See engines.base.Engine."""
+        spare, self._spare = self._spare, None
+        return spare or IsolatedHandle(self._crew, self._quarantine)
+
+    def close(self) -> None:
+        """End every child; see engines.base.Engine."""
+        if self._spare is not None:
+            self._spare.close()
+        self._nursery.close()
+
+
+def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
+    """When children go, after the settings and the memory of this machine or container."""
+    memory_bytes = settings.child_memory_bytes
+    if memory_bytes is None:
+        memory_bytes = int(_MEMORY_SHARE * read_memory_bytes()) // (plan.workers * plan.engine_threads + 1)
+    return Limits(settings.child_max_images, memory_bytes, settings.deadline_s)
+
+
+def _told_by(child: Child) -> tuple[EngineInfo, Driving]:
+    assert child.ready is not None, "a handle has a child that is ready"
+    return child.ready.info, replace(child.ready.driving, serial_open=False)

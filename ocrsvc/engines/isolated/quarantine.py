@@ -1,0 +1,155 @@
+"""Which images have killed engines lately? Shared memory that the arbiter makes and every worker inherits by fork.
+
+A fixed number of 64-byte records, each written in one go with its own checksum, and no lock: a worker that is killed in
+the middle of a write leaves a record that counts as empty. Two workers that write the same place at once lose one of
+the two records, which costs a few children more and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+STRIKES: Final = 2
+"""Deaths after which an image is not read any more; with fewer it is suspect."""
+
+_HEAD_BYTES: Final = 64
+_RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, strikes
+_SUM: Final = struct.Struct("<I")
+_RECORD_BYTES: Final = _RECORD.size + _SUM.size
+_EMPTY: Final = bytes(_RECORD_BYTES)
+
+
+class Fingerprint(Protocol):
+    """What tells one image from another: 8 bytes that are quickly had, and 16 that are sure."""
+
+    @property
+    def sketch(self) -> bytes:
+        """8 bytes; different images seldom share them."""
+        ...
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes; different images do not share them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One image that killed engines.
+
+    Attributes:
+        hash: Of its pixels, size and what matters of the options, as 32 hexadecimal digits.
+        cause: How the engine died last, such as "SIGSEGV", "hang", "nonsense".
+        strikes: Deaths; from STRIKES on the image is refused.
+        when_s: Seconds since the epoch of the last one.
+        left_s: Seconds until the entry is forgotten.
+    """
+
+    hash: str
+    cause: str
+    strikes: int
+    when_s: float
+    left_s: float
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the image is answered without an engine."""
+        return self.strikes >= STRIKES
+
+
+class Quarantine:
+    """The shared list. Make it before any fork; all methods may be called in any process and thread.
+
+    Args:
+        size: Most images kept; the one that expires first makes room.
+        keep_s: Seconds after which an image gets another chance.
+        clock: Monotonic seconds, the same in all processes.
+    """
+
+    def __init__(self, size: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keep_s = keep_s
+        self._clock = clock
+        self._memory = mmap.mmap(-1, _HEAD_BYTES + size * _RECORD_BYTES)
+        self._places = range(_HEAD_BYTES, _HEAD_BYTES + size * _RECORD_BYTES, _RECORD_BYTES)
+        # One aligned 8-byte store, so that it can be looked at before every image for next to nothing.
+        self._last_expiry = ctypes.c_double.from_buffer(self._memory)
+
+    def is_empty(self) -> bool:
+        """Whether no image is kept; costs well under a microsecond."""
+        return self._clock() >= self._last_expiry.value
+
+    def strikes(self, image: Fingerprint) -> int:
+        """Deaths on record for an image; its digest is only asked for when the sketch is found."""
+        if self.is_empty():
+            return 0
+        return max((entry.strikes for _, entry in self._find(image)), default=0)
+
+    def note(self, image: Fingerprint, strikes: int, cause: str) -> None:
+        """Keep an image with so many deaths in all, instead of what was kept of it before."""
+        now = self._clock()
+        place = next((place for place, _ in self._find(image)), None) or self._least_wanted(now)
+        expires = now + self._keep_s
+        body = _RECORD.pack(image.sketch, image.digest, expires, time.time(), cause.encode()[:16], strikes)
+        self._memory[place : place + _RECORD_BYTES] = body + _SUM.pack(zlib.crc32(body))
+        self._last_expiry.value = max(self._last_expiry.value, expires)
+
+    def acquit(self, image: Fingerprint) -> None:
+        """Forget an image that was read after all."""
+        for place, _ in self._find(image):
+            self._clear(place)
+
+    def entries(self) -> list[Entry]:
+        """Everything kept now, the latest first."""
+        return sorted((entry for _, entry in self._live()), key=lambda entry: -entry.when_s)
+
+    def forget(self, digest: str | None = None) -> int:
+        """Forget the image with this hash, or all of them; returns how many were kept."""
+        found = [(place, entry) for place, entry in self._live() if digest in (None, entry.hash)]
+        for place, _ in found:
+            self._clear(place)
+        return len({entry.hash for _, entry in found})
+
+    def _clear(self, place: int) -> None:
+        self._memory[place : place + _RECORD_BYTES] = _EMPTY
+
+    def _find(self, image: Fingerprint) -> Iterator[tuple[int, Entry]]:
+        """The records of an image. mmap.find looks through all of them at memory speed."""
+        at = self._memory.find(image.sketch, _HEAD_BYTES)
+        while at >= 0:
+            if (at - _HEAD_BYTES) % _RECORD_BYTES == 0:
+                entry = self._read(at)
+                if entry is not None and entry.hash == image.digest.hex():
+                    yield at, entry
+            at = self._memory.find(image.sketch, at + 1)
+
+    def _live(self) -> Iterator[tuple[int, Entry]]:
+        for place in self._places:
+            entry = self._read(place)
+            if entry is not None:
+                yield place, entry
+
+    def _read(self, place: int) -> Entry | None:
+        """The record at a place; None when it is empty, expired, or another process is writing it."""
+        record = self._memory[place : place + _RECORD_BYTES]
+        body, (checksum,) = record[: _RECORD.size], _SUM.unpack(record[_RECORD.size :])
+        _, digest, expires, when_s, cause, strikes = _RECORD.unpack(body)
+        left_s = expires - self._clock()
+        if strikes == 0 or left_s <= 0 or checksum != zlib.crc32(body):
+            return None
+        return Entry(digest.hex(), cause.rstrip(b"\0").decode("ascii", "replace"), strikes, when_s, left_s)
+
+    def _least_wanted(self, now: float) -> int:
+        """The place that is free, or else the one that expires first."""
+
+        def left_s(place: int) -> float:
+            entry = self._read(place)
+            return entry.left_s if entry is not None else -now
+
+        return min(self._places, key=left_s)

@@ -1,0 +1,103 @@
+"""What does a child do from its fork to its end? It owns the engine and one handle, and serves one thread of a worker.
+
+Runs in the child, in its only thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from ocrsvc.allocator import give_back
+from ocrsvc.engines.base import Engine, Handle
+from ocrsvc.engines.choose import open_own_engine
+from ocrsvc.engines.isolated.area import Area
+from ocrsvc.engines.isolated.exchange import (
+    MESSAGE_BYTES,
+    Ready,
+    pack_answers,
+    pack_failure,
+    pack_ready,
+    unpack_tasks,
+)
+from ocrsvc.errors import EngineUnavailable, OcrsvcError
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.settings import Settings
+
+_IDLE_S: Final = 1.0
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# Among the processes of a service, a child is what the kernel should end first when memory runs out.
+_OOM_SCORE: Final = "500"
+
+
+def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) -> None:
+    """Open the engine, say so, read what comes; returns when the worker has let go."""
+    faulthandler.enable()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+    try:
+        engine = open_own_engine(settings, plan)
+        handle = engine.open_handle()
+        handle.warm_up()
+    except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
+        _send(wire, {"failed": pack_failure(_as_unavailable(failure))})
+        return
+    _send(wire, {"ready": pack_ready(_ready(engine))})
+    wire.settimeout(_IDLE_S)
+    while message := _receive(wire):
+        _send(wire, _answer(handle, message, area))
+    handle.close()
+    engine.close()
+
+
+def read_private_bytes() -> int:
+    """Resident memory that is this process's own: without the shared area, and without files that are mapped."""
+    # After every image, so without the decoding layers of a text file.
+    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123
+        _, resident, shared, *_ = map(int, file.read().split())
+    return (resident - shared) * _PAGE_BYTES
+
+
+def _ready(engine: Engine) -> Ready:
+    return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes())
+
+
+def _answer(handle: Handle, message: bytes, area: Area) -> dict[str, object]:
+    area.has_begun = True
+    try:
+        data = pack_answers(handle.read(unpack_tasks(message, area)))
+    except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+        return {"failed": pack_failure(failure)}
+    area.put_bytes(data)
+    return {"answer": len(data), "private_bytes": read_private_bytes()}
+
+
+def _as_unavailable(failure: Exception) -> OcrsvcError:
+    if isinstance(failure, OcrsvcError):
+        return failure
+    return EngineUnavailable(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
+
+
+def _receive(wire: socket.socket) -> bytes:
+    """The next request; nothing when the worker has closed its end. Idle memory goes back meanwhile."""
+    with contextlib.suppress(OSError):
+        try:
+            return wire.recv(MESSAGE_BYTES)
+        except TimeoutError:
+            give_back()
+        wire.settimeout(None)
+        message = wire.recv(MESSAGE_BYTES)
+        wire.settimeout(_IDLE_S)
+        return message
+    return b""
+
+
+def _send(wire: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):
+        wire.send(orjson.dumps(message))

@@ -1,0 +1,158 @@
+"""Which pieces of work run together? A dynamic batcher: work of one bucket, from any requests, in one run.
+
+A batch is bounded by cost (pixels, not items: one wide line is as much as ten narrow ones) and by how long its oldest
+piece has waited; a runner with nothing to do does not wait for more than that. Knows nothing about OCR. The rule is
+that of Triton's dynamic batcher and TensorFlow Serving's batching sessions, with cost in place of count.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ocrsvc.errors import EngineFailed, NotReady
+
+B = TypeVar("B", bound=Hashable)
+W = TypeVar("W")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a batch may become, and how long it may take to become so.
+
+    Attributes:
+        most_cost: Sum of the costs in one batch; a piece that alone costs more runs alone.
+        most_items: Pieces in one batch.
+        longest_wait_s: What the oldest piece waits for company at most.
+    """
+
+    most_cost: int
+    most_items: int
+    longest_wait_s: float
+
+
+@dataclass(slots=True)
+class _Piece(Generic[W, A]):
+    work: W
+    cost: int
+    since_s: float
+    future: Future[A] = field(default_factory=Future)
+
+
+class Batcher(Generic[B, W, A]):
+    """Collects work and runs it, in threads of its own.
+
+    Args:
+        run: One bucket and its works to one answer each, in order; raises to fail the batch, whose pieces are then run
+            once more one by one, so that only the guilty one fails.
+        limits: Of a batch.
+        runners: Batches that run at once.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[B, Sequence[W]], Sequence[A]],
+        limits: Limits,
+        *,
+        runners: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._limits = limits
+        self._clock = clock
+        self._buckets: dict[B, deque[_Piece[W, A]]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._live, name=f"batch-{number}", daemon=True) for number in range(runners)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, bucket: B, work: W, cost: int) -> Future[A]:
+        """Queue a piece of work. Raises NotReady once closed."""
+        piece: _Piece[W, A] = _Piece(work, cost, self._clock())
+        with self._changed:
+            if self._closed:
+                raise NotReady("This worker is shutting down.", "Send the request again.")
+            self._buckets.setdefault(bucket, deque()).append(piece)
+            self._changed.notify()
+        return piece.future
+
+    def close(self) -> None:
+        """Run what is there, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _live(self) -> None:
+        while chosen := self._next():
+            bucket, pieces = chosen
+            wanted = [piece for piece in pieces if piece.future.set_running_or_notify_cancel()]
+            if wanted:
+                self._serve(bucket, wanted)
+
+    def _next(self) -> tuple[B, list[_Piece[W, A]]] | None:
+        """The next batch; None once closed and empty."""
+        with self._changed:
+            while True:
+                bucket, due_s = self._ripest()
+                if bucket is not None and (self._closed or due_s <= self._clock()):
+                    return bucket, self._cut(bucket)
+                if bucket is None and self._closed:
+                    return None
+                self._changed.wait(None if bucket is None else max(0.0, due_s - self._clock()))
+
+    def _ripest(self) -> tuple[B | None, float]:
+        """The bucket that is due first, and when: a full one is due now, any other when its oldest has waited."""
+        best: tuple[B | None, float] = None, math.inf
+        for bucket, pieces in self._buckets.items():
+            due_s = pieces[0].since_s + (0.0 if self._is_full(pieces) else self._limits.longest_wait_s)
+            if due_s < best[1]:
+                best = bucket, due_s
+        return best
+
+    def _is_full(self, pieces: deque[_Piece[W, A]]) -> bool:
+        if len(pieces) >= self._limits.most_items:
+            return True
+        return sum(piece.cost for piece in pieces) >= self._limits.most_cost
+
+    def _cut(self, bucket: B) -> list[_Piece[W, A]]:
+        """The oldest pieces that fit into one batch."""
+        pieces = self._buckets[bucket]
+        batch = [pieces.popleft()]
+        cost = batch[0].cost
+        while pieces and len(batch) < self._limits.most_items and cost + pieces[0].cost <= self._limits.most_cost:
+            cost += pieces[0].cost
+            batch.append(pieces.popleft())
+        if not pieces:
+            del self._buckets[bucket]
+        if self._buckets:
+            # For a runner that is idle now: nobody else tells it of what stays.
+            self._changed.notify()
+        return batch
+
+    def _serve(self, bucket: B, pieces: list[_Piece[W, A]]) -> None:
+        try:
+            answers = self._run(bucket, [piece.work for piece in pieces])
+            if len(answers) != len(pieces):
+                raise EngineFailed(f"The model gave {len(answers)} answers to {len(pieces)} pieces of work.")
+        except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+            if len(pieces) == 1:
+                pieces[0].future.set_exception(failure)
+                return
+            for piece in pieces:
+                self._serve(bucket, [piece])
+            return
+        for piece, answer in zip(pieces, answers, strict=True):
+            piece.future.set_result(answer)

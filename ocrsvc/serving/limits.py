@@ -1,0 +1,100 @@
+"""How much may be held at once: bytes by all requests together, and requests by one caller. Knows no HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from ocrsvc.errors import QueueFull, TooManyAtOnce
+
+
+class Budget:
+    """Bytes that all may hold together. All methods may be called from any thread.
+
+    Args:
+        total_bytes: The most.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Hold so many bytes more, and never wait for them: whether they were free."""
+        with self._lock:
+            if self._held_bytes + size_bytes > self._total_bytes:
+                return False
+            self._held_bytes += size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        with self._lock:
+            self._held_bytes -= size_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Held now."""
+        return self._held_bytes
+
+
+class Share:
+    """What one request holds of a budget; used by its own thread only."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._held_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Hold so many bytes more. Raises QueueFull when they are not free."""
+        if not self._budget.take(size_bytes):
+            raise QueueFull(
+                "The bodies of requests under way hold all the memory that they may hold (OCRSVC_BODY_BYTES).",
+                "Send the request again after the time that Retry-After names.",
+            )
+        self._held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        self._held_bytes -= size_bytes
+        self._budget.give_back(size_bytes)
+
+    def release(self) -> None:
+        """Give everything back; a second time changes nothing."""
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._budget.give_back(held_bytes)
+
+
+class Callers:
+    """Who has how many requests under way. Holds a name no longer than its requests last; for any thread.
+
+    Args:
+        most: Requests that one caller may have under way; 0 is no limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._under_way: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def enter(self, name: str) -> None:
+        """One more of this caller, to be followed by `leave`. Raises TooManyAtOnce."""
+        with self._lock:
+            if self._most and self._under_way[name] >= self._most:
+                raise TooManyAtOnce(
+                    f"This caller has {self._most} requests under way here, the most that it may "
+                    "(OCRSVC_CALLER_REQUESTS).",
+                    "Wait for an answer before the next request.",
+                )
+            self._under_way[name] += 1
+
+    def leave(self, name: str) -> None:
+        """One less of this caller."""
+        with self._lock:
+            self._under_way[name] -= 1
+            if not self._under_way[name]:
+                del self._under_way[name]
+
+    def __len__(self) -> int:
+        return len(self._under_way)

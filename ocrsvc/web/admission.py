@@ -1,0 +1,61 @@
+"""Which requests may come in now? Asked before a body is received, so that a refusal costs next to nothing.
+
+A caller's own cap, memory for the body, and room in front of the engine. Only POST is asked: health checks always come
+in. What a request holds is given back when it ends, whatever way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flask import Flask, request
+
+from ocrsvc.reader import Reader
+from ocrsvc.serving.limits import Budget, Callers, Share
+from ocrsvc.settings import Settings
+from ocrsvc.web.body import SHARE_KEY
+from ocrsvc.web.incoming import priority_of
+
+Environ = dict[str, Any]
+
+_CALLER_KEY: Final = "ocrsvc.caller"
+
+
+def install_admission(app: Flask, settings: Settings, reader: Reader) -> None:
+    """Ask every POST to a known path; the doors answer a refusal in their own shape.
+
+    Args:
+        app: The application.
+        settings: Used are body_bytes, max_body_bytes, caller_requests and caller_header.
+        reader: Knows whether there is room.
+    """
+    callers = Callers(settings.caller_requests)
+    # Otherwise a body that is allowed could never come in.
+    memory = Budget(max(settings.body_bytes, settings.max_body_bytes))
+
+    @app.before_request
+    def admit() -> None:
+        if request.method != "POST" or request.routing_exception is not None:
+            return
+        environ = request.environ
+        priority = priority_of(environ)
+        if settings.caller_requests:
+            name = caller_of(environ, settings.caller_header)
+            callers.enter(name)
+            environ[_CALLER_KEY] = name
+        environ[SHARE_KEY] = Share(memory)
+        reader.check_room(priority)
+
+    @app.teardown_request
+    def leave(_error: BaseException | None) -> None:
+        name, share = request.environ.get(_CALLER_KEY), request.environ.get(SHARE_KEY)
+        if name is not None:
+            callers.leave(name)
+        if share is not None:
+            share.release()
+
+
+def caller_of(environ: Environ, header: str) -> str:
+    """Who asks: the last entry of the header, which the nearest proxy has written, else the remote address."""
+    sent = environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
+    return sent.rpartition(",")[2].strip() or environ.get("REMOTE_ADDR", "")

@@ -1,0 +1,183 @@
+"""Who is let in, who is not, and is everything given back afterwards?"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask import Flask
+from web_support import KnownEngine, json_of, picture
+
+from ocrsvc.app import create_app
+from ocrsvc.engines.base import Driving
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import Page, ReadTask
+from ocrsvc.settings import Settings
+from ocrsvc.web.admission import caller_of
+
+SOON_S = 30.0
+PNG = picture()
+
+
+class Gated(KnownEngine):
+    """The known engine behind a gate."""
+
+    driving = Driving()
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.reader: Reader | None = None
+
+    def open_handle(self) -> Gated:
+        return self
+
+    def read(self, tasks: Any) -> list[Page | OcrsvcError]:
+        self.entered.release()
+        assert self.gate.wait(SOON_S)
+        return super().read(list[ReadTask](tasks))
+
+
+@contextmanager
+def gated_app(**settings: Any) -> Iterator[tuple[Flask, Gated]]:
+    engine, chosen = Gated(), Settings(**settings)
+    reader = Reader(chosen, ThreadPlan(1, 8, 1), engine_opener=lambda: engine)
+    reader.start()
+    engine.reader = reader
+    try:
+        yield create_app(chosen, reader), engine
+    finally:
+        engine.gate.set()
+        reader.stop(SOON_S)
+
+
+def post(app: Flask, data: bytes = PNG, path: str = "/v1/ocr", **more: Any) -> Any:
+    return app.test_client().post(path, data=data, content_type="image/png", **more)
+
+
+def from_address(address: str) -> dict[str, Any]:
+    return {"environ_overrides": {"REMOTE_ADDR": address}}
+
+
+@contextmanager
+def under_way(app: Flask, engine: Gated, **more: Any) -> Iterator[Future[Any]]:
+    """A request that the engine holds until the block ends, and that is then answered."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(post, app, **more)
+        try:
+            assert engine.entered.acquire(timeout=SOON_S)
+            yield asked
+        finally:
+            engine.gate.set()
+        assert asked.result(SOON_S).status_code == 200
+
+
+def wait_for_waiting(engine: Gated, images: int) -> None:
+    """Until so many images wait for the engine."""
+    assert engine.reader is not None
+    end_s = time.monotonic() + SOON_S
+    while engine.reader.waiting() < images:
+        assert time.monotonic() < end_s
+
+
+class Untouched(io.RawIOBase):
+    """A body that nobody may read: the refusal comes before."""
+
+    def readinto(self, _buffer: Any) -> int:
+        raise AssertionError("the body was read")
+
+
+@pytest.mark.parametrize(
+    ("path", "status_in_body"), [("/v1/ocr", "status"), ("/api/tr-run/", "code"), ("/api/trocr", None)]
+)
+def test_a_caller_over_its_cap_gets_429_with_retry_after_at_every_door(path: str, status_in_body: str | None) -> None:
+    with gated_app(caller_requests=1) as (app, engine), under_way(app, engine, **from_address("10.0.0.1")):
+        refused = post(app, path=path, **from_address("10.0.0.1"))
+        assert (refused.status_code, int(refused.headers["Retry-After"]) >= 1) == (429, True)
+        if status_in_body:
+            assert json_of(refused)[status_in_body] == 429
+
+
+def test_the_cap_is_the_callers_own_and_is_free_again_after_the_answer() -> None:
+    with gated_app(caller_requests=1) as (app, engine):
+        with under_way(app, engine, **from_address("10.0.0.1")):
+            assert post(app, b"junk", **from_address("10.0.0.2")).status_code == 415
+        for data, status in ((PNG, 200), (b"junk", 415), (b"", 400), (PNG, 200)):
+            assert post(app, data, **from_address("10.0.0.1")).status_code == status
+
+
+def test_health_checks_count_for_nobody() -> None:
+    with gated_app(caller_requests=1) as (app, engine), under_way(app, engine):
+        assert app.test_client().get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "sent", "expected"),
+    [
+        ("", {}, "127.0.0.1"),
+        ("X-Forwarded-For", {}, "127.0.0.1"),
+        ("X-Forwarded-For", {"HTTP_X_FORWARDED_FOR": "6.6.6.6, 10.1.1.1"}, "10.1.1.1"),
+        ("x-api-key", {"HTTP_X_API_KEY": "secret"}, "secret"),
+        ("X-Forwarded-For", {"HTTP_X_FORWARDED_FOR": "1.1.1.1, "}, "127.0.0.1"),
+        ("", {"HTTP_": "forged"}, "127.0.0.1"),
+    ],
+)
+def test_the_caller_is_the_last_entry_of_the_header_else_the_address(
+    header: str, sent: dict[str, str], expected: str
+) -> None:
+    assert caller_of({"REMOTE_ADDR": "127.0.0.1", **sent}, header) == expected
+
+
+def test_a_full_queue_refuses_before_the_body_is_read() -> None:
+    with gated_app(queue_size=1) as (app, engine), under_way(app, engine), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(post, app)
+        wait_for_waiting(engine, 1)
+        refused = post(app, environ_overrides={"wsgi.input": Untouched(), "CONTENT_LENGTH": "0"})
+        assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
+        assert int(refused.headers["Retry-After"]) >= 1
+        engine.gate.set()
+        assert waiting.result(SOON_S).status_code == 200
+
+
+def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
+    large = PNG + bytes(40_000)
+    with gated_app(body_bytes=70_000, max_body_bytes=60_000) as (app, engine):
+        with under_way(app, engine, data=large):
+            refused = post(app, large)
+            assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
+            assert post(app, b"small junk").status_code == 415
+        for data, status in ((bytes(50_000), 415), (large[:41_000], 200), (bytes(60_001), 413), (large, 200)) * 3:
+            assert post(app, data).status_code == status
+
+
+def test_the_largest_body_comes_in_however_small_the_budget() -> None:
+    with gated_app(body_bytes=1024) as (app, engine):
+        engine.gate.set()
+        assert post(app, PNG + bytes(100_000)).status_code == 200
+
+
+@pytest.mark.parametrize("sent", ["urgent", "", "batch, interactive"])
+@pytest.mark.parametrize("path", ["/v1/ocr", "/api/tr-run/", "/api/trocr"])
+def test_a_priority_that_is_none_is_refused_at_every_door(path: str, sent: str) -> None:
+    with gated_app() as (app, _):
+        assert post(app, path=path, headers={"X-Priority": sent}).status_code == 400
+
+
+@pytest.mark.parametrize("how", [{"headers": {"X-Priority": "Batch"}}, {"query_string": {"priority": "batch"}}])
+def test_batch_requests_leave_places_to_interactive_ones(how: dict[str, Any]) -> None:
+    with gated_app(queue_size=4) as (app, engine), under_way(app, engine), ThreadPoolExecutor(4) as pool:
+        batch = [pool.submit(post, app, **how) for _ in range(3)]
+        wait_for_waiting(engine, 3)
+        refused = post(app, **how)
+        assert "3 places that batch requests may take" in json_of(refused)["detail"]
+        interactive = pool.submit(post, app)
+        engine.gate.set()
+        assert {asked.result(SOON_S).status_code for asked in [*batch, interactive]} == {200}

@@ -1,0 +1,138 @@
+"""Work of many requests in few runs: bounded in cost, in company only with its like, each piece answered apart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.errors import EngineFailed, NotReady
+from ocrsvc.serving.batcher import Batcher, Limits
+
+FAR_S = 30.0
+SOON = Limits(most_cost=100, most_items=8, longest_wait_s=0.0)
+LATE = Limits(most_cost=100, most_items=8, longest_wait_s=FAR_S)
+
+
+class Model:
+    """Answers in capitals, notes its runs, fails on "bad", and can be held."""
+
+    def __init__(self, gate: threading.Event | None = None) -> None:
+        self.gate = gate
+        self.runs: list[tuple[str, list[str]]] = []
+
+    def __call__(self, bucket: str, works: Sequence[str]) -> list[str]:
+        self.runs.append((bucket, list(works)))
+        if self.gate is not None:
+            assert self.gate.wait(FAR_S)
+        if "bad" in works:
+            raise ValueError("cannot read this")
+        return [work.upper() for work in works]
+
+
+@contextmanager
+def batching(model: Callable[[str, Sequence[str]], Sequence[str]], limits: Limits) -> Iterator[Batcher[str, str, str]]:
+    batcher: Batcher[str, str, str] = Batcher(model, limits)
+    try:
+        yield batcher
+    finally:
+        batcher.close()
+
+
+def test_a_lone_piece_does_not_wait_longer_than_it_may() -> None:
+    with batching(Model(), SOON) as batcher:
+        assert batcher.submit("narrow", "a", 1).result(FAR_S) == "A"
+
+
+def test_what_comes_while_a_batch_runs_goes_together_in_the_next() -> None:
+    gate = threading.Event()
+    model = Model(gate)
+    with batching(model, SOON) as batcher:
+        first = batcher.submit("narrow", "a", 1)
+        while not model.runs:
+            threading.Event().wait(0.001)
+        rest = [batcher.submit("narrow", text, 1) for text in "bcd"]
+        gate.set()
+        assert [future.result(FAR_S) for future in (first, *rest)] == ["A", "B", "C", "D"]
+    assert model.runs == [("narrow", ["a"]), ("narrow", ["b", "c", "d"])]
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    model = Model()
+    with batching(model, LATE) as batcher:
+        futures = [batcher.submit("wide", text, 50) for text in "ab"]
+        assert [future.result(FAR_S / 2) for future in futures] == ["A", "B"]
+    assert model.runs == [("wide", ["a", "b"])]
+
+
+def test_buckets_do_not_mix() -> None:
+    model = Model()
+    with batching(model, LATE) as batcher:
+        futures = [batcher.submit(bucket, bucket, 1) for bucket in ("narrow", "wide", "narrow")]
+    assert [future.result(0) for future in futures] == ["NARROW", "WIDE", "NARROW"]
+    assert sorted(model.runs) == [("narrow", ["narrow", "narrow"]), ("wide", ["wide"])]
+
+
+def test_a_piece_that_costs_more_than_a_batch_runs_alone() -> None:
+    model = Model()
+    with batching(model, LATE) as batcher:
+        futures = [batcher.submit("wide", text, cost) for text, cost in (("a", 500), ("b", 1))]
+    assert [future.result(0) for future in futures] == ["A", "B"]
+    assert model.runs == [("wide", ["a"]), ("wide", ["b"])]
+
+
+def test_only_the_guilty_piece_of_a_batch_fails() -> None:
+    with batching(Model(), LATE) as batcher:
+        good, bad, other = (batcher.submit("narrow", text, 1) for text in ("a", "bad", "b"))
+    assert (good.result(0), other.result(0)) == ("A", "B")
+    with pytest.raises(ValueError, match="cannot read this"):
+        bad.result(0)
+
+
+def test_a_model_that_answers_too_little_fails_its_pieces_and_no_others() -> None:
+    with batching(lambda _bucket, works: [work for work in works if work != "lost"], SOON) as batcher:
+        with pytest.raises(EngineFailed, match="0 answers to 1"):
+            batcher.submit("narrow", "lost", 1).result(FAR_S)
+        assert batcher.submit("narrow", "a", 1).result(FAR_S) == "a"
+
+
+def test_cancelled_work_never_reaches_the_model() -> None:
+    model = Model()
+    with batching(model, LATE) as batcher:
+        gone, kept = batcher.submit("narrow", "gone", 1), batcher.submit("narrow", "a", 1)
+        assert gone.cancel()
+    assert kept.result(0) == "A"
+    assert model.runs == [("narrow", ["a"])]
+
+
+def test_a_closed_batcher_takes_nothing() -> None:
+    batcher: Batcher[str, str, str] = Batcher(Model(), SOON)
+    batcher.close()
+    with pytest.raises(NotReady):
+        batcher.submit("narrow", "a", 1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["narrow", "wide"]), st.integers(1, 150)), max_size=40),
+    st.integers(1, 120),
+    st.integers(1, 6),
+)
+def test_every_piece_runs_once_in_order_and_no_batch_is_too_large(
+    pieces: list[tuple[str, int]], most_cost: int, most_items: int
+) -> None:
+    costs = {str(number): cost for number, (_, cost) in enumerate(pieces)}
+    model = Model()
+    batcher: Batcher[str, str, str] = Batcher(model, Limits(most_cost, most_items, FAR_S))
+    futures = [batcher.submit(bucket, str(number), cost) for number, (bucket, cost) in enumerate(pieces)]
+    batcher.close()
+    assert [future.result(0) for future in futures] == [str(number) for number in range(len(pieces))]
+    for bucket in ("narrow", "wide"):
+        ran = [work for name, works in model.runs if name == bucket for work in works]
+        assert ran == [str(number) for number, (name, _) in enumerate(pieces) if name == bucket]
+    for _, works in model.runs:
+        assert len(works) <= most_items
+        assert len(works) == 1 or sum(costs[work] for work in works) <= most_cost

@@ -1,0 +1,156 @@
+"""Does the real service keep what OCRSVC_ISOLATION=process promises? Real workers, zygotes, children and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from support import ROOT, Server, clean_environment, run_server, start_server
+from web_support import picture
+
+ANSWER_S = 30.0
+GONE_S = 5.0
+PROCESS = {"OCRSVC_ISOLATION": "process", "OCRSVC_ENGINE_THREADS": "2"}
+ONE = {**PROCESS, "OCRSVC_WORKERS": "1"}
+
+
+def post(server: Server) -> requests.Response:
+    return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=ANSWER_S)
+
+
+def children_of(pid: int) -> list[int]:
+    with suppress(OSError):
+        files = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for file in files for child in file.read_text().split()]
+    return []
+
+
+def family_of(pid: int) -> list[int]:
+    return [pid, *(below for child in children_of(pid) for below in family_of(child))]
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and is no zombie that its new parent has not reaped yet."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_until(is_true: Callable[[], bool], what: str, within_s: float = ANSWER_S) -> None:
+    end_s = time.monotonic() + within_s
+    while not is_true():
+        assert time.monotonic() < end_s, what
+        threading.Event().wait(0.02)
+
+
+@contextmanager
+def posted(server: Server) -> Iterator[list[int]]:
+    """A request that is under way while the block runs; afterwards its status, 0 for a connection that broke."""
+    statuses: list[int] = []
+
+    def ask() -> None:
+        try:
+            statuses.append(post(server).status_code)
+        except requests.ConnectionError:
+            statuses.append(0)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        server.wait_for("POST /v1/ocr")
+        yield statuses
+    finally:
+        client.join()
+
+
+def test_the_models_are_in_the_children_only() -> None:
+    with run_server({**ONE, "OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_ENGINE_THREADS": "1"}) as server:
+        [worker] = server.workers()
+        [zygote] = children_of(worker)
+        [child] = children_of(zygote)
+        maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (worker, zygote, child)}
+        assert ["onnxruntime" in text for text in maps.values()] == [False, False, True]
+        assert requests.get(f"{server.url}/version", timeout=ANSWER_S).json()["engine"]["name"] == "ppocr"
+
+
+def test_a_poison_image_takes_no_child_of_a_second_worker() -> None:
+    with run_server({**PROCESS, "OCRSVC_WORKERS": "2", "OCRSVC_FAKE_FAULT": "abort"}) as server:
+        server.wait_for("READY in", count=2)
+        first = post(server)
+        assert (first.status_code, first.json()["code"]) == (422, "image_crashes_engine")
+        assert len(re.findall(r"CHILD \d+ LOST: SIGABRT", server.log)) == 2
+        worker = int(server.wait_for(r"\[(\d+)\] \[ERROR\] QUARANTINED image [0-9a-f]{32}: SIGABRT")[1])
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            assert post(server).status_code == 422
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        assert len(re.findall(r"CHILD \d+ LOST", server.log)) == 2
+
+
+def test_a_signal_to_the_whole_group_loses_no_request() -> None:
+    env = {**ONE, "OCRSVC_FAKE_LATENCY_S": "1.0", "OCRSVC_LOG_LEVEL": "debug"}
+    with start_server(env) as server:
+        server.wait_for("READY in")
+        family = family_of(server.pid)
+        with posted(server) as statuses:
+            for pid in family:
+                os.kill(pid, signal.SIGTERM)
+        assert statuses == [200]
+        assert server.wait_for_exit() == 0
+        assert [pid for pid in family if lives(pid)] == []
+
+
+def test_nothing_of_a_killed_worker_is_left_and_the_next_one_serves() -> None:
+    with run_server(ONE) as server:
+        [worker] = server.workers()
+        family = family_of(worker)
+        assert len(family) == 4
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: not any(map(lives, family)), "a child has outlived its worker", GONE_S)
+        server.wait_for("READY in", count=2)
+        assert post(server).status_code == 200
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_nothing_outlives_a_killed_arbiter_not_even_a_read_that_hangs(isolation: str) -> None:
+    env = {**ONE, "OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_FAULT": "hang", "OCRSVC_LOG_LEVEL": "debug"}
+    with start_server(env) as server:
+        server.wait_for("READY in")
+        family = family_of(server.pid)
+        with posted(server) as statuses:
+            server.process.kill()
+            wait_until(lambda: not any(map(lives, family)), f"{family} are left", GONE_S)
+        assert statuses == [0]
+
+
+def test_a_short_chaos_fails_nothing_but_poison_and_leaves_nothing() -> None:
+    """benchmarks/chaos.py for six seconds: 1 % poison, a child killed every 0.5 s, the arbiter killed at last."""
+    done = subprocess.run(
+        [sys.executable, "benchmarks/chaos.py", "--seconds", "6"],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["failures"] == {}
+    assert result["kills"] >= 5
+    assert result["refused_poison"] >= 1
+    assert result["children_lost"]["SIGSEGV"] >= 2
+    assert result["gone_s"] < GONE_S

@@ -1,0 +1,487 @@
+"""Does an engine in children keep the contract, whatever becomes of the children? Real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from support import ROOT, clean_environment
+
+from ocrsvc.engines.base import Engine
+from ocrsvc.engines.choose import open_engine, open_own_engine
+from ocrsvc.engines.isolated.area import Area
+from ocrsvc.engines.isolated.crew import Crew, Limits
+from ocrsvc.engines.isolated.engine import limits_for
+from ocrsvc.engines.isolated.exchange import Nonsense, pack_answers, unpack_answers
+from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.errors import (
+    BrokenImage,
+    DeadlineExceeded,
+    EngineFailed,
+    EngineUnavailable,
+    ImageCrashesEngine,
+    OcrsvcError,
+)
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import Image, Line, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.settings import Settings
+
+PLAN = ThreadPlan(1, 8, 2)
+PAGES = Path(__file__).parent / "pages"
+BUILD = Path(__file__).parent / "doubles" / "build.py"
+SOON_S = 10.0
+
+
+def noise(seed: int, height: int = 20, width: int = 30) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def crc(pixels: Pixels) -> str:
+    """The text that the fake engine reads, worked out here."""
+    return format(zlib.crc32(pixels.tobytes()), "08x")
+
+
+def a_task(pixels: Pixels, within_s: float = 30.0) -> ReadTask:
+    return ReadTask(Image(pixels, "png"), ReadOptions(), time.monotonic() + within_s)
+
+
+def summary(answers: Sequence[Page | OcrsvcError]) -> list[str | type]:
+    """The hash read on each page, or the kind of error."""
+    return [answer.lines[1].text if isinstance(answer, Page) else type(answer) for answer in answers]
+
+
+def nursery_for(**settings: Any) -> Nursery:
+    return Nursery(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
+
+
+@contextmanager
+def opened_handle(
+    limits: Limits | None = None,
+    quarantine: Quarantine | None = None,
+    nursery: Nursery | None = None,
+    **settings: Any,
+) -> Iterator[IsolatedHandle]:
+    """A handle, of a nursery of its own unless one is given; afterwards every file that it opened here is closed."""
+    before = _open_files()
+    own = nursery or nursery_for(**settings)
+    try:
+        handle = IsolatedHandle(Crew(own, limits or Limits()), quarantine or Quarantine(8, 60.0))
+        try:
+            yield handle
+        finally:
+            handle.close()
+    finally:
+        if nursery is None:
+            own.close()
+    assert _open_files() == before
+
+
+def started(**settings: Any) -> Iterator[Nursery]:
+    """A nursery whose zygote is there already, for several tests."""
+    nursery = nursery_for(**settings)
+    IsolatedHandle(Crew(nursery, Limits()), Quarantine(1, 1.0)).close()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Nursery]:
+    yield from started()
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Nursery]:
+    """Of an engine that takes 0.4 s an image."""
+    yield from started(fake_latency_s=0.4)
+
+
+def pid_of(handle: IsolatedHandle) -> int:
+    assert handle.child.ready is not None
+    return handle.child.ready.pid
+
+
+def children_of(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def zygote_of(handle: IsolatedHandle) -> int:
+    """The child's parent: the fourth field of proc(5)'s stat, behind the name."""
+    return int(Path(f"/proc/{pid_of(handle)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, Z for a zombie; empty when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + SOON_S
+    while not is_true():
+        assert time.monotonic() < end_s, what
+        threading.Event().wait(0.01)
+
+
+def test_it_reads_what_the_engine_itself_would_read(plain: Nursery) -> None:
+    tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
+    tasks.append(ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1)))
+    own = open_own_engine(Settings(engine="fake"), PLAN)
+    with opened_handle(nursery=plain) as handle:
+        assert handle.read(tasks) == own.open_handle().read(tasks)
+
+
+def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_nothing_open() -> None:
+    settings, before = Settings(engine="fake"), _open_files()
+    own = open_own_engine(settings, PLAN)
+    engine = open_engine(settings.model_copy(update={"isolation": "process"}), PLAN)
+    assert (engine.describe(), engine.driving) == (own.describe(), own.driving)
+    handles = [engine.open_handle() for _ in range(2)]
+    for handle in handles:
+        handle.warm_up()
+        handle.close()
+    engine.close()
+    assert _open_files() == before
+
+
+def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(plain: Nursery) -> None:
+    small, large = noise(1), np.full((4000, 3000, 3), 7, np.uint8)
+    with opened_handle(nursery=plain) as handle:
+        assert summary(handle.read([a_task(large), a_task(small)])) == [crc(large), crc(small)]
+        assert summary(handle.read([a_task(small)])) == [crc(small)]
+        area = handle.child._area
+        assert os.fstat(area.fd).st_size >= large.nbytes
+        assert os.fstat(area.fd).st_blocks * 512 <= 32 << 20
+
+
+def test_rows_with_gaps_are_read(plain: Nursery) -> None:
+    pixels = noise(1)[:, 5:25]
+    with opened_handle(nursery=plain) as handle:
+        assert summary(handle.read([a_task(pixels)])) == [crc(np.ascontiguousarray(pixels))]
+
+
+def test_shared_memory_has_no_name(plain: Nursery) -> None:
+    before = set(Path("/dev/shm").iterdir())
+    with opened_handle(nursery=plain) as handle:
+        assert "(deleted)" in str(Path(f"/proc/self/fd/{handle.child._area.fd}").readlink())
+        assert set(Path("/dev/shm").iterdir()) == before
+
+
+def test_a_child_cannot_shrink_the_shared_memory() -> None:
+    area = Area()
+    with pytest.raises(PermissionError):
+        os.ftruncate(area.fd, 0)
+    area.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("crash", "SIGKILL"), ("abort", "SIGABRT"), ("segfault", "SIGSEGV"), ("nonsense", "nonsense")],
+)
+def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read(fault: str, cause: str) -> None:
+    quarantine = Quarantine(8, 60.0)
+    bad, good = noise(1), noise(2)
+    with opened_handle(quarantine=quarantine, fake_fault=fault, fake_fault_on=(crc(bad),)) as handle:
+        pids = [pid_of(handle)]
+        assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
+        assert summary(handle.read([a_task(good)])) == [crc(good)]
+        pids.append(pid_of(handle))
+        assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
+        assert pid_of(handle) == pids[1] != pids[0]
+        handle._quarantine.forget()
+        batch = handle.read([a_task(pixels) for pixels in (good, bad, noise(3))])
+        assert summary(batch) == [crc(good), ImageCrashesEngine, crc(noise(3))]
+    assert [(entry.cause, entry.strikes) for entry in quarantine.entries()] == [(cause, 2)]
+
+
+def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow: Nursery) -> None:
+    pixels = noise(1)
+    with opened_handle(nursery=slow) as handle:
+        first = pid_of(handle)
+        killer = threading.Timer(0.2, os.kill, (first, signal.SIGKILL))
+        killer.start()
+        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+        killer.join()
+        assert pid_of(handle) != first
+        assert handle._quarantine.is_empty()
+
+
+def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Nursery) -> None:
+    pixels = noise(1)
+    with opened_handle(nursery=plain) as handle:
+        for _ in range(3):
+            os.kill(pid_of(handle), signal.SIGKILL)
+            assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+        assert handle._quarantine.is_empty()
+
+
+def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> None:
+    limits = Limits(deadline_s=0.2, grace_s=0.1)
+    bad, good = noise(1), noise(2)
+    with opened_handle(limits, fake_fault="hang", fake_fault_on=(crc(bad),)) as handle:
+        began_s = time.monotonic()
+        assert summary(handle.read([a_task(bad, 0.2)])) == [DeadlineExceeded]
+        assert time.monotonic() - began_s < 2.0
+        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
+        assert summary(handle.read([a_task(good)])) == [crc(good)]
+        assert summary(handle.read([a_task(bad, 0.2)])) == [ImageCrashesEngine]
+        began_s = time.monotonic()
+        assert summary(handle.read([a_task(bad, 5.0)])) == [ImageCrashesEngine]
+        assert time.monotonic() - began_s < 1.0
+
+
+def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Nursery) -> None:
+    pixels = noise(1)
+    with opened_handle(Limits(grace_s=0.05), nursery=slow) as handle:
+        assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
+        assert handle._quarantine.is_empty()
+        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+
+
+def test_a_suspect_that_is_read_is_acquitted(slow: Nursery) -> None:
+    pixels = noise(1)
+    with opened_handle(Limits(deadline_s=0.1, grace_s=0.1), nursery=slow) as handle:
+        assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
+        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
+        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+        assert handle._quarantine.entries() == []
+
+
+def test_an_image_that_failed_for_the_engine_fails_here_and_costs_no_child() -> None:
+    pixels = noise(1)
+    with opened_handle(fake_fault="fail") as handle:
+        first = pid_of(handle)
+        [answer] = handle.read([a_task(pixels)])
+        assert isinstance(answer, EngineFailed)
+        assert crc(pixels) in answer.detail
+        assert pid_of(handle) == first
+
+
+def test_after_its_images_a_child_is_replaced_by_one_that_is_ready_before() -> None:
+    pixels = noise(1)
+    with opened_handle(Limits(max_images=3), fake_warm_up_s=0.8) as handle:
+        first, seen, slowest_s = pid_of(handle), set[int](), 0.0
+        end_s = time.monotonic() + SOON_S
+        while len(seen - {first}) < 2 and time.monotonic() < end_s:
+            began_s = time.monotonic()
+            assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+            seen.add(pid_of(handle))
+        assert len(seen) == 3
+        # A read that had to wait for a successor would take the whole warm-up.
+        assert slowest_s < 0.7
+        wait_until(lambda: not state_of(first), "the old child has not ended")
+
+
+def test_a_leaking_child_is_replaced_at_its_limit() -> None:
+    pixels = noise(1)
+    with opened_handle(Limits(memory_bytes=120_000_000), fake_leak_bytes=20_000_000) as handle:
+        first, end_s = pid_of(handle), time.monotonic() + SOON_S
+        while pid_of(handle) == first and time.monotonic() < end_s:
+            assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+        assert pid_of(handle) != first
+        assert handle.child.private_bytes < 120_000_000
+
+
+def test_a_limit_below_the_footprint_is_told_and_left_off(plain: Nursery, caplog: pytest.LogCaptureFixture) -> None:
+    with opened_handle(Limits(memory_bytes=1_000_000), nursery=plain) as handle:
+        first = pid_of(handle)
+        for _ in range(3):
+            handle.read([a_task(noise(1))])
+        assert pid_of(handle) == first
+    assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
+    assert "this limit is off" in caplog.text
+
+
+def test_the_memory_limit_is_calibrated_so_that_all_children_and_one_successor_fit() -> None:
+    total_kb = next(
+        int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
+    )
+    assert limits_for(Settings(), ThreadPlan(2, 8, 4)).memory_bytes <= total_kb * 1024 * 0.8 / 9
+    assert limits_for(Settings(child_memory_bytes=5), ThreadPlan(2, 8, 4)).memory_bytes == 5
+
+
+def test_a_killed_zygote_is_replaced_and_no_image_is_blamed() -> None:
+    pixels = noise(1)
+    with opened_handle(fake_latency_s=0.5) as handle:
+        first = pid_of(handle)
+        killer = threading.Timer(0.2, os.kill, (zygote_of(handle), signal.SIGKILL))
+        killer.start()
+        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+        killer.join()
+        wait_until(lambda: not state_of(first), "the child has outlived its zygote")
+        assert handle._quarantine.is_empty()
+
+
+def test_dead_children_leave_no_zombie(plain: Nursery) -> None:
+    pixels = noise(1)
+    with opened_handle(nursery=plain) as handle:
+        for _ in range(5):
+            os.kill(pid_of(handle), signal.SIGKILL)
+            handle.read([a_task(pixels)])
+        mother = zygote_of(handle)
+        wait_until(lambda: children_of(mother) == [pid_of(handle)], "dead children are still there")
+
+
+def test_signals_for_the_whole_service_end_no_child(plain: Nursery) -> None:
+    pixels = noise(1)
+    with opened_handle(nursery=plain) as handle:
+        first = pid_of(handle)
+        for pid in (zygote_of(handle), first):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                os.kill(pid, number)
+        assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
+        assert pid_of(handle) == first
+        assert os.getpgid(first) != os.getpgid(0)
+
+
+def test_the_zygote_has_one_thread_and_the_kernel_would_end_a_child_first(plain: Nursery) -> None:
+    with opened_handle(nursery=plain) as handle:
+        assert len(list(Path(f"/proc/{zygote_of(handle)}/task").iterdir())) == 1
+        assert Path(f"/proc/{pid_of(handle)}/oom_score_adj").read_text().strip() == "500"
+
+
+def test_an_engine_that_cannot_open_in_a_child_says_why() -> None:
+    with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
+        open_engine(Settings(engine="tr", isolation="process"), PLAN)
+
+
+def test_an_engine_that_dies_while_it_opens_is_unavailable(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc is not on PATH")
+    source = tmp_path / "dies.c"
+    source.write_text("#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }\n")
+    home = tmp_path / "tr"
+    subprocess.run([sys.executable, BUILD, home], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", home / "libtr.so", source], check=True)
+    with pytest.raises(EngineUnavailable, match="SIGABRT"):
+        open_engine(Settings(engine="tr", isolation="process", tr_home=home), PLAN)
+
+
+def test_while_no_child_opens_images_fail_at_once_and_children_come_back_later(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc is not on PATH")
+    home, away = tmp_path / "tr", tmp_path / "away"
+    subprocess.run([sys.executable, BUILD, home], check=True)
+    page = a_task(np.full((60, 80), 255, np.uint8))
+    with opened_handle(engine="tr", tr_home=home) as handle:
+        assert isinstance(handle.read([page])[0], Page)
+        home.rename(away)
+        os.kill(pid_of(handle), signal.SIGKILL)
+        answers, began_s = [handle.read([page])[0] for _ in range(20)], time.monotonic()
+        assert {type(answer) for answer in answers} == {EngineFailed}
+        assert time.monotonic() - began_s < 1.0
+        away.rename(home)
+        wait_until(lambda: isinstance(handle.read([page])[0], Page), "no child has come back")
+
+
+def page_of(engine: Engine, task: ReadTask) -> Page | OcrsvcError:
+    handle = engine.open_handle()
+    handle.warm_up()
+    try:
+        return handle.read([task])[0]
+    finally:
+        handle.close()
+        engine.close()
+
+
+def test_ppocr_reads_the_same_page_in_a_child() -> None:
+    task = ReadTask(Image(np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8), "png"))
+    settings = Settings(engine="ppocr", device="cpu")
+    own = page_of(open_engine(settings, PLAN), task)
+    isolated = page_of(open_engine(settings.model_copy(update={"isolation": "process"}), PLAN), task)
+    assert isinstance(own, Page)
+    assert len(own.lines) >= 4
+    assert isolated == own
+
+
+LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))
+
+
+def test_pages_and_errors_come_through_unchanged() -> None:
+    answers: list[Page | OcrsvcError] = [
+        Page(3, 4, 90, (LINE, LINE), 2),
+        BrokenImage("It is broken.", "Mend it."),
+        Page(1, 1, 0, ()),
+    ]
+    back = unpack_answers(pack_answers(answers), 3)
+    assert (back[0], back[2]) == (answers[0], answers[2])
+    assert (type(back[1]), str(back[1])) == (BrokenImage, "It is broken. Mend it.")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b"{}",
+        b"[]",
+        b"[[1,1,0,1,[]],[1,1,0,1,[]]]",
+        b"[null]",
+        b"[[1,1,45,1,[]]]",
+        b"[[0,1,0,1,[]]]",
+        b"[[1,1,0,1]]",
+        b"[[1,1,0,1,[null]]]",
+        b'[[1,1,0,1,[["a",null,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]',
+        b'[[1,1,0,1,[["a",1.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]',
+        b'[[1,1,0,1,[["a",-0.1,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]',
+        b'[[1,1,0,1,[["a",0.5,0.0,null,1.0,0.0,1.0,1.0,0.0,1.0]]]]',
+        b'[[1,1,0,1,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0]]]]',
+        b"[[1,1,0,1,[[7,0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]",
+        b'[{"code":"x"}]',
+    ],
+)
+def test_nonsense_is_not_believed(sent: bytes) -> None:
+    with pytest.raises(Nonsense):
+        unpack_answers(sent, 1)
+
+
+HOLDER = """
+import sys, time
+import numpy as np
+from ocrsvc.engines.choose import open_engine
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import Image, ReadTask
+from ocrsvc.settings import Settings
+
+engine = open_engine(Settings(engine="fake", isolation="process", fake_fault="hang"), ThreadPlan(1, 8, 2))
+handles = [engine.open_handle() for _ in range(2)]
+print(handles[0].child.ready.pid, handles[1].child.ready.pid, flush=True)
+handles[0].read([ReadTask(Image(np.zeros((4, 4), np.uint8), "png"))])
+"""
+
+
+def test_nothing_outlives_a_worker_that_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        pids = [int(pid) for pid in worker.stdout.readline().split()]
+        [mother] = children_of(worker.pid)
+        wait_until(lambda: sorted(children_of(mother)) == sorted(pids), "not the children that were told")
+        worker.kill()
+        worker.wait()
+    for pid in (mother, *pids):
+        wait_until(lambda pid=pid: state_of(pid) in ("", "Z"), f"{pid} has outlived its worker")  # type: ignore[misc]

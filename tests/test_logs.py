@@ -1,0 +1,126 @@
+"""Does the access log tell each request in one line, without ever making one wait?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from web_support import as_base64, picture
+
+from ocrsvc.app import create_app
+from ocrsvc.logs import AccessLog, Event, as_json, as_text
+from ocrsvc.metrics import Numbers
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.settings import Settings
+from ocrsvc.web.counting import Ledger
+
+# 1700000000 is 2023-11-14 22:13:20 UTC (date -u -d @1700000000).
+EVENT = Event(1_700_000_000.25, "id-1", "127.0.0.1", "POST", "/v1/ocr", "api", 200, "ok", 10, 20, 0.0123456)
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    """Both ends of a pipe."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def lines_of(end: int) -> list[str]:
+    """What is in a pipe now, or comes soon."""
+    return os.read(end, 1 << 16).decode().splitlines()
+
+
+def test_an_event_as_json_is_one_line_with_its_moment() -> None:
+    line = as_json(EVENT)
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    told = json.loads(line)
+    assert told["time"] == "2023-11-14T22:13:20.250+00:00"
+    assert (told["id"], told["status"], told["seconds"]) == ("id-1", 200, 0.012346)
+
+
+def test_an_event_as_text_is_one_line_of_pairs() -> None:
+    pairs = dict(word.split("=", 1) for word in shlex.split(as_text(EVENT).decode()))
+    assert pairs["path"] == "/v1/ocr"
+    assert pairs["bytes_in"] == "10"
+
+
+@pytest.mark.parametrize("path", ["/a\nb status=500", '/"x', "/\u2028", "/\x1b[31m", "", "/" + "x" * 5000])
+def test_no_path_can_forge_a_line(path: str) -> None:
+    line = as_text(replace(EVENT, path=path)).decode()
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+    assert len(line.splitlines()) == 1
+    assert "status=500" not in shlex.split(line)
+    assert len(line) < 1000
+
+
+def test_events_are_written_in_order_and_all_of_them_before_the_end() -> None:
+    with pipe() as (out, into):
+        log = AccessLog("json", on_drop=lambda: pytest.fail("dropped"), target=into)
+        for number in range(50):
+            log.put(replace(EVENT, id=f"id-{number}"))
+        log.stop(10.0)
+        assert [json.loads(line)["id"] for line in lines_of(out)] == [f"id-{number}" for number in range(50)]
+
+
+def test_a_log_that_nobody_reads_drops_and_counts_and_never_waits() -> None:
+    dropped: list[int] = []
+    with pipe() as (out, into):
+        log = AccessLog("json", on_drop=lambda: dropped.append(1), target=into, most=10)
+        began = time.monotonic()
+        for _ in range(2000):
+            log.put(EVENT)
+        assert time.monotonic() - began < 5
+        assert len(dropped) > 1000
+        log.stop(0.1)
+        os.set_blocking(into, False)
+        while any(thread.name == "access-log" for thread in threading.enumerate()):
+            lines_of(out)
+
+
+def test_a_log_that_is_closed_drops_and_counts() -> None:
+    dropped: list[int] = []
+    out, into = os.pipe()
+    os.close(out)
+    log = AccessLog("text", on_drop=lambda: dropped.append(1), target=into)
+    log.put(EVENT)
+    log.stop(10.0)
+    os.close(into)
+    assert dropped == [1]
+
+
+def test_a_log_without_events_has_no_thread() -> None:
+    AccessLog("text", on_drop=bool).stop(1.0)
+    assert "access-log" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_request_is_told_with_its_id_and_code_and_nothing_of_its_page() -> None:
+    page = as_base64(picture())
+    with pipe() as (out, into):
+        settings = Settings()
+        reader = Reader(settings, ThreadPlan(1, 4, 1))
+        numbers = Numbers()
+        log = AccessLog("json", on_drop=lambda: pytest.fail("dropped"), target=into)
+        app = create_app(settings, reader, Ledger(numbers, numbers.common, access_log=log))
+        client = app.test_client()
+        client.post(f"/api/tr-run/?img={page[:40]}", headers={"X-Request-Id": "mine"}, data=b"x" * 5)
+        client.get("/nowhere")
+        log.stop(10.0)
+        text = os.read(out, 1 << 16).decode()
+    first, second = map(json.loads, text.splitlines())
+    assert (first["id"], first["door"], first["path"], first["bytes_in"]) == ("mine", "trwebocr", "/api/tr-run/", 5)
+    assert (second["door"], second["status"], second["code"]) == ("none", 404, "not_found")
+    assert page[:20] not in text

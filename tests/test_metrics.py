@@ -1,0 +1,222 @@
+"""Do the numbers of the service add up, whoever dies, and cost next to nothing?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ocrsvc.metrics import (
+    BUCKETS_S,
+    COUNTED,
+    FAILURES,
+    IMAGES,
+    IN_FLIGHT,
+    LINES,
+    REQUESTS,
+    SERIES,
+    STAGE_SECONDS,
+    WAITING,
+    Key,
+    Numbers,
+    Sampler,
+    Tally,
+    count_reading,
+)
+from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+
+_SOON_S = 10.0
+ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
+
+
+def value(numbers: Numbers, key: Key) -> float:
+    """A counter or a gauge; 0 when it was never touched."""
+    return numbers.read().get(key, (0.0,))[0]
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """Run in a forked process; its exit status as waitpid tells it."""
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def test_workers_are_added_up_by_whoever_is_asked() -> None:
+    numbers = Numbers(slots=3)
+    for slot in (0, 2):
+        numbers.claim(slot)
+        in_a_child(lambda slot=slot: numbers.tally(slot).count(REQUESTS, "api", "200", "ok", by=slot + 1))  # type: ignore[misc]
+    assert value(numbers, ONE_API_SUCCESS) == 1 + 3
+
+
+def test_what_a_killed_worker_counted_stays_and_its_gauges_go() -> None:
+    numbers = Numbers(slots=1)
+    numbers.claim(0)
+
+    def count_and_die() -> None:
+        tally = numbers.tally(0)
+        tally.count(IMAGES, by=7)
+        tally.count(IN_FLIGHT, by=3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_a_child(count_and_die) == signal.SIGKILL
+    assert (value(numbers, IMAGES.of()), value(numbers, IN_FLIGHT.of())) == (7, 3)
+    numbers.fold(0)
+    assert (value(numbers, IMAGES.of()), value(numbers, IN_FLIGHT.of())) == (7, 0)
+
+
+def test_no_counter_goes_back_or_is_lost_over_a_hundred_generations_of_workers() -> None:
+    numbers = Numbers(slots=2)
+    numbers.claim(1)
+    for generation in range(100):
+        tally = numbers.tally(1)
+        tally.count(IMAGES)
+        tally.record((), ((STAGE_SECONDS.of("engine"), 0.3),))
+        numbers.fold(1)
+        assert value(numbers, IMAGES.of()) == generation + 1
+    assert sum(numbers.read()[STAGE_SECONDS.of("engine")][:-1]) == 100
+
+
+def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None:
+    numbers = Numbers(slots=1)
+    numbers.claim(0)
+    done, seen = threading.Event(), [0.0]
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append(value(numbers, IMAGES.of()))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for _ in range(300):
+        numbers.tally(0).count(IMAGES)
+        numbers.fold(0)
+    done.set()
+    reader.join()
+    assert seen == sorted(seen)
+    assert value(numbers, IMAGES.of()) == 300
+
+
+def test_threads_of_one_worker_lose_no_count() -> None:
+    numbers = Numbers()
+
+    def work() -> None:
+        for _ in range(2000):
+            numbers.common.count(IMAGES)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert value(numbers, IMAGES.of()) == 16_000
+
+
+def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
+    numbers = Numbers(slots=1)
+    numbers.claim(0)
+    unknown: Key = ("counter", "ocrsvc_of_tomorrow", "yes")
+    numbers.tally(0).record(((unknown, 2),))
+    numbers.fold(0)
+    assert value(numbers, unknown) == 2
+
+
+def test_more_series_than_there_is_room_for_harm_nobody() -> None:
+    numbers = Numbers(slots=1)
+    numbers.claim(0)
+    tally = numbers.tally(0)
+    for number in range(SERIES + 50):
+        tally.count(FAILURES, f"code{number}")
+    numbers.fold(0)
+    found = numbers.read()
+    assert len(found) == SERIES
+    assert {values[0] for values in found.values()} == {1.0}
+
+
+def test_all_doors_and_codes_of_today_leave_room() -> None:
+    doors, codes, dialects_to_come = 6, 24, 3
+    assert (doors + dialects_to_come) * codes + len(COUNTED) * 2 <= SERIES
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [(0.0, 0), (0.001, 0), (0.0011, 1), (0.3, BUCKETS_S.index(0.5)), (60.0, 14), (3600.0, 15)],
+)
+def test_an_observation_falls_into_the_bucket_whose_upper_end_it_does_not_pass(seconds: float, bucket: int) -> None:
+    numbers = Numbers()
+    numbers.common.record((), ((STAGE_SECONDS.of("queue"), seconds),))
+    values = numbers.read()[STAGE_SECONDS.of("queue")]
+    assert [number for number, count in enumerate(values[:-1]) if count] == [bucket]
+    assert values[-1] == seconds
+
+
+def reading() -> Reading:
+    """Two lines, and a different time for each stage."""
+    box = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
+    page = Page(10, 10, 0, (Line("a", 1.0, box), Line("b", 1.0, box)))
+    return Reading(page, EngineInfo("e", "m", "1", "cpu", "fp32", "p"), Timing(0.002, 0.02, 0.2, 2.0))
+
+
+def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
+    numbers = Numbers()
+    count_reading(numbers.common, reading())
+    assert (value(numbers, IMAGES.of()), value(numbers, LINES.of())) == (1, 2)
+    sums = {key[2]: values[-1] for key, values in numbers.read().items() if key[1] == STAGE_SECONDS.name}
+    assert sums == {"decode": 0.002, "queue": 0.02, "engine": 0.2, "total": 2.0}
+
+
+def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:
+    """Measured: 4. A run is 500 images and the best of 20 runs counts, so that a busy machine changes nothing."""
+    tally, one = Numbers().common, reading()
+
+    def run() -> float:
+        began = time.thread_time()
+        for _ in range(500):
+            count_reading(tally, one)
+        return (time.thread_time() - began) / 500
+
+    assert min(run() for _ in range(20)) < 20e-6
+
+
+def test_memory_is_taken_for_living_workers_only() -> None:
+    before = shared_bytes()
+    numbers = Numbers(slots=1024)
+    numbers.claim(0)
+    numbers.tally(0).count(IMAGES)
+    numbers.read()
+    assert shared_bytes() - before < 256 * 1024
+
+
+def shared_bytes() -> int:
+    """Resident shared memory of this process, without files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssShmem:")) * 1024
+
+
+def test_a_sampler_puts_its_gauges_until_it_is_stopped() -> None:
+    numbers = Numbers()
+    looked = threading.Event()
+
+    def read() -> float:
+        looked.set()
+        return 5
+
+    sampler = Sampler(numbers.common, ((WAITING, read),))
+    sampler.start()
+    assert looked.wait(_SOON_S)
+    sampler.stop()
+    assert value(numbers, WAITING.of()) == 5
+
+
+def test_a_tally_that_was_never_used_shows_nothing() -> None:
+    numbers = Numbers(slots=4)
+    assert isinstance(numbers.common, Tally)
+    assert numbers.read() == {}
+    assert abs(numbers.started_s - time.time()) < _SOON_S

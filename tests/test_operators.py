@@ -1,0 +1,410 @@
+"""What do operators get to see, who is one, and do `ocrsvc status` and `ocrsvc recycle` work on a real service?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from flask import Flask
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from support import ROOT, Server, clean_environment, run_server
+from web_support import as_base64, json_of, picture, running_app
+
+from ocrsvc.cli.status import address_of
+from ocrsvc.settings import Settings
+from ocrsvc.web.exposition import HEAD_ROWS, SLOT_ROWS
+from ocrsvc.web.ops import is_local
+from ocrsvc.worker.retire import Reason
+from ocrsvc.worker.scoreboard import Head, Slot
+
+_ANSWER_S = 20.0
+_SOON_S = 20.0
+ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
+
+
+def samples(text: str) -> dict[str, float]:
+    """Every sample of an exposition, by its name and sorted labels: `name{a=1,b=2}`."""
+    return {
+        sample.name
+        + (f"{{{','.join(f'{k}={v}' for k, v in sorted(sample.labels.items()))}}}" if sample.labels else ""): (
+            sample.value
+        )
+        for family in parse_text(text)
+        for sample in family.samples
+    }
+
+
+def numbers_of(app: Flask) -> dict[str, float]:
+    response = app.test_client().get("/metrics")
+    assert response.status_code == 200
+    return samples(response.get_data(as_text=True))
+
+
+def numbers(server: Server) -> dict[str, float]:
+    return samples(requests.get(f"{server.url}/metrics", timeout=_ANSWER_S).text)
+
+
+def workers(server: Server) -> list[dict[str, Any]]:
+    answer = requests.get(f"{server.url}/ops/workers", timeout=_ANSWER_S).json()
+    assert answer["arbiter_pid"] == server.pid
+    found: list[dict[str, Any]] = answer["workers"]
+    return found
+
+
+def post(server: Server) -> int:
+    return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + _SOON_S
+    while not is_true():
+        assert time.monotonic() < end_s, what
+        threading.Event().wait(0.05)
+
+
+def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ocrsvc", *args],
+        env=clean_environment(env),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def ready_server() -> Iterator[Server]:
+    """One service with two workers, for the tests that only look at it."""
+    with run_server({"OCRSVC_WORKERS": "2"}) as server:
+        server.wait_for("READY in", count=2)
+        yield server
+
+
+# What is counted.
+
+
+def test_requests_are_counted_by_door_status_and_code() -> None:
+    with running_app() as app:
+        client = app.test_client()
+        client.post("/v1/ocr", data=picture())
+        client.post("/v1/ocr", data=b"no image")
+        client.post("/api/tr-run/", data={"img": as_base64(picture())})
+        client.post("/api/trocr")
+        client.get("/nowhere")
+        found = numbers_of(app)
+    assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total")} == {
+        "ocrsvc_requests_total{code=ok,door=api,status=200}": 1,
+        "ocrsvc_requests_total{code=unsupported_image,door=api,status=415}": 1,
+        "ocrsvc_requests_total{code=ok,door=trwebocr,status=200}": 1,
+        "ocrsvc_requests_total{code=nothing_sent,door=trwebocr_cpp,status=400}": 1,
+        "ocrsvc_requests_total{code=not_found,door=none,status=404}": 1,
+    }
+    assert found["ocrsvc_request_seconds_count{door=api}"] == 2
+    assert found["ocrsvc_in_flight_requests"] == 1, "the one that asks"
+
+
+def test_a_failed_image_among_others_is_counted_though_the_request_succeeds() -> None:
+    with running_app() as app:
+        body = {"images": [as_base64(picture()), as_base64(b"no image at all")]}
+        assert app.test_client().post("/v1/ocr", json=body).status_code == 200
+        found = numbers_of(app)
+    assert found["ocrsvc_failures_total{code=unsupported_image}"] == 1
+    assert found["ocrsvc_requests_total{code=ok,door=api,status=200}"] == 1
+
+
+def test_a_refusal_is_counted_by_its_reason() -> None:
+    with running_app() as app:
+        pass
+    app.test_client().post("/v1/ocr", data=picture())
+    found = numbers_of(app)
+    assert found["ocrsvc_refused_total{reason=not_ready}"] == 1
+    assert found["ocrsvc_requests_total{code=not_ready,door=api,status=503}"] == 1
+
+
+@pytest.mark.parametrize("kind", ["text", "openmetrics"])
+def test_the_numbers_are_well_formed_and_named_as_prometheus_asks(kind: str) -> None:
+    accept = "application/openmetrics-text; version=1.0.0" if kind == "openmetrics" else "text/plain"
+    with running_app() as app:
+        app.test_client().post("/v1/ocr", data=picture())
+        response = app.test_client().get("/metrics", headers={"Accept": accept})
+    assert response.content_type.startswith("application/openmetrics-text" if kind == "openmetrics" else "text/plain")
+    parse = parse_openmetrics if kind == "openmetrics" else parse_text
+    families = {family.name: family for family in parse(response.get_data(as_text=True))}
+    assert {"ocrsvc_requests", "ocrsvc_request_seconds", "process_start_time_seconds"} <= {
+        name.removesuffix("_total") for name in families
+    }
+    for family in families.values():
+        assert family.documentation.endswith(".")
+        assert family.name.startswith(("ocrsvc_", "process_"))
+
+
+def test_the_documentation_knows_every_metric_and_no_other() -> None:
+    with running_app() as app:
+        response = app.test_client().get("/metrics")
+    shown = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in parse_text(response.get_data(as_text=True))
+    }
+    told = set(re.findall(r"`((?:ocrsvc|process)_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")))
+    assert told == shown
+
+
+@pytest.mark.parametrize(("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, Slot) for row in SLOT_ROWS)])
+def test_each_row_of_the_tables_is_a_field_of_the_scoreboard(row: Any, owner: type[Head | Slot]) -> None:
+    assert row.field in {entry[0] for entry in owner._fields_}
+
+
+# Who may ask.
+
+
+@pytest.mark.parametrize(
+    ("environ", "local"),
+    [
+        ({"REMOTE_ADDR": "127.0.0.1"}, True),
+        ({"REMOTE_ADDR": "127.9.9.9"}, True),
+        ({"REMOTE_ADDR": "::1"}, True),
+        ({"REMOTE_ADDR": ""}, True),
+        ({}, True),
+        ({"REMOTE_ADDR": "::ffff:127.0.0.1"}, True),
+        ({"REMOTE_ADDR": "::ffff:10.0.0.1"}, False),
+        ({"REMOTE_ADDR": "10.0.0.1"}, False),
+        ({"REMOTE_ADDR": "192.0.2.7"}, False),
+        ({"REMOTE_ADDR": "fe80::1%eth0"}, False),
+        ({"REMOTE_ADDR": "localhost"}, False),
+        ({"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "127.0.0.1"}, False),
+        ({"REMOTE_ADDR": "127.0.0.1", "HTTP_FORWARDED": "for=10.0.0.1"}, False),
+        ({"REMOTE_ADDR": "127.0.0.1", "HTTP_X_REAL_IP": ""}, False),
+        ({"REMOTE_ADDR": "", "HTTP_VIA": "1.1 proxy"}, False),
+    ],
+)
+def test_a_caller_is_local_when_its_peer_is_and_no_proxy_speaks_for_it(environ: dict[str, object], local: bool) -> None:
+    assert is_local(environ) is local
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/ops/workers"])
+@pytest.mark.parametrize(
+    ("ops", "here", "elsewhere"), [("open", 200, 200), ("local", 200, 403), ("off", 404, 404)], ids=lambda value: value
+)
+def test_the_setting_says_who_may_ask(path: str, ops: Any, here: int, elsewhere: int) -> None:
+    with running_app(Settings(ops=ops)) as app:
+        client = app.test_client()
+        assert client.get(path).status_code == here
+        response = client.get(path, environ_base=ELSEWHERE)
+    assert response.status_code == elsewhere
+    if elsewhere == 403:
+        assert json_of(response)["code"] == "local_only"
+        assert "OCRSVC_OPS" in json_of(response)["remedy"]
+
+
+def test_health_is_for_everybody() -> None:
+    with running_app(Settings(ops="local")) as app:
+        assert app.test_client().get("/healthz", environ_base=ELSEWHERE).status_code == 200
+
+
+def test_an_application_without_our_arbiter_shows_its_own_numbers_and_no_workers() -> None:
+    with running_app() as app:
+        assert json_of(app.test_client().get("/ops/workers")) == {"arbiter_pid": None, "workers": []}
+        assert numbers_of(app)["ocrsvc_workers_wanted"] == 0
+
+
+# A real service.
+
+
+def test_every_worker_tells_the_numbers_of_all(ready_server: Server) -> None:
+    before = numbers(ready_server).get("ocrsvc_images_total", 0)
+    assert {post(ready_server) for _ in range(12)} == {200}
+    for _ in range(6):
+        found = numbers(ready_server)
+        assert found["ocrsvc_images_total"] == before + 12
+        assert found["ocrsvc_lines_total"] == 2 * found["ocrsvc_images_total"]
+        assert found["ocrsvc_workers{state=ready}"] == found["ocrsvc_workers_wanted"] == 2
+        assert found["ocrsvc_stage_seconds_count{stage=engine}"] == before + 12
+    assert found["ocrsvc_worker_rss_bytes{slot=0}"] > 10e6
+    assert sum(value for key, value in found.items() if key.startswith("ocrsvc_engine_info{")) == 1
+
+
+def test_the_list_of_workers_tells_each_ones_process_state_and_memory(ready_server: Server) -> None:
+    found = workers(ready_server)
+    assert sorted(worker["pid"] for worker in found) == sorted(ready_server.workers())
+    for worker in found:
+        assert (worker["state"], worker["reason"], worker["wanted_s_ago"]) == ("ready", None, None)
+        assert worker["rss_bytes"] > 10e6
+        assert worker["forked_s_ago"] >= worker["ready_s_ago"] > 0
+
+
+def test_counters_survive_a_worker_that_is_killed_and_its_successor_is_counted() -> None:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        for _ in range(5):
+            assert post(server) == 200
+        os.kill(server.workers()[0], signal.SIGKILL)
+        server.wait_for("READY in", count=2)
+        found = numbers(server)
+        assert found["ocrsvc_images_total"] == 5
+        assert found["ocrsvc_in_flight_requests"] == 1
+        assert found["ocrsvc_workers_most"] == 1
+
+
+def test_a_worker_that_dies_while_it_loads_is_a_boot_failure_for_ever() -> None:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "0.7"}) as server:
+        os.kill(server.workers()[0], signal.SIGUSR2)
+        server.wait_for("Loading the engine fake", count=2)
+        os.kill(max(server.workers()), signal.SIGKILL)
+        server.wait_for("RECYCLED worker .*: operator")
+        found = numbers(server)
+        assert (found["ocrsvc_boot_failures_total"], found["ocrsvc_boot_failures_in_a_row"]) == (1, 0)
+        assert found["ocrsvc_recycles_total{reason=operator}"] == 1
+        assert found["ocrsvc_workers_most"] == 2
+
+
+def test_every_reason_to_recycle_has_its_counter(ready_server: Server) -> None:
+    found = {key for key in numbers(ready_server) if key.startswith("ocrsvc_recycles_total")}
+    assert len(found) == len(Reason) - 1
+
+
+def test_images_that_wait_are_seen_from_every_worker() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "0.7"}
+    with run_server(env) as server:
+        clients = [threading.Thread(target=post, args=(server,)) for _ in range(4)]
+        for client in clients:
+            client.start()
+        wait_until(lambda: numbers(server)["ocrsvc_queue_waiting_images"] == 3, "three wait")
+        for client in clients:
+            client.join()
+        assert numbers(server)["ocrsvc_queue_waiting_images"] == 0
+
+
+def test_the_access_log_of_a_service_is_complete_at_its_end() -> None:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_ACCESS_LOG": "json"}) as server:
+        for _ in range(30):
+            assert post(server) == 200
+        assert server.stop() == 0
+        events = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert [event["code"] for event in events] == ["ok"] * 30
+    assert len({event["id"] for event in events}) == 30
+
+
+def test_a_service_writes_no_access_log_unless_it_is_asked_to(ready_server: Server) -> None:
+    assert post(ready_server) == 200
+    assert "/v1/ocr" not in ready_server.log
+
+
+# The command line.
+
+
+def test_status_prints_the_workers_and_the_main_numbers(ready_server: Server) -> None:
+    assert post(ready_server) == 200
+    done = ocrsvc("status", ready_server.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    for pid in ready_server.workers():
+        assert str(pid) in done.stdout
+    assert "ready" in done.stdout
+    assert "requests" in done.stdout
+
+
+def test_status_finds_a_service_on_a_unix_socket(tmp_path: Path) -> None:
+    bind = f"unix:{tmp_path}/s"
+    with run_server({"OCRSVC_WORKERS": "1"}, ["-b", bind]):
+        done = ocrsvc("status", OCRSVC_BIND=bind)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 workers" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("bind", "url"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("0.0.0.0:80", "http://127.0.0.1:80"),
+        ("[::]:80", "http://[::1]:80"),
+        ("ocr.example:81", "http://ocr.example:81"),
+        ("unix:/run/ocr", "unix:/run/ocr"),
+    ],
+)
+def test_status_asks_where_the_service_listens(bind: str, url: str) -> None:
+    assert address_of(bind) == url
+
+
+def test_status_says_when_nobody_answers(free_port: int) -> None:
+    done = ocrsvc("status", f"http://127.0.0.1:{free_port}")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "does not answer" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> None:
+    pidfile = str(tmp_path / "pid")
+    with run_server({"OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": pidfile}) as server:
+        server.wait_for("READY in", count=2)
+        old, done, statuses = set(server.workers()), threading.Event(), []
+
+        def ask() -> None:
+            while not done.is_set():
+                statuses.append(post(server))
+
+        client = threading.Thread(target=ask)
+        client.start()
+        try:
+            recycled = ocrsvc("recycle", "--timeout", "60", OCRSVC_PIDFILE=pidfile)
+        finally:
+            done.set()
+            client.join()
+        assert (recycled.returncode, recycled.stderr) == (0, "")
+        assert "all 2 workers are replaced" in recycled.stdout
+        assert not old & set(server.workers())
+        assert set(statuses) == {200}
+
+
+def test_recycle_says_when_it_took_too_long() -> None:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "1"}) as server:
+        done = ocrsvc("recycle", "--pid", str(server.pid), "--timeout", "0.2")
+        assert done.returncode == 75
+        assert "0 of 1 workers are replaced" in done.stdout
+
+
+def test_recycle_never_signals_what_is_not_the_service(ready_server: Server) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        for pid, told in (
+            (sleeper.pid, "is no gunicorn"),
+            (os.getpid(), "is no"),
+            (ready_server.workers()[0], "is not the arbiter"),
+            (2**22 - 1, "There is no process"),
+        ):
+            done = ocrsvc("recycle", "--pid", str(pid))
+            assert (done.returncode, told in done.stderr) == (78, True), done.stderr
+        assert sleeper.poll() is None
+        assert "WANTS" not in ready_server.log
+    finally:
+        sleeper.terminate()
+        sleeper.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "Nothing says which service"), ("", "does not hold a process id"), ("x", "does not hold a process id")],
+)
+def test_recycle_needs_to_know_the_service(text: str | None, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    if text is not None:
+        file.write_text(text)
+    done = ocrsvc("recycle", *(() if text is None else ("--pidfile", str(file))))
+    assert (done.returncode, told in done.stderr) == (78, True), done.stderr
+
+
+def test_recycle_says_when_the_pid_file_is_not_there(tmp_path: Path) -> None:
+    done = ocrsvc("recycle", OCRSVC_PIDFILE=str(tmp_path / "none"))
+    assert done.returncode == 78
+    assert "cannot be read: No such file" in done.stderr
