@@ -54,11 +54,12 @@ bench: install
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# 100,000 requests while workers are replaced every few seconds, twice, and 50,000 that must leave no memory behind; about
-# half an hour.
+# 100,000 requests while workers are replaced every few seconds, three times, and 50,000 that must leave no memory behind; about
+# three quarters of an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
+	$(BIN)/python benchmarks/soak.py --card $(ARGS)
 	$(BIN)/python benchmarks/endurance.py
 
 # Processes are killed at random under load, and images end the process that reads them; about three minutes.

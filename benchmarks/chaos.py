@@ -34,7 +34,7 @@ import cv2
 import numpy as np
 from bench.machine import print_machine
 from bench.processes import children_of, family_of
-from soak import KINDS, WORKERS, Card, Client, Service, make_cards, serve, wait_until
+from soak import KINDS, WORKERS, Client, Picture, Service, make_pictures, serve, wait_until
 
 GONE_S = 5.0
 SETTLE_S = 30.0
@@ -58,13 +58,13 @@ class Until:
 class ChaosClient(Client):
     """As in the soak; but a poison image must be answered 422."""
 
-    def __init__(self, port: int, cards: list[Card], turns: Iterable[int], number: int) -> None:
-        super().__init__(port, KINDS[number % len(KINDS)], cards, turns, number)
+    def __init__(self, port: int, pictures: list[Picture], turns: Iterable[int], number: int) -> None:
+        super().__init__(port, KINDS[number % len(KINDS)], pictures, turns, number)
         self.refused = 0
 
-    def _exchange(self, card: Card, *, keep: bool) -> str:
-        failure = super()._exchange(card, keep=keep)
-        if card.text:
+    def _exchange(self, picture: Picture, *, keep: bool) -> str:
+        failure = super()._exchange(picture, keep=keep)
+        if picture.text:
             return failure
         self.refused += failure == "status 422"
         return "" if failure == "status 422" else f"a poison image: {failure or 'read'}"
@@ -74,19 +74,19 @@ class ChaosClient(Client):
 class Load:
     """What to send, and the texts of the images that end a process."""
 
-    cards: list[Card]
+    pictures: list[Picture]
     poison: list[str]
 
 
 def make_load(*, poisonous: bool) -> Load:
     """Blocks of 100 images; the last of each is a poison of its own, which no text belongs to."""
-    good, poisons, hashes = make_cards(), [], []
+    good, poisons, hashes = make_pictures(tr=False), [], []
     for number in range(POISONS if poisonous else 0):
         pixels = np.random.default_rng(1000 + number).integers(0, 256, (32, 64, 3), np.uint8)
-        poisons.append(Card(cv2.imencode(".png", pixels)[1].tobytes(), ""))
+        poisons.append(Picture(cv2.imencode(".png", pixels)[1].tobytes(), ""))
         hashes.append(f"{zlib.crc32(pixels.tobytes()):08x}")
     blocks = [[*(good[turn % len(good)] for turn in range(BLOCK - 1)), poison] for poison in poisons]
-    return Load([card for block in blocks for card in block] or good, hashes)
+    return Load([picture for block in blocks for picture in block] or good, hashes)
 
 
 def state_of(pid: int) -> str:
@@ -134,14 +134,14 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         end_s = time.monotonic() + args.seconds
         killer = Killer(service, args.victims, args.every or EVERY_S[args.victims], end_s)
         turns = Until(end_s)
-        crowd = [ChaosClient(service.port, load.cards, turns, number) for number in range(args.clients)]
+        crowd = [ChaosClient(service.port, load.pictures, turns, number) for number in range(args.clients)]
         for thread in (killer, *crowd):
             thread.start()
         for thread in (killer, *crowd):
             thread.join()
         wait_until(lambda: len(service.workers()) == WORKERS, SETTLE_S, service.text)
         text = service.text()
-        with idle_connections(service.port, load.cards[0]):
+        with idle_connections(service.port, load.pictures[0]):
             gone_s = kill_arbiter(service)
     left = sorted(str(file) for file in set(Path("/dev/shm").iterdir()) - before)
     return {**figures(crowd, args.seconds), **deaths(text), "kills": killer.kills, "gone_s": gone_s, "left": left}
@@ -163,10 +163,10 @@ def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
 
 
 @contextmanager
-def idle_connections(port: int, card: Card, count: int = 4) -> Iterator[None]:
+def idle_connections(port: int, picture: Picture, count: int = 4) -> Iterator[None]:
     """Connections that have had an answer, and wait."""
-    clients = [ChaosClient(port, [card], (), number) for number in range(count)]
-    failures = [failure for client in clients if (failure := client._exchange(card, keep=True))]  # noqa: SLF001
+    clients = [ChaosClient(port, [picture], (), number) for number in range(count)]
+    failures = [failure for client in clients if (failure := client._exchange(picture, keep=True))]  # noqa: SLF001
     assert not failures, failures
     yield
     for client in clients:

@@ -3,11 +3,14 @@
     python benchmarks/soak.py                     100,000 requests, memory recycles a worker every few seconds
     python benchmarks/soak.py --by max-requests   the same with OCRSVC_MAX_REQUESTS
     python benchmarks/soak.py --by nothing        the control: nothing is recycled
+    python benchmarks/soak.py --card              Tr's double leaks on a simulated card, read through a double of NVML
+    python benchmarks/soak.py --card --by nothing the control that ends out of memory: it leaks, and nothing is recycled
 
 The fake engine keeps a core idle for 50 ms an image and leaks; its text is the CRC-32 of the pixels, so that an answer
 that belongs to another image is seen. Each of 20 clients keeps its connection, or closes it after every answer, or does
 now this and now that; meanwhile the arbiter gets SIGHUP, SIGTTIN and SIGTTOU. An undisturbed run of the same service
-goes first. The last line of stdout is the result as JSON; the exit code is 1 when any request failed.
+goes first. The last line of stdout is the result as JSON; the exit code is 1 when any request failed. With --card the
+doubles are compiled from tests/doubles, which needs `cc`; the text is worked out from libtr.c's description.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ import cv2
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
+DOUBLES = ROOT / "tests" / "doubles"
+sys.path.insert(0, str(DOUBLES))
+
+from build import build_home  # noqa: E402  the path must be known first
+from card import SimulatedCard  # noqa: E402  as above
+
 SOCKET_LIMIT_S = 60.0
 START_S = 60.0
 SETTLE_S = 60.0
@@ -43,8 +52,15 @@ WORKERS = 2
 KINDS = ("kept", "closed", "mixed")
 
 
+# So that a worker of the simulated card lives for some 500 images, about as long as one of the fake engine's.
+CARD_BYTES = 2 * 10**9
+CARD_SESSION_BYTES = 100 * 10**6
+CARD_LEAK_BYTES = 800_000
+LEAK_BYTES = 256 * 1024
+
+
 @dataclass(frozen=True)
-class Card:
+class Picture:
     """One image to send, and the text that belongs to it and to no other."""
 
     body: bytes
@@ -60,26 +76,28 @@ class Tally:
     latencies_s: list[float] = field(default_factory=list)
 
 
-def make_cards(count: int = 40) -> list[Card]:
+def make_pictures(*, tr: bool, count: int = 40) -> list[Picture]:
     """Random images of different sizes; the text is worked out from the pixels here, not by the service."""
     random = np.random.default_rng(7)
-    cards = []
+    pictures = []
     for number in range(count):
         height, width = 24 + number, 40 + 2 * number
-        pixels = random.integers(0, 256, (height, width, 3), np.uint8)
-        body = cv2.imencode(".png", pixels)[1].tobytes()
-        cards.append(Card(body, f"{width}x{height}\n{zlib.crc32(pixels.tobytes()):08x}"))
-    return cards
+        # Gray for Tr, which gets to see gray pixels only.
+        pixels = random.integers(0, 256, (height, width) if tr else (height, width, 3), np.uint8)
+        digest = f"{zlib.adler32(pixels.tobytes()[::17])}" if tr else f"{zlib.crc32(pixels.tobytes()):08x}"
+        text = f"{width}x{height}:{digest}\n\u4f60\u597dAA\u4e16\u754c" if tr else f"{width}x{height}\n{digest}"
+        pictures.append(Picture(cv2.imencode(".png", pixels)[1].tobytes(), text))
+    return pictures
 
 
 class Client(threading.Thread):
     """Sends one request after the other while there are any left."""
 
-    def __init__(self, port: int, kind: str, cards: list[Card], turns: Iterable[int], seed: int) -> None:
+    def __init__(self, port: int, kind: str, pictures: list[Picture], turns: Iterable[int], seed: int) -> None:
         super().__init__(name=f"client-{seed}")
         self._address = ("127.0.0.1", port)
         self._kind = kind
-        self._cards = cards
+        self._pictures = pictures
         self._turns = turns
         self._socket: socket.socket | None = None
         self.tally = Tally()
@@ -87,10 +105,10 @@ class Client(threading.Thread):
     def run(self) -> None:
         """Until the turns are over."""
         for turn in self._turns:
-            card = self._cards[turn % len(self._cards)]
+            picture = self._pictures[turn % len(self._pictures)]
             keep = self._kind == "kept" or (self._kind == "mixed" and turn % 3 != 0)
             began_s = time.monotonic()
-            failure = self._exchange(card, keep=keep)
+            failure = self._exchange(picture, keep=keep)
             ended_s = time.monotonic()
             if failure:
                 self.tally.failures[failure] += 1
@@ -99,7 +117,7 @@ class Client(threading.Thread):
                 self.tally.latencies_s.append(ended_s - began_s)
         self._hang_up()
 
-    def _exchange(self, card: Card, *, keep: bool) -> str:
+    def _exchange(self, picture: Picture, *, keep: bool) -> str:
         """Send one image; what went wrong, or nothing."""
         wire = "kept" if self._socket else "new"
         connection = "keep-alive" if keep else "close"
@@ -107,7 +125,7 @@ class Client(threading.Thread):
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(self._address, SOCKET_LIMIT_S)
-            self._socket.sendall(f"{head}Content-Length: {len(card.body)}\r\n\r\n".encode() + card.body)
+            self._socket.sendall(f"{head}Content-Length: {len(picture.body)}\r\n\r\n".encode() + picture.body)
             status, headers, body = receive(self._socket)
         except OSError as error:
             self._hang_up()
@@ -117,7 +135,7 @@ class Client(threading.Thread):
         if status != 200:
             return f"status {status}"
         text = json.loads(body)["pages"][0]["text"]
-        return "" if text == card.text else "swapped"
+        return "" if text == picture.text else "swapped"
 
     def _hang_up(self) -> None:
         if self._socket is not None:
@@ -201,10 +219,10 @@ def wait_until(is_true: Any, limit_s: float, told: Any) -> None:
         time.sleep(0.05)
 
 
-def load(port: int, requests: int, clients: int) -> tuple[dict[str, Any], Counter[str]]:
+def load(port: int, requests: int, args: argparse.Namespace) -> tuple[dict[str, Any], Counter[str]]:
     """Send so many requests; figures, and failures by kind."""
-    cards, turns = make_cards(), Turns(requests)
-    crowd = [Client(port, KINDS[number % len(KINDS)], cards, turns, number) for number in range(clients)]
+    pictures, turns = make_pictures(tr=args.card), Turns(requests)
+    crowd = [Client(port, KINDS[number % len(KINDS)], pictures, turns, number) for number in range(args.clients)]
     began_s = time.monotonic()
     for client in crowd:
         client.start()
@@ -250,26 +268,13 @@ def disturb(service: Service, done: threading.Event, every_s: float) -> None:
 
 def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both runs; the result."""
-    base = {
-        "OCRSVC_ENGINE": "fake",
-        "OCRSVC_WORKERS": str(WORKERS),
-        "OCRSVC_ENGINE_THREADS": "4",
-        "OCRSVC_FAKE_LATENCY_S": str(args.latency),
-    }
+    base = {"OCRSVC_WORKERS": str(WORKERS), "OCRSVC_ENGINE_THREADS": "4", **engine(args, folder)}
     with serve(base, folder) as service:
-        undisturbed, failures = load(service.port, max(args.requests // 10, 500), args.clients)
+        undisturbed, failures = load(service.port, max(args.requests // 10, 500), args)
     assert not failures, failures
     with serve({**base, **recycling(args)}, folder) as service:
-        done = threading.Event()
-        disturber = threading.Thread(target=disturb, args=(service, done, args.signal_every))
-        if args.signal_every:
-            disturber.start()
-        try:
-            figures, failures = load(service.port, args.requests, args.clients)
-        finally:
-            done.set()
-        if args.signal_every:
-            disturber.join()
+        with disturbed(service, args.signal_every):
+            figures, failures = load(service.port, args.requests, args)
         text = service.text
         wait_until(lambda: len(service.workers()) == WORKERS, SETTLE_S, text)
         recycled = service.recycled()
@@ -279,18 +284,53 @@ def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "failures": dict(failures),
         "recycled": recycled,
         "recycles": sum(recycled.values()),
+        "drain_first": service.text().count("DRAIN FIRST"),
         "throughput_share": round(figures["per_s"] / undisturbed["per_s"], 3),
+        "gap_above_undisturbed_ms": round(figures["longest_gap_ms"] - undisturbed["longest_gap_ms"], 1),
         "log_errors": len(re.findall(r"\[ERROR\]|\[CRITICAL\]|Traceback", service.text())),
+    }
+
+
+@contextmanager
+def disturbed(service: Service, every_s: float) -> Iterator[None]:
+    """Signals to the service while the block runs; none when `every_s` is 0."""
+    done = threading.Event()
+    disturber = threading.Thread(target=disturb, args=(service, done, every_s))
+    if every_s:
+        disturber.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if every_s:
+            disturber.join()
+
+
+def engine(args: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """The engine, and the card that it computes on."""
+    if not args.card:
+        return {"OCRSVC_ENGINE": "fake", "OCRSVC_FAKE_LATENCY_S": str(args.latency)}
+    build_home(folder / "tr", gpu=True)
+    return {
+        "OCRSVC_ENGINE": "tr",
+        "OCRSVC_TR_HOME": str(folder / "tr"),
+        "OCRSVC_TR_SHARED_SESSIONS": "true",
+        **SimulatedCard(folder / "tr" / "card", args.card_bytes).environment,
+        "LIBTR_DOUBLE_SHARED": "1",
+        "LIBTR_DOUBLE_SLEEP_MS": str(round(1000 * args.latency)),
+        "LIBTR_DOUBLE_CARD_BYTES": str(CARD_SESSION_BYTES),
     }
 
 
 def recycling(args: argparse.Namespace) -> dict[str, str]:
     """What makes workers go."""
-    return {
-        "memory": {"OCRSVC_FAKE_LEAK_BYTES": str(args.leak), "OCRSVC_RSS_SOFT_BYTES": str(args.soft)},
-        "max-requests": {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"},
-        "nothing": {},
-    }[args.by]
+    by_requests = {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"}
+    if args.card:
+        leak = {"LIBTR_DOUBLE_CARD_LEAK_BYTES": str(args.leak or CARD_LEAK_BYTES)}
+        never = {"OCRSVC_GPU_SOFT_BYTES": "0", "OCRSVC_GPU_HARD_BYTES": "0"}
+        return {"memory": leak, "max-requests": {**leak, **never, **by_requests}, "nothing": {**leak, **never}}[args.by]
+    leak = {"OCRSVC_FAKE_LEAK_BYTES": str(args.leak or LEAK_BYTES), "OCRSVC_RSS_SOFT_BYTES": str(args.soft)}
+    return {"memory": leak, "max-requests": by_requests, "nothing": {}}[args.by]
 
 
 def main() -> int:
@@ -300,7 +340,11 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--by", choices=("memory", "max-requests", "nothing"), default="memory")
     parser.add_argument("--latency", type=float, default=0.05, help="seconds an image waits in the engine")
-    parser.add_argument("--leak", type=int, default=256 * 1024, help="bytes an image leaks")
+    parser.add_argument("--card", action="store_true", help="Tr's double on a simulated card, not the fake engine")
+    parser.add_argument("--card-bytes", type=int, default=CARD_BYTES, help="memory of the simulated card")
+    parser.add_argument(
+        "--leak", type=int, help=f"bytes an image leaks; {LEAK_BYTES}, on the card {CARD_LEAK_BYTES} by default"
+    )
     parser.add_argument("--soft", type=int, default=180 * 10**6, help="bytes at which a worker is replaced")
     parser.add_argument("--max-requests", type=int, default=400)
     parser.add_argument("--signal-every", type=float, default=3.0, help="seconds between signals; 0 sends none")

@@ -13,6 +13,7 @@ from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.failures import install
 from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.page import make_page
 from ocrsvc.web.sending import in_one_piece
 
 
@@ -36,6 +37,7 @@ def create_app(settings: Settings, reader: Reader, ledger: Ledger | None = None)
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
+    app.register_blueprint(make_page())
     app.register_blueprint(make_trwebocr(settings, reader))
     app.register_blueprint(make_trwebocr_cpp(settings, reader))
     return app

@@ -8,7 +8,7 @@ The road of one request, and the errors that belong to each step:
     queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
     engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
 
-SettingsError and EngineUnavailable stop the start instead; they never answer a request.
+SettingsError and EngineUnavailable stop the start instead; they never answer a request. Unreachable is the client's.
 """
 
 from __future__ import annotations
@@ -201,6 +201,16 @@ class DeadlineExceeded(ServerError):
     title = "The deadline passed"
     retryable = True
     exit_code = 75
+
+
+class Unreachable(OcrsvcError):
+    """The connection to the service failed, or broke before the answer; raised by the client, never answered."""
+
+    status = 503
+    code = "unreachable"
+    title = "The service cannot be reached"
+    retryable = True
+    exit_code = 69
 
 
 class EngineFailed(ServerError):

@@ -68,6 +68,7 @@ FAILURES: Final = Metric(
     "ocrsvc_failures", "counter", "Failures told to clients, of requests and of single images in them.", ("code",)
 )
 IMAGES: Final = Metric("ocrsvc_images", "counter", "Images read.")
+CACHE_HITS: Final = Metric("ocrsvc_cache_hits", "counter", "Images answered from pages that were read before.")
 LINES: Final = Metric("ocrsvc_lines", "counter", "Lines of text read.")
 STAGE_SECONDS: Final = Metric(
     "ocrsvc_stage_seconds", "histogram", "Seconds that an image that was read spent in each stage.", ("stage",)
@@ -80,7 +81,7 @@ WAITING: Final = Metric("ocrsvc_queue_waiting_images", "gauge", "Images that wai
 STUCK: Final = Metric("ocrsvc_stuck_engine_threads", "gauge", "Engine threads still busy long after the deadline.")
 
 COUNTED: Final = (
-    *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, STAGE_SECONDS),
+    *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, CACHE_HITS, LINES, STAGE_SECONDS),
     *(BOOT_FAILURES, EVENTS_DROPPED, WAITING, STUCK),
 )
 """Everything that a block may hold; a new one is declared here, and then counted."""
@@ -225,12 +226,16 @@ def _series(block: memoryview) -> Iterator[tuple[Key, Sequence[float]]]:
 
 
 _IMAGES_KEY: Final = IMAGES.of()
+_CACHE_HITS_KEY: Final = CACHE_HITS.of()
 _LINES_KEY: Final = LINES.of()
 _DECODE_KEY, _QUEUE_KEY, _ENGINE_KEY, _TOTAL_KEY = map(STAGE_SECONDS.of, ("decode", "queue", "engine", "total"))
 
 
 def count_reading(tally: Tally, reading: Reading) -> None:
-    """Count an image that was read: its lines, and where its time went."""
+    """Count an image that was read: its lines, and where its time went; or that it was known from before."""
+    if reading.kept:
+        tally.record(((_CACHE_HITS_KEY, 1),))
+        return
     timing = reading.timing
     tally.record(
         ((_IMAGES_KEY, 1), (_LINES_KEY, len(reading.page.lines))),

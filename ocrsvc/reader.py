@@ -16,6 +16,7 @@ from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.kept import KeptPages, key_of, open_kept_pages
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
 from ocrsvc.serving.executor import Executor, Place
@@ -35,6 +36,7 @@ class _Pending:
     turned: int
     admitted: float
     decode_s: float
+    key: bytes | None
 
 
 class Reader:
@@ -64,6 +66,7 @@ class Reader:
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
+        self._kept: KeptPages | None = None
         self._engine: Engine | None = None
         self._executor: Executor[ReadTask, Page] | None = None
         self.ready = False
@@ -74,6 +77,7 @@ class Reader:
         Raises:
             EngineUnavailable: The engine cannot be opened here.
         """
+        self._kept = open_kept_pages(self._settings)
         engine = self._open_engine()
         self._executor = Executor(
             engine.open_handle,
@@ -94,6 +98,8 @@ class Reader:
         self.ready = False
         if self._executor is not None and self._executor.stop(timeout_s) and self._engine is not None:
             self._engine.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def waiting(self) -> int:
         """Images admitted that no engine thread has taken yet."""
@@ -140,7 +146,7 @@ class Reader:
             OcrsvcError: Any of those that errors.py pins to a step of the road.
         """
         deadline = self._clock() + deadline_s
-        return self._finish(self._begin(data, options, deadline, wish))
+        return self._known(data, options) or self._finish(self._begin(data, options, deadline, wish))
 
     def read_many(
         self, datas: Sequence[bytes], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
@@ -154,7 +160,7 @@ class Reader:
         """
         began = self._clock()
         answers: list[Reading | OcrsvcError] = []
-        pending: deque[_Pending | OcrsvcError] = deque()
+        pending: deque[_Pending | Reading | OcrsvcError] = deque()
         try:
             for data in datas:
                 if len(pending) >= self._plan.engine_threads:
@@ -189,16 +195,31 @@ class Reader:
             decoded = self._clock()
             item = place.submit(task, deadline, task.image.pixels.nbytes)
         size = (image.width, image.height)
-        return _Pending(place, item, size, turned, admitted, decoded - began)
+        key = key_of(data, options, self.describe()) if self._kept is not None else None
+        return _Pending(place, item, size, turned, admitted, decoded - began, key)
 
-    def _begin_or_error(self, data: bytes, options: ReadOptions, deadline: float, wish: Wish) -> _Pending | OcrsvcError:
+    def _known(self, data: bytes, options: ReadOptions) -> Reading | None:
+        """What was read of the same bytes before, if such pages are kept."""
+        if self._kept is None or not self.ready:
+            return None
+        began = self._clock()
+        page = self._kept.find(key_of(data, options, self.describe()))
+        if page is None:
+            return None
+        reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), kept=True)
+        self._on_reading(reading)
+        return reading
+
+    def _begin_or_error(
+        self, data: bytes, options: ReadOptions, deadline: float, wish: Wish
+    ) -> _Pending | Reading | OcrsvcError:
         try:
-            return self._begin(data, options, deadline, wish)
+            return self._known(data, options) or self._begin(data, options, deadline, wish)
         except OcrsvcError as error:
             return error
 
-    def _settle(self, entry: _Pending | OcrsvcError) -> Reading | OcrsvcError:
-        if isinstance(entry, OcrsvcError):
+    def _settle(self, entry: _Pending | Reading | OcrsvcError) -> Reading | OcrsvcError:
+        if not isinstance(entry, _Pending):
             return entry
         try:
             return self._finish(entry)
@@ -214,6 +235,8 @@ class Reader:
             LOGGER.info("dropped before the engine: its client has gone")
             raise
         page = restore_page(served.answer, pending.turned, *pending.size)
+        if self._kept is not None and pending.key is not None:
+            self._kept.keep(pending.key, page)
         timing = Timing(pending.decode_s, served.queue_s, served.run_s, self._clock() - pending.admitted)
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)

@@ -144,8 +144,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The answer to one image: its page, who read it, and how long that took."""
+    """The answer to one image: its page, who read it, how long that took, and whether it was known from before."""
 
     page: Page
     engine: EngineInfo
     timing: Timing
+    kept: bool = False

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError
 from pydantic.fields import FieldInfo
 
 from ocrsvc.errors import SettingsError
@@ -42,6 +42,12 @@ _FORMAT_MAX_PIXELS: Final = {
     "gif": 20_000_000,
 }
 
+_KINDS_OF_THEIR_OWN: Final = {
+    "bind": "host:port, [IPv6]:port or unix:path",
+    "caller_header": "the name of a header, of letters, digits and hyphens",
+    "format_max_pixels": "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS),
+}
+
 
 def _parse_bytes(value: object) -> object:
     """Whole bytes of "64MiB", "1GB" or "4096"; anything else comes back as it is, for pydantic to refuse."""
@@ -50,6 +56,29 @@ def _parse_bytes(value: object) -> object:
     if match is None or unit is None:
         return value
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a whole that is known only where it is used."""
+
+    percent: float
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%"
+
+
+def _parse_amount(value: object) -> object:
+    """A Share of "80%", above 0 and up to 100; else as `_parse_bytes`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", str(value).strip())
+    if match is None:
+        return _parse_bytes(value)
+    return Share(float(match[1])) if 0 < float(match[1]) <= 100 else value
+
+
+def bytes_of(amount: int | Share | None, whole_bytes: int) -> int | None:
+    """Bytes of an amount of memory, given the whole that a share is of; None stays None."""
+    return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Share) else amount
 
 
 def _check_bind(value: str) -> str:
@@ -86,6 +115,7 @@ def _complete_formats(value: object) -> object:
 
 
 ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
+MemoryAmount = Annotated[Annotated[int, Field(ge=0, le=2**50)] | InstanceOf[Share], BeforeValidator(_parse_amount)]
 Address = Annotated[str, AfterValidator(_check_bind)]
 HeaderName = Annotated[str, AfterValidator(_check_header)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
@@ -197,21 +227,32 @@ class Settings(BaseModel):
     max_age_s: float = _knob(
         0.0, "Time after which a ready worker is replaced by a fresh one; 0 is never.", "s", ge=0, le=10**9
     )
-    rss_soft_bytes: ByteCount | None = _knob(
+    rss_soft_bytes: MemoryAmount | None = _knob(
         None,
-        "Resident memory at which a worker is replaced, its successor first; 0 is no limit; by default such that all "
-        "workers and one successor fill 80 % of the machine's or container's memory.",
+        "Resident memory at which a worker is replaced, its successor first; 0 is no limit, a share is of the memory "
+        "of the machine or container; by default such that all workers and one successor fill 80 % of that.",
         "bytes",
-        ge=0,
-        le=2**50,
     )
-    rss_hard_bytes: ByteCount | None = _knob(
+    rss_hard_bytes: MemoryAmount | None = _knob(
         None,
         "Resident memory at which a worker stops accepting at once, successor or not; 0 is no limit; by default as for "
         "the soft limit, with 90 %.",
         "bytes",
-        ge=0,
-        le=2**50,
+    )
+    gpu_soft_bytes: MemoryAmount | None = _knob(
+        None,
+        "Memory of the card at which a worker is replaced, its successor first; 0 is no limit, a share is of the card; "
+        "by default such that all workers, and a successor where there is room for one, fill 85 % of it.",
+        "bytes",
+    )
+    gpu_hard_bytes: MemoryAmount | None = _knob(
+        None,
+        "Memory of the card at which a worker stops accepting at once, successor or not; 0 is no limit; by default as "
+        "for the soft limit, with 95 %.",
+        "bytes",
+    )
+    boot_limit_s: float = _knob(
+        600.0, "How long a worker may take to load and warm up its engine before it is ended.", "s", gt=0, le=86400
     )
     isolation: Literal["thread", "process"] = _knob(
         "thread",
@@ -247,6 +288,18 @@ class Settings(BaseModel):
         gt=0,
         le=10**9,
     )
+    cache_bytes: ByteCount = _knob(
+        0,
+        "Memory of each worker for pages that were read; the same bytes with the same options are then answered "
+        "without the engine; 0 keeps none.",
+        "bytes",
+        ge=0,
+        le=2**40,
+    )
+    cache_url: str | None = _knob(
+        None, "A Redis that keeps such pages for all workers and machines, instead of the workers' own memory."
+    )
+    cache_s: float = _knob(86_400.0, "How long such a page is kept.", "s", gt=0, le=10**9)
     log_level: Literal["debug", "info", "warning", "error"] = _knob("info", "The least serious events that are logged.")
     access_log: Literal["off", "text", "json"] = _knob(
         "off",
@@ -386,12 +439,10 @@ def _describe_kind(name: str, kind: Any) -> str:
     """The type in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
-    if name == "bind":
-        return "host:port, [IPv6]:port or unix:path"
-    if name == "caller_header":
-        return "the name of a header, of letters, digits and hyphens"
-    if name == "format_max_pixels":
-        return "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS)
+    if kind == MemoryAmount:
+        return "bytes, such as 4096, 64MiB or 1GB, or a share up to 100%, such as 80%"
+    if name in _KINDS_OF_THEIR_OWN:
+        return _KINDS_OF_THEIR_OWN[name]
     if name.endswith("_bytes"):
         return "bytes, such as 4096, 64MiB or 1GB,"
     words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}

@@ -311,7 +311,7 @@ ROUTES = [
     ("POST", "/v1/ocr/", 404, "not_found"),
     ("POST", "/v1//ocr", 404, "not_found"),
     ("POST", "/healthz", 405, "method_not_allowed"),
-    ("GET", "/", 404, "not_found"),
+    ("GET", "/nowhere", 404, "not_found"),
     ("GET", "/static/x", 404, "not_found"),
     ("BREW", "/v1/ocr", 405, "method_not_allowed"),
 ]

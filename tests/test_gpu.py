@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ import pytest
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.session import CUDA
+from ocrsvc.gpu import Siblings, open_gauge
 from ocrsvc.records import Image, Page, ReadTask
 
 PAGES = Path(__file__).parent / "pages"
@@ -42,3 +44,15 @@ def test_the_gpu_reads_what_the_cpu_reads() -> None:
 
 def test_auto_takes_the_gpu() -> None:
     assert PpocrEngine(PpocrSettings(device="auto")).describe().device == "cuda"
+
+
+def test_the_card_tells_what_this_process_holds() -> None:
+    gauge = open_gauge(logging.getLogger("test-gpu"), Siblings())
+    assert gauge is not None
+    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    handle = engine.open_handle()
+    handle.warm_up()
+    reading = gauge.read(Siblings())
+    assert reading is not None
+    # The models alone are 30 MB, and a CUDA context some hundreds.
+    assert 30 * 10**6 < reading.own_bytes <= reading.used_bytes < reading.total_bytes

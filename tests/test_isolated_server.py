@@ -100,6 +100,17 @@ def test_a_poison_image_takes_no_child_of_a_second_worker() -> None:
         assert len(re.findall(r"CHILD \d+ LOST", server.log)) == 2
 
 
+def test_operators_see_the_quarantine_and_may_end_it() -> None:
+    with run_server({**ONE, "OCRSVC_FAKE_FAULT": "segfault"}) as server:
+        assert post(server).status_code == 422
+        [entry] = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["images"]
+        assert (entry["cause"], entry["strikes"], entry["is_refused"]) == ("SIGSEGV", 2, True)
+        address = f"{server.url}/ops/quarantine/{entry['hash']}"
+        assert requests.delete(address, timeout=ANSWER_S).json() == {"forgotten": 1}
+        assert requests.delete(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"forgotten": 0}
+        assert requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"images": []}
+
+
 def test_a_signal_to_the_whole_group_loses_no_request() -> None:
     env = {**ONE, "OCRSVC_FAKE_LATENCY_S": "1.0", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env) as server:

@@ -25,7 +25,7 @@ from ocrsvc.engines.choose import open_engine, open_own_engine
 from ocrsvc.engines.isolated.area import Area
 from ocrsvc.engines.isolated.crew import Crew, Limits
 from ocrsvc.engines.isolated.engine import limits_for
-from ocrsvc.engines.isolated.exchange import Nonsense, pack_answers, unpack_answers
+from ocrsvc.engines.isolated.exchange import pack_answers, unpack_answers
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.engines.isolated.quarantine import Quarantine
@@ -37,6 +37,7 @@ from ocrsvc.errors import (
     ImageCrashesEngine,
     OcrsvcError,
 )
+from ocrsvc.formats.packed import Nonsense
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import Image, Line, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings import Settings

@@ -13,6 +13,7 @@ import pytest
 
 from ocrsvc.metrics import (
     BUCKETS_S,
+    CACHE_HITS,
     COUNTED,
     FAILURES,
     IMAGES,
@@ -170,6 +171,14 @@ def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
     assert (value(numbers, IMAGES.of()), value(numbers, LINES.of())) == (1, 2)
     sums = {key[2]: values[-1] for key, values in numbers.read().items() if key[1] == STAGE_SECONDS.name}
     assert sums == {"decode": 0.002, "queue": 0.02, "engine": 0.2, "total": 2.0}
+
+
+def test_a_page_that_was_kept_counts_as_a_hit_and_not_as_read() -> None:
+    numbers = Numbers()
+    engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
+    kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), kept=True)
+    count_reading(numbers.common, kept)
+    assert (value(numbers, CACHE_HITS.of()), value(numbers, IMAGES.of())) == (1, 0)
 
 
 def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:

@@ -22,9 +22,11 @@ from ocrsvc.errors import (
     QueueFull,
     UnsupportedImage,
 )
+from ocrsvc.kept import KeptPages
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.serving.cache import MemoryCache
 from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
 
@@ -242,3 +244,50 @@ def test_images_that_were_admitted_together_do_not_fill_the_memory_one_after_the
     # One in the engine, two fill the queue (1.47 MB each); as many as decode at once may come on top.
     assert 26 <= len(refused) <= 28
     assert "bytes of images wait" in refused[0]
+
+
+def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_kept() -> None:
+    engine = Mirror()
+    with reading(engine, cache_bytes=1_000_000) as reader:
+        first = reader.read(png(30, 20), ReadOptions(), SOON_S)
+        again = reader.read(png(30, 20), ReadOptions(), SOON_S)
+        [once_more] = reader.read_many([png(30, 20)], ReadOptions(), SOON_S)
+    assert len(engine.seen) == 1
+    assert (first.kept, again.kept) == (False, True)
+    assert isinstance(once_more, Reading)
+    assert first.page == again.page == once_more.page
+
+
+@pytest.mark.parametrize(
+    ("data", "options"), [(png(31, 20), ReadOptions()), (png(30, 20), ReadOptions(rotate="90"))], ids=["bytes", "turn"]
+)
+def test_other_bytes_or_other_options_are_read_although_pages_are_kept(data: bytes, options: ReadOptions) -> None:
+    engine = Mirror()
+    with reading(engine, cache_bytes=1_000_000) as reader:
+        reader.read(png(30, 20), ReadOptions(), SOON_S)
+        assert not reader.read(data, options, SOON_S).kept
+    assert len(engine.seen) == 2
+
+
+def test_no_page_is_kept_unless_the_settings_ask_for_it() -> None:
+    engine = Mirror()
+    with reading(engine) as reader:
+        reader.read(png(30, 20), ReadOptions(), SOON_S)
+        assert not reader.read(png(30, 20), ReadOptions(), SOON_S).kept
+    assert len(engine.seen) == 2
+
+
+def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:
+    cache = MemoryCache(10_000, 60.0)
+    cache.put(b"page", b'[1,2,0,1,[["text",null,0,0,0,0,0,0,0,0]]]')
+    cache.put(b"noise", b"\x00")
+    pages = KeptPages(cache)
+    assert (pages.find(b"page"), pages.find(b"noise"), pages.find(b"none")) == (None, None, None)
+
+
+def test_a_page_comes_back_as_it_was_kept() -> None:
+    box = ((0.5, 1.0), (30.25, 1.0), (30.25, 9.0), (0.5, 9.0))
+    page = Page(40, 30, 90, (Line("正品 promotion", 0.75, box), Line("", 1.0, box)), number=3)
+    pages = KeptPages(MemoryCache(10_000, 60.0))
+    pages.keep(b"key", page)
+    assert pages.find(b"key") == page

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,8 +19,6 @@ import pytest
 import requests
 from support import ROOT, Server, clean_environment, run_server, start_server
 from web_support import picture
-
-from ocrsvc.worker.recycling import MemoryTrend
 
 _ANSWER_S = 30.0
 _SOON_S = 30.0
@@ -43,6 +42,13 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
         threading.Event().wait(0.05)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 @contextmanager
 def asking(server: Server) -> Iterator[list[int]]:
     """Statuses of requests that go on, one after the other, while the block runs; a broken connection is a 0."""
@@ -64,21 +70,6 @@ def asking(server: Server) -> Iterator[list[int]]:
     finally:
         done.set()
         client.join()
-
-
-def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -> None:
-    trend = MemoryTrend()
-    for second, rss in enumerate([100, 400, 410, 420, 430, 440, 450, 460]):
-        trend.add(float(second), rss)
-    # From second 2 (410) to second 7 (460).
-    assert (trend.growth_bytes_per_s, trend.leap_bytes) == (10.0, 300)
-
-
-def test_a_trend_of_less_than_a_second_says_nothing() -> None:
-    trend = MemoryTrend()
-    trend.add(0.0, 100)
-    trend.add(0.9, 10**9)
-    assert trend.growth_bytes_per_s == 0.0
 
 
 def test_after_max_requests_the_successor_is_ready_before_the_old_worker_stops() -> None:
@@ -253,11 +244,70 @@ def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_lo
             client.join()
 
 
-def test_a_short_soak_loses_and_swaps_nothing() -> None:
-    """benchmarks/soak.py for ten seconds: memory, SIGHUP, SIGTTIN and SIGTTOU at once, kept and closed connections."""
-    command = ["benchmarks/soak.py", "--requests", "4000", "--latency", "0.02", "--leak", "1000000"]
+def test_a_worker_with_a_stuck_thread_is_replaced_successor_first_with_its_stacks_in_the_log() -> None:
+    hanging = picture(width=77, height=33, shade=200)
+    digest = f"{zlib.crc32(bytes([200]) * (77 * 33)):08x}"
+    env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_FAKE_FAULT_ON": digest, "OCRSVC_DEADLINE_S": "1"}
+    with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2"}) as server:
+        (old,) = server.workers()
+        with asking(server) as statuses:
+            answer = requests.post(f"{server.url}/v1/ocr", data=hanging, timeout=_ANSWER_S)
+            assert answer.status_code == 504
+            server.wait_for("STUCK: 1 of 2 engine threads")
+            server.wait_for(r'File ".*fake\.py", line \d+ in _misbehave')
+            server.wait_for(f"RECYCLED worker {old}: stuck")
+        assert set(statuses) == {200}
+        order = [line for line in server.lines if "READY in" in line or "DRAINING" in line]
+        assert ["READY" in line for line in order[:3]] == [True, True, False]
+
+
+def test_a_worker_whose_threads_are_all_stuck_leaves_at_once_and_really_ends() -> None:
+    env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_DEADLINE_S": "0.5", "OCRSVC_FAKE_WARM_UP_S": "0.5"}
+    with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}) as server:
+        (old,) = server.workers()
+        assert post(server) == 504
+        server.wait_for("STUCK: 1 of 1 engine threads")
+        server.wait_for(f"RECYCLED worker {old}: stuck")
+        assert old not in server.workers()
+        order = [line for line in server.lines if "READY in" in line or "DRAINING" in line]
+        assert "DRAINING" in order[1]
+
+
+def test_when_the_arbiter_is_killed_everything_is_gone_soon_even_with_requests_in_flight() -> None:
+    env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_WORKERS": "2", "OCRSVC_LOG_LEVEL": "debug"}
+    with start_server(env) as server:
+        server.wait_for("READY in", count=2)
+        workers = server.workers()
+        client = threading.Thread(target=lose, args=(server,))
+        client.start()
+        server.wait_for("POST /v1/ocr")
+        began_s = time.monotonic()
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not any(is_alive(pid) for pid in workers), server.log)
+        assert time.monotonic() - began_s < 5.0
+        client.join()
+
+
+def test_a_worker_that_loads_does_not_outlive_the_arbiter() -> None:
+    with start_server({"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_WORKERS": "1"}) as server:
+        server.wait_for("Loading the engine fake")
+        (worker,) = server.workers()
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(worker), server.log)
+
+
+def test_a_boot_that_hangs_is_ended_with_its_stacks_in_the_log() -> None:
+    env = {"OCRSVC_FAKE_WARM_UP_S": "300", "OCRSVC_BOOT_LIMIT_S": "0.5", "OCRSVC_WORKERS": "1"}
+    with start_server(env) as server:
+        server.wait_for(r"The engine has not loaded within 0\.5 s; this worker ends")
+        server.wait_for(r'File ".*fake\.py", line \d+ in warm_up')
+        server.wait_for("died before it was ready, as did the 0 before it; the next one loads in 1 s")
+
+
+def soak(args: str) -> tuple[int, dict[str, Any]]:
+    """benchmarks/soak.py for some seconds, kept and closed connections: its exit code and its result."""
     done = subprocess.run(
-        [sys.executable, *command, "--soft", "180000000", "--signal-every", "0.7"],
+        [sys.executable, "benchmarks/soak.py", "--latency", "0.02", *args.split()],
         cwd=ROOT,
         env=clean_environment(),
         capture_output=True,
@@ -265,10 +315,42 @@ def test_a_short_soak_loses_and_swaps_nothing() -> None:
         timeout=110,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert result["failures"] == {}
-    assert result["recycling"]["answered"] == 4000
-    assert result["recycled"]["rss_soft"] >= 4
-    assert result["recycled"]["reload"] >= 1
-    assert result["log_errors"] == 0
+    assert done.stdout.strip(), done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("args", "reasons"),
+    [
+        # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
+        ("--requests 2000 --leak 1500000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
+        ("--requests 1500 --by max-requests --max-requests 200 --signal-every 0", {"max_requests"}),
+        (
+            "--requests 1500 --card --card-bytes 1200000000 --leak 600000 --signal-every 0",
+            {"gpu_soft", "gpu_hard", "gpu_growth"},
+        ),
+    ],
+    ids=["memory", "max-requests", "card"],
+)
+def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> None:
+    code, result = soak(args)
+    assert (code, result["failures"], result["log_errors"]) == (0, {}, 0)
+    assert result["recycling"]["answered"] == int(args.split()[1])
+    assert result["recycles"] >= 2
+    assert set(result["recycled"]) <= reasons
+    assert result["drain_first"] == 0
+
+
+def test_a_card_without_room_for_a_third_model_loses_nothing_either() -> None:
+    # 200 MB a worker; the two of them may take 0.85 * 640 MB.
+    code, result = soak("--requests 1000 --card --card-bytes 640000000 --leak 200000 --signal-every 0")
+    assert (code, result["failures"]) == (0, {})
+    assert result["drain_first"] >= 1
+
+
+def test_the_same_card_without_recycling_ends_out_of_memory() -> None:
+    """The control: the soak above can fail."""
+    code, result = soak("--requests 1000 --card --card-bytes 640000000 --by nothing --signal-every 0")
+    assert code == 1
+    assert set(result["failures"]) == {"status 500"}
+    assert result["failures"]["status 500"] > 500

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ocrsvc.worker.retire import Reason
 from ocrsvc.worker.rota import Rota
-from ocrsvc.worker.scoreboard import NOBODY, Board, Slot, State
-from ocrsvc.worker.succession import backoff_s
+from ocrsvc.worker.scoreboard import NOBODY, Board, Granted, Slot, Standing, State
+from ocrsvc.worker.succession import Times, backoff_s, is_next_to_load, next_grant
 
 BASE = 3
 
@@ -36,6 +36,7 @@ class Processes:
 
     def __init__(self, base: int) -> None:
         self.now_s = 100.0
+        self.free_bytes = 1000
         self.log = logging.getLogger("test-rota")
         self.cfg = Cfg(base)
         self.rota = Rota(Board(), clock=lambda: self.now_s)
@@ -100,11 +101,20 @@ class Processes:
         slot, head = self.slot(pid), self.rota.board.head
         slot.state, slot.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
 
+    def read_card(self, free_bytes: int) -> None:
+        """What each worker's own watch does: look at the card, on which a model takes 100 bytes."""
+        self.rota.board.head.gpu_footprint_bytes = 100
+        self.now_s += 0.1
+        for pid in self.pids(State.READY):
+            self.slot(pid).card_free_bytes, self.slot(pid).card_read_s = free_bytes, self.now_s
+
     def drain_replaced(self) -> None:
-        """What each worker's own watch does: drain once the successor is ready."""
+        """What each worker's own watch does: drain once the successor is ready, or when told to go first."""
         for pid in self.pids(State.READY):
             slot = self.slot(pid)
-            if slot.granted and slot.successor != NOBODY and self.rota.board.slot(slot.successor).state == State.READY:
+            if slot.granted == Granted.DRAIN_FIRST or (
+                slot.granted and slot.successor != NOBODY and self.rota.board.slot(slot.successor).state == State.READY
+            ):
                 slot.state, slot.drained_s = State.DRAINING, self.now_s
 
     def settle(self) -> None:
@@ -116,6 +126,7 @@ class Processes:
             for pid in self.pids(State.BOOTING):
                 self.make_ready(pid)
             self.drain_replaced()
+            self.read_card(self.free_bytes)
             self.turn()
 
     def _fork(self) -> None:
@@ -162,6 +173,7 @@ def test_a_successor_that_dies_leaves_the_old_worker_serving_and_the_next_try_wa
     processes.reap(processes.pids(State.BOOTING)[0])
     processes.turn()
     assert (len(processes.WORKERS), processes.slot(old).state, processes.slot(old).granted) == (BASE, State.READY, 0)
+    assert processes.rota.board.head.boot_failures == 1
     processes.now_s += 1.1
     processes.turn()
     assert processes.slot(old).granted == 1
@@ -224,6 +236,90 @@ def test_the_back_off_doubles_up_to_a_minute() -> None:
     assert [backoff_s(failures) for failures in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
 
 
+def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while_others_serve() -> None:
+    processes = all_ready()
+    first, second, _ = processes.pids(State.READY)
+    want(processes, first)
+    want(processes, second)
+    processes.read_card(99)
+    processes.turn()
+    assert (processes.slot(first).granted, processes.slot(second).granted) == (Granted.DRAIN_FIRST, Granted.NOTHING)
+    assert len(processes.WORKERS) == processes.num_workers == BASE
+    processes.drain_replaced()
+    processes.turn()
+    assert len(processes.pids(State.READY)) == BASE - 1
+    processes.reap(first)
+    processes.turn()
+    (new,) = processes.pids(State.BOOTING)
+    processes.make_ready(new)
+    processes.turn()
+    assert processes.slot(second).granted == Granted.NOTHING, "nobody has looked at the card since the exit"
+    processes.read_card(100)
+    processes.turn()
+    assert processes.slot(second).granted == Granted.SUCCESSOR
+    assert processes.rota.board.head.drain_first == 1
+
+
+def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    processes = Processes(1)
+    (pid,) = processes.WORKERS
+    processes.make_ready(pid)
+    want(processes, pid)
+    processes.read_card(0)
+    with caplog.at_level(logging.WARNING):
+        processes.turn()
+    assert processes.slot(pid).granted == Granted.DRAIN_FIRST
+    assert "it is the only one, so requests wait as long as the load takes" in caplog.text
+
+
+def ready(slot: int, **more: Any) -> Standing:
+    return Standing(slot, State.READY, card_read_s=5.0, card_free_bytes=1000, **more)
+
+
+@pytest.mark.parametrize(
+    ("workers", "exited_s", "kind"),
+    [
+        ([ready(0, reason=Reason.RELOAD), ready(1)], 0.0, Granted.SUCCESSOR),
+        # 100 for the model and 901 for the largest leap of anybody.
+        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=901)], 0.0, Granted.DRAIN_FIRST),
+        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=900)], 0.0, Granted.SUCCESSOR),
+        # What was read before somebody's memory came back says nothing.
+        ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
+        # No readings at all: no card.
+        ([Standing(0, State.READY, reason=Reason.RELOAD), Standing(1, State.READY)], 5.0, Granted.SUCCESSOR),
+        ([ready(0, reason=Reason.RELOAD), Standing(1, State.BOOTING)], 0.0, None),
+        ([ready(0, reason=Reason.RELOAD), Standing(1, State.DRAINING)], 0.0, None),
+        ([ready(0, reason=Reason.RELOAD)], 0.0, None),
+    ],
+)
+def test_a_successor_is_admitted_by_what_the_card_has_free(
+    workers: list[Standing], exited_s: float, kind: Granted | None
+) -> None:
+    grant = next_grant(2, workers, Times(10.0, 0.0, exited_s), 100)
+    assert (grant.kind if grant else None) is kind
+
+
+def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> None:
+    workers = [
+        ready(0, reason=Reason.RELOAD, wanted_s=1.0),
+        ready(1, reason=Reason.GPU_SOFT, wanted_s=3.0),
+        ready(2, reason=Reason.RSS_SOFT, wanted_s=2.0),
+    ]
+    grant = next_grant(3, workers, Times(10.0))
+    assert grant is not None
+    assert grant.worker.slot == 2
+
+
+def test_workers_load_in_the_order_of_their_forks() -> None:
+    workers = [
+        Standing(0, State.BOOTING, forked_s=3.0),
+        Standing(1, State.READY, forked_s=1.0),
+        Standing(2, State.BOOTING, forked_s=2.0),
+        Standing(3, State.BOOTING, forked_s=2.0),
+    ]
+    assert [slot for slot in (0, 2, 3) if is_next_to_load(slot, workers)] == [2]
+
+
 Event = Callable[[Processes, int], None]
 
 
@@ -249,18 +345,29 @@ EVENTS: dict[str, Event] = {
     "crash": _on(State.READY, Processes.reap),
     "exit": _on(State.DRAINING, Processes.reap),
     "drain": lambda processes, _: processes.drain_replaced(),
+    "card": lambda processes, which: processes.read_card(40 * which),
 }
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.integers(0, 5)), max_size=60))
-def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(events: list[tuple[str, int]]) -> None:
+@given(
+    events=st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.integers(0, 5)), max_size=60),
+    free_bytes=st.sampled_from([0, 1000]),
+)
+def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
+    events: list[tuple[str, int]], free_bytes: int
+) -> None:
     processes = all_ready()
+    processes.free_bytes = free_bytes
     for name, which in events:
+        first_before = processes.rota.board.head.drain_first
         EVENTS[name](processes, which)
         standings = processes.rota.board.live()
-        assert sum(standing.granted for standing in standings) <= 1
+        assert sum(bool(standing.granted) for standing in standings) <= 1
         assert len(standings) == len(processes.WORKERS) <= BASE + 1
         assert processes.ended == [], "the arbiter itself never ends a worker"
+        assert name != "turn" or len(processes.WORKERS) >= BASE
+        if processes.rota.board.head.drain_first > first_before:
+            assert len(processes.pids(State.READY)) == BASE, "all others serve when one is told to go first"
     processes.settle()
     assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)

@@ -19,7 +19,7 @@ def test_a_child_process_writes_what_its_parent_reads() -> None:
         slot.state, slot.reason, slot.wanted_s, slot.pid = State.READY, Reason.RSS_SOFT, 2.5, os.getpid()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert board.live() == [Standing(place, State.READY, child, Reason.RSS_SOFT, wanted_s=2.5)]
+    assert board.live() == [Standing(place, State.READY, child, Reason.RSS_SOFT, wanted_s=2.5, forked_s=1.0)]
     assert board.live()[0].wants
 
 
@@ -30,7 +30,7 @@ def test_a_slot_that_is_taken_again_remembers_nothing_of_the_worker_before() -> 
     board.free(0)
     assert board.live() == []
     assert board.take(2.0) == 0
-    assert board.live() == [Standing(0, State.BOOTING, successor=NOBODY)]
+    assert board.live() == [Standing(0, State.BOOTING, successor=NOBODY, forked_s=2.0)]
     assert (first.rss_bytes, first.in_flight, first.forked_s) == (0, 0, 2.0)
 
 
@@ -56,3 +56,14 @@ def test_the_loads_are_those_of_the_siblings_that_accept() -> None:
         slot = board.slot(board.take(0.0))
         slot.state, slot.in_flight = state, in_flight
     assert list(board.loads(besides=0)) == [5]
+
+
+def test_what_the_others_hold_of_the_card_counts_while_they_leave_too_but_is_not_settled() -> None:
+    board = Board()
+    for state, gpu_bytes in ((State.READY, 3), (State.READY, 5), (State.READY, 7)):
+        slot = board.slot(board.take(0.0))
+        slot.state, slot.gpu_bytes = state, gpu_bytes
+    assert board.card(besides=0) == (12, True)
+    board.slot(2).state = State.DRAINING
+    assert board.card(besides=0) == (12, False)
+    assert board.card(besides=2) == (8, True)

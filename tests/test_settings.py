@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings import Settings, accepted, gather, help_of, read_settings
+from ocrsvc.settings import Settings, Share, accepted, bytes_of, gather, help_of, read_settings
 
 
 def complaint(environ: dict[str, str], file: Path | None = None) -> str:
@@ -105,6 +105,12 @@ def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
         ("OCRSVC_FORMAT_MAX_PIXELS", "gif=0"),
         ("OCRSVC_FORMAT_MAX_PIXELS", "doc=5"),
         ("OCRSVC_LOG_LEVEL", "loud"),
+        ("OCRSVC_GPU_SOFT_BYTES", "101%"),
+        ("OCRSVC_GPU_SOFT_BYTES", "0%"),
+        ("OCRSVC_GPU_HARD_BYTES", "-1"),
+        ("OCRSVC_RSS_SOFT_BYTES", "80 percent"),
+        ("OCRSVC_RSS_HARD_BYTES", "%"),
+        ("OCRSVC_MAX_BODY_BYTES", "80%"),
     ],
 )
 def test_a_value_that_is_not_accepted_is_refused_with_its_name_and_what_is(variable: str, value: str) -> None:
@@ -118,6 +124,32 @@ def test_a_value_that_is_not_accepted_is_refused_with_its_name_and_what_is(varia
 )
 def test_addresses_that_gunicorn_can_listen_on_are_accepted(value: str) -> None:
     assert read_settings({"OCRSVC_BIND": value}).bind == value
+
+
+@pytest.mark.parametrize("name", ["rss_soft_bytes", "rss_hard_bytes", "gpu_soft_bytes", "gpu_hard_bytes"])
+@pytest.mark.parametrize(
+    ("text", "amount", "count"),
+    [
+        ("80%", Share(80.0), 800),
+        ("12.5 %", Share(12.5), 125),
+        ("100%", Share(100.0), 1000),
+        ("2kB", 2000, 2000),
+        ("0", 0, 0),
+    ],
+)
+def test_memory_limits_are_bytes_or_a_share(name: str, text: str, amount: int | Share, count: int) -> None:
+    found = getattr(read_settings({f"OCRSVC_{name.upper()}": text}), name)
+    assert found == amount
+    assert bytes_of(found, 1000) == count
+
+
+def test_a_memory_limit_that_is_not_given_stays_open() -> None:
+    assert bytes_of(read_settings({}).gpu_soft_bytes, 1000) is None
+
+
+def test_a_share_in_the_file_is_text_and_nothing_else(tmp_path: Path) -> None:
+    assert read_settings({}, toml(tmp_path, 'gpu_soft_bytes = "80%"')).gpu_soft_bytes == Share(80.0)
+    assert "accepted is bytes" in complaint({}, toml(tmp_path, "gpu_soft_bytes = { percent = 80.0 }"))
 
 
 def test_what_is_accepted_is_told_in_words() -> None:

@@ -1,4 +1,4 @@
-"""What `ocrsvc read FILE…` does: the text of images, without a server."""
+"""What `ocrsvc read FILE…` does: the text of images, read in this process or by a service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ocrsvc.errors import NothingSent, OcrsvcError
+from ocrsvc.errors import NothingSent, OcrsvcError, OperatorError
 from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import read_settings
 
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 
+# The text and the members of the JSON, or what is wrong.
+Answered = tuple[str, dict[str, object]] | OcrsvcError
+
 
 def add_command(commands: Commands) -> None:
     """Declare `ocrsvc read`."""
-    parser = commands.add_parser("read", help="print the text of images, without a server")
+    parser = commands.add_parser("read", help="print the text of images")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image file; - is standard input")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line and file instead of text")
-    parser.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
+    where.add_argument("--url", help="address of a service that reads them, instead of this process")
     parser.add_argument(
         "--rotate",
         choices=("auto", "0", "90", "180", "270"),
@@ -47,6 +52,27 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0, or the exit code of the first file that failed.
     """
+    answers = _by_service(args) if args.url else _by_ourselves(args)
+    codes = [_show(file, answer, args) for file, answer in answers]
+    return next((code for code in codes if code), 0)
+
+
+def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
+    """Each file with the answer of the service at --url, in order, a few at a time."""
+    try:
+        from ocrsvc.client import Client
+    except ModuleNotFoundError as error:
+        raise OperatorError(f"--url needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
+
+    pictures = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
+    with Client(args.url) as client:
+        answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line)
+        for file, answer in zip(args.files, answers, strict=True):
+            yield file, answer if isinstance(answer, OcrsvcError) else (answer.text, dict(answer.data))
+
+
+def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
+    """Each file with the answer of an engine in this process, in order."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
@@ -54,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
     options = ReadOptions(rotate=args.rotate, detect=not args.line)
     reader = _start_reader(args.engine)
     try:
-        codes = [_show(file, answer, args) for file, answer in _read_all(reader, args.files, options)]
+        for file, answer in _read_all(reader, args.files, options):
+            yield file, answer if isinstance(answer, OcrsvcError) else (answer.page.text, _as_dict(answer))
     finally:
         reader.stop(_STOP_S)
-    return next((code for code in codes if code), 0)
 
 
 def _start_reader(engine: str | None) -> Reader:
@@ -90,27 +116,26 @@ def _load(file: Path) -> bytes | OcrsvcError:
         return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
 
 
-def _show(file: Path, answer: Reading | OcrsvcError, args: argparse.Namespace) -> int:
+def _show(file: Path, answer: Answered, args: argparse.Namespace) -> int:
     """Print one file's answer; returns its exit code."""
     if isinstance(answer, OcrsvcError):
         print(f"ocrsvc: {file}: {answer}", file=sys.stderr, flush=True)
         return answer.exit_code
+    text, members = answer
     if args.json:
-        print(_as_json(file, answer), flush=True)
+        print(orjson.dumps({"file": str(file), **members}).decode(), flush=True)
     else:
         heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
-        print(f"{heading}{answer.page.text}", flush=True)
+        print(f"{heading}{text}", flush=True)
     return 0
 
 
-def _as_json(file: Path, reading: Reading) -> str:
-    """One line of JSON, with the names of the native API."""
+def _as_dict(reading: Reading) -> dict[str, object]:
+    """The reading with the names of the native API."""
     from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
 
-    answer = {
-        "file": str(file),
+    return {
         "engine": engine_to_dict(reading.engine),
         "pages": [page_to_dict(reading.page, 1)],
         "timing": timing_to_dict(reading.timing),
     }
-    return orjson.dumps(answer).decode()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.plan import ThreadPlan, plan_for
-from ocrsvc.settings import Given, Settings, accepted, check_settings, gather, help_of, unit_of, variable_of
+from ocrsvc.settings import Given, Settings, Share, accepted, check_settings, gather, help_of, unit_of, variable_of
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
@@ -59,7 +59,8 @@ def describe(settings: Settings, given: Mapping[str, Given], plan: ThreadPlan) -
         source: str = given[name].source if name in given else "default"
         if value is None and name in planned:
             value, source = planned[name], "planned"
-        yield f"{variable_of(name)} = {f'{show(value)} {unit_of(name)}'.strip()}  ({source})"
+        unit = "" if isinstance(value, Share) else unit_of(name)
+        yield f"{variable_of(name)} = {f'{show(value)} {unit}'.strip()}  ({source})"
 
 
 def reference() -> str:

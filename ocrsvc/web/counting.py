@@ -10,6 +10,7 @@ from typing import Any, Final
 from flask import Response
 from werkzeug.wsgi import get_path_info
 
+from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.logs import AccessLog, Event
 from ocrsvc.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers, Tally
 from ocrsvc.web.failures import answer_of, failures_told
@@ -31,12 +32,14 @@ class Ledger:
         tally: This process's own part of them.
         board: How the workers stand; empty where no arbiter of ours made it.
         access_log: Where each request is told; None is nowhere.
+        quarantine: Which images killed engines; None where engines are not isolated.
     """
 
     numbers: Numbers
     tally: Tally
     board: Board = field(default_factory=Board)
     access_log: AccessLog | None = None
+    quarantine: Quarantine | None = None
 
 
 def ledger_of_one() -> Ledger:

@@ -39,11 +39,13 @@ HEAD_ROWS: Final = (
     Row("base", "ocrsvc_workers_wanted", GaugeMetricFamily, "Workers that there should be, without successors."),
     Row("most_live", "ocrsvc_workers_most", GaugeMetricFamily, "Most workers alive at once since the start."),
     Row("boot_failures", "ocrsvc_boot_failures_in_a_row", GaugeMetricFamily, "Failed boots since the last good one."),
+    Row("drain_first", "ocrsvc_drains_first", CounterMetricFamily, "Workers that went before their successor loaded."),
 )
 """Fields of scoreboard.Head, one number for the service."""
 
 SLOT_ROWS: Final = (
     Row("rss_bytes", "ocrsvc_worker_rss_bytes", GaugeMetricFamily, "Resident memory of a worker."),
+    Row("gpu_bytes", "ocrsvc_worker_gpu_bytes", GaugeMetricFamily, "Memory of the card that a worker holds."),
     Row("requests", "ocrsvc_worker_requests", GaugeMetricFamily, "Requests that the worker in this slot has served."),
     Row("in_flight", "ocrsvc_worker_in_flight_requests", GaugeMetricFamily, "Requests that hold a thread of a worker."),
 )

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import metadata
 from typing import Final
 
@@ -80,6 +81,16 @@ def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Bluepr
     def workers() -> Response:
         arbiter = os.getppid() if ledger.board.head.base else None
         return _json({"arbiter_pid": arbiter, "workers": workers_to_list(ledger.board)})
+
+    @operators.get("/ops/quarantine")
+    def quarantine() -> Response:
+        entries = ledger.quarantine.entries() if ledger.quarantine is not None else []
+        return _json({"images": [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]})
+
+    @operators.delete("/ops/quarantine")
+    @operators.delete("/ops/quarantine/<digest>")
+    def release(digest: str | None = None) -> Response:
+        return _json({"forgotten": ledger.quarantine.forget(digest) if ledger.quarantine is not None else 0})
 
     return operators
 

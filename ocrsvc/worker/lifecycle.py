@@ -7,6 +7,7 @@ does it accept requests, and watch over itself), and `worker_exit` last.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -15,24 +16,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.errors import OcrsvcError, SettingsError
+from ocrsvc.gpu import Gauge, open_gauge
 from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
 from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
-from ocrsvc.settings import Settings, read_settings, variable_of
+from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
-from ocrsvc.worker.recycling import RecyclingWorker
-from ocrsvc.worker.retire import Limits, calibrate
+from ocrsvc.worker.recycling import RecyclingWorker, Watched
+from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
 from ocrsvc.worker.rota import Arbiter, Rota
 from ocrsvc.worker.scoreboard import SLOTS, Board, State
-from ocrsvc.worker.succession import BOOT_FAILED
+from ocrsvc.worker.succession import BOOT_FAILED, is_next_to_load
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
 _STOP_S: Final = 2.0
+_TURN_CHECK_S: Final = 0.1
+_STDERR: Final = 2
 _LAST_LINES_S: Final = 1.0
-# Then the heartbeat ends, and the arbiter kills a worker that will never be ready.
-_BOOT_LIMIT_S: Final = 600.0
 
 _REFUSED_FLAGS: Final = {
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
@@ -118,7 +119,8 @@ def build_app() -> Flask:
     settings, tally = current_settings(), current_tally()
     if settings.access_log != "off":
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
-    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log)
+    quarantine = current_quarantine() if settings.isolation == "process" else None
+    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
     return create_app(settings, current_reader(), ledger)
 
 
@@ -230,6 +232,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
+    worker.guard()
     _Process.tally = current_numbers().tally(worker.place)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
@@ -245,19 +248,24 @@ def post_worker_init(worker: RecyclingWorker) -> None:
     """Worker, before it accepts requests: load and warm the engine, or end."""
     reader = current_reader()
     with _ending_at_failure(worker), _leaving_at_sigterm(worker), _heartbeat(worker):
+        came = time.monotonic()
         time.sleep(max(0.0, current_rota().board.head.backoff_until_s - time.monotonic()))
+        gauge = _open_gauge(worker)
         began = time.monotonic()
         worker.log.info("Loading the engine %s", current_settings().engine)
-        reader.start()
+        with _limited_boot(worker, current_settings().boot_limit_s):
+            reader.start()
     engine = reader.describe()
     worker.log.info(
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
         *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
     )
+    if engine.device == "cuda" and gauge is None:
+        worker.log.warning("The engine computes on a card that cannot be read: only RSS limits hold in this worker.")
     gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
     _Process.sampler = Sampler(current_tally(), gauges)
     _Process.sampler.start()
-    _note_ready(worker)
+    _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
 def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
@@ -271,34 +279,87 @@ def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
         _Process.access_log.stop(_LAST_LINES_S)
 
 
-def _note_ready(worker: RecyclingWorker) -> None:
-    """Tell the board, and begin to watch."""
+def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
+    """What reads the card, once it is this worker's turn to load on it; None when there is none, or none is used.
+
+    Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
+    """
+    if current_settings().device == "cpu":
+        return None
+    board, gauge = current_rota().board, open_gauge(worker.log, worker.siblings())
+    if gauge is None or is_next_to_load(worker.place, board.live()):
+        return gauge
+    while not is_next_to_load(worker.place, board.live()):
+        time.sleep(_TURN_CHECK_S)
+    return open_gauge(worker.log, worker.siblings())
+
+
+def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -> None:
+    """Tell the board, and begin to watch; `waited_s` is what this worker waited for others before it loaded."""
     head, slot = current_rota().board.head, worker.slot
-    footprint_bytes = read_rss_bytes()
-    limits = _limits(worker, footprint_bytes)
-    slot.rss_bytes, slot.ready_s, slot.state = footprint_bytes, time.monotonic(), State.READY
+    slot.rss_bytes = read_rss_bytes()
+    limits = Limits(max_age_s=current_settings().max_age_s, rss=_rss_bounds(worker), gpu=_gpu_bounds(worker, gauge))
+    head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, slot.gpu_bytes)
+    slot.ready_s = time.monotonic()
+    boot_s = slot.ready_s - slot.forked_s - waited_s
+    watched = Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, current_reader().stuck_threads)
+    slot.state = State.READY
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
-    worker.log.info("Footprint rss_bytes=%s, limits: %s", footprint_bytes, limits)
-    worker.watch(limits, footprint_bytes)
+    worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
+    worker.watch(watched)
 
 
-def _limits(worker: RecyclingWorker, footprint_bytes: int) -> Limits:
-    """When this worker retires; says so when a limit that was asked for cannot be kept."""
-    settings = current_settings()
-    limits = calibrate(
-        settings.rss_soft_bytes,
-        settings.rss_hard_bytes,
-        footprint_bytes=footprint_bytes,
-        memory_bytes=read_memory_bytes(),
+def _rss_bounds(worker: RecyclingWorker) -> Bounds:
+    """How much resident memory this worker may hold."""
+    settings, memory_bytes, footprint_bytes = current_settings(), read_memory_bytes(), worker.slot.rss_bytes
+    given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
+    bounds = calibrate(
+        *given.values(), footprint_bytes=footprint_bytes, memory_bytes=memory_bytes, workers=worker.cfg.workers
+    )
+    _tell_left_off(worker, given, bounds, footprint_bytes)
+    return bounds
+
+
+def _gpu_bounds(worker: RecyclingWorker, gauge: Gauge | None) -> Bounds:
+    """How much of the card this worker may hold; writes what it holds now into its slot."""
+    settings, slot, siblings = current_settings(), worker.slot, worker.siblings()
+    reading = gauge.read(siblings) if gauge is not None else None
+    if reading is None:
+        for name in ("gpu_soft_bytes", "gpu_hard_bytes"):
+            if getattr(settings, name):
+                worker.log.error("%s is set, and this worker has no readings of a card.", variable_of(name))
+        return Bounds()
+    slot.gpu_bytes, slot.card_free_bytes = reading.own_bytes, reading.free_bytes
+    given = {
+        name: bytes_of(getattr(settings, name), reading.total_bytes) for name in ("gpu_soft_bytes", "gpu_hard_bytes")
+    }
+    foreign_bytes = max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
+    bounds = calibrate_card(
+        *given.values(),
+        footprint_bytes=reading.own_bytes,
+        card_bytes=reading.total_bytes - foreign_bytes,
         workers=worker.cfg.workers,
     )
-    for name in ("rss_soft_bytes", "rss_hard_bytes"):
-        if getattr(settings, name) and not getattr(limits, name):
+    _tell_left_off(worker, given, bounds, reading.own_bytes)
+    if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
+        worker.log.error(
+            "The card has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
+            "Set fewer OCRSVC_WORKERS.",
+            *(reading.total_bytes - foreign_bytes, worker.cfg.workers, reading.own_bytes),
+        )
+    return bounds
+
+
+def _tell_left_off(
+    worker: RecyclingWorker, given: Mapping[str, int | None], bounds: Bounds, footprint_bytes: int
+) -> None:
+    """Say so when a limit that was asked for cannot be kept."""
+    for (name, asked), kept in zip(given.items(), (bounds.soft_bytes, bounds.hard_bytes), strict=True):
+        if asked and not kept:
             worker.log.error(
                 "%s is %s, and a worker holds %s after its warm-up: replacing it would not help, so this limit is off.",
-                *(variable_of(name), getattr(settings, name), footprint_bytes),
+                *(variable_of(name), asked, footprint_bytes),
             )
-    return replace(limits, max_age_s=settings.max_age_s)
 
 
 def _plan(worker: RecyclingWorker) -> ThreadPlan:
@@ -359,15 +420,35 @@ def _leaver(worker: RecyclingWorker) -> Callable[[int, object], NoReturn]:
 
 
 @contextmanager
+def _limited_boot(worker: RecyclingWorker, limit_s: float) -> Iterator[None]:
+    """End the process when the block takes longer: a native call that never returns cannot be ended otherwise."""
+
+    def end() -> None:
+        worker.log.error("The engine has not loaded within %g s; this worker ends. Its stacks follow.", limit_s)
+        faulthandler.dump_traceback(file=_STDERR)
+        os._exit(BOOT_FAILED)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@contextmanager
 def _heartbeat(worker: RecyclingWorker) -> Iterator[None]:
-    """Tell the arbiter that the worker lives while its main thread is busy, up to a limit."""
+    """Tell the arbiter that the worker lives while its main thread is busy."""
     done = threading.Event()
-    end_s = time.monotonic() + _BOOT_LIMIT_S
 
     def beat() -> None:
-        while not done.wait(_HEARTBEAT_S) and time.monotonic() < end_s:
+        while not done.wait(_HEARTBEAT_S):
             worker.notify()
 
+    # The arbiter's timeout holds from the first beat on.
+    worker.notify()
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:

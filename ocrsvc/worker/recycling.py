@@ -1,8 +1,9 @@
 """How does a worker end its own life in time? The worker class: it watches itself, wants, and drains.
 
-A watching thread reads memory and requests ten times a second. Once `retire` names a reason, the worker says so in its
-slot and wakes the arbiter; it serves on until its successor is READY, and drains then. At the hard limit it drains at
-once.
+A watching thread reads memory, requests and stuck threads ten times a second. Once there is a reason, the worker says
+so in its slot and wakes the arbiter; it serves on until its successor is READY, and drains then. At a hard limit, with
+all engine threads stuck, or when the arbiter says so, it drains at once. Another thread ends it when the arbiter is
+gone.
 """
 
 from __future__ import annotations
@@ -13,45 +14,46 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ocrsvc.gpu import Gauge, Siblings
 from ocrsvc.worker.memory import read_rss_bytes
-from ocrsvc.worker.retire import Limits, Readings, Reason, retire
-from ocrsvc.worker.scoreboard import NOBODY, State
+from ocrsvc.worker.retire import Limits, MemoryTrend, Readings, Reason, Usage, retire
+from ocrsvc.worker.scoreboard import NOBODY, Granted, State
 from ocrsvc.worker.succession import BOOT_FAILED
 from ocrsvc.worker.threads import FairThreadWorker
 
 CHECK_S: Final = 0.1
 # The arbiter looks by itself every second; the poke only makes it look now.
 _POKE_S: Final = 1.0
-# Long enough to see a trend in a few large images, short enough to see a leak that has just begun.
-_TREND_S: Final = 5.0
+# Together well below the 5 s in which everything is gone after the arbiter is.
+_PARENT_CHECK_S: Final = 0.5
+_ORPHAN_S: Final = 2.5
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
 
 
-class MemoryTrend:
-    """How the resident memory grew lately. Samples of the last five seconds; fed by one thread."""
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a worker watches over itself.
 
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()
-        self.leap_bytes = 0
+    Attributes:
+        limits: Without max_requests, which gunicorn has drawn for this worker.
+        rss_bytes, gpu_bytes: What it holds after its warm-up.
+        boot_s: How long it took from the fork until it was ready, less what it waited for others.
+        gauge: Reads the card; None without one.
+        stuck_threads: How many engine threads will not come back.
+    """
 
-    def add(self, now_s: float, rss_bytes: int) -> None:
-        """One more sample; times never go back."""
-        if self._samples:
-            self.leap_bytes = max(self.leap_bytes, rss_bytes - self._samples[-1][1])
-        self._samples.append((now_s, rss_bytes))
-        while now_s - self._samples[0][0] > _TREND_S:
-            self._samples.popleft()
-
-    @property
-    def growth_bytes_per_s(self) -> float:
-        """Over the samples that are kept; 0 while they span less than a second."""
-        (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
-        return (last - first) / (last_s - first_s) if last_s - first_s >= 1.0 else 0.0
+    limits: Limits
+    rss_bytes: int
+    gpu_bytes: int = 0
+    boot_s: float = 0.0
+    gauge: Gauge | None = None
+    stuck_threads: Callable[[], int] = int
 
 
 class RecyclingWorker(FairThreadWorker):
@@ -85,52 +87,94 @@ class RecyclingWorker(FairThreadWorker):
         self._note_drain()
         super().handle_exit(sig, frame)
 
-    def watch(self, limits: Limits, footprint_bytes: int) -> None:
-        """Start to watch over this worker, until it drains.
+    def guard(self) -> None:
+        """Start to watch over the arbiter; from the fork on, so that a worker that loads does not outlive it either."""
+        threading.Thread(target=self._outlive_nobody, name="orphan", daemon=True).start()
 
-        Args:
-            limits: Without max_requests, which gunicorn has drawn for this worker.
-            footprint_bytes: Resident memory after warm-up.
-        """
-        limits = Limits(self._most_requests, limits.max_age_s, limits.rss_soft_bytes, limits.rss_hard_bytes)
-        threading.Thread(target=self._watch, args=(limits, footprint_bytes), name="retirement", daemon=True).start()
+    def siblings(self) -> Siblings:
+        """The other workers' memory of the card, from the scoreboard."""
+        return Siblings(*self.board.card(self.place)) if self.board is not None else Siblings()
 
-    def _watch(self, limits: Limits, footprint_bytes: int) -> None:
-        trend, slot, poked_s = MemoryTrend(), self.slot, 0.0
+    def watch(self, watched: Watched) -> None:
+        """Start to watch over this worker, until it drains."""
+        watched = replace(watched, limits=replace(watched.limits, max_requests=self._most_requests))
+        threading.Thread(target=self._watch, args=(watched,), name="retirement", daemon=True).start()
+
+    def _outlive_nobody(self) -> None:
+        while os.getppid() == self.ppid:
+            time.sleep(_PARENT_CHECK_S)
+        self.log.error("The arbiter is gone: this worker ends within %.1f s.", _ORPHAN_S)
+        end_s = time.monotonic() + _ORPHAN_S
+        while self._in_flight and time.monotonic() < end_s:
+            time.sleep(CHECK_S)
+        # Nobody is left who could kill a worker whose engine never comes back.
+        os._exit(1)
+
+    def _watch(self, watched: Watched) -> None:
+        rss, gpu = MemoryTrend(watched.rss_bytes), MemoryTrend(watched.gpu_bytes)
+        slot, poked_s, stuck = self.slot, 0.0, 0
         while slot.state == State.READY:
             now_s = time.monotonic()
             slot.requests, slot.rss_bytes = self.nr, read_rss_bytes()
-            trend.add(now_s, slot.rss_bytes)
-            self._want(retire(self._readings(trend, footprint_bytes, now_s), limits))
-            if slot.reason and not slot.granted and now_s - poked_s > _POKE_S:
-                if not poked_s:
-                    self._tell_wish()
-                poked_s = now_s
-                self._poke()
-            if slot.reason == Reason.RSS_HARD or self._has_successor():
+            readings = Readings(
+                requests=slot.requests,
+                age_s=now_s - slot.ready_s,
+                # A successor takes as long as this one took, and its turn may come after everybody else's.
+                notice_s=(1 + self.cfg.workers) * watched.boot_s,
+                rss=rss.add(now_s, slot.rss_bytes),
+                gpu=self._read_card(watched.gauge, gpu, now_s),
+            )
+            self._want(retire(readings, watched.limits))
+            stuck = self._note_stuck(watched.stuck_threads(), stuck)
+            poked_s = self._ask_again(now_s, poked_s)
+            if self._must_drain(stuck):
                 self._drain()
             time.sleep(CHECK_S)
 
-    def _readings(self, trend: MemoryTrend, footprint_bytes: int, now_s: float) -> Readings:
+    def _ask_again(self, now_s: float, poked_s: float) -> float:
+        """Wake the arbiter for a wish that it has not granted; when that was done last (0 is never)."""
+        if not self.slot.reason or self.slot.granted or now_s - poked_s <= _POKE_S:
+            return poked_s
+        if not poked_s:
+            self._tell_wish()
+        self._poke()
+        return now_s
+
+    def _read_card(self, gauge: Gauge | None, trend: MemoryTrend, now_s: float) -> Usage:
+        """How much of the card this worker holds, told to the arbiter too; nothing without a reading."""
         slot = self.slot
-        return Readings(
-            requests=slot.requests,
-            age_s=now_s - slot.ready_s,
-            rss_bytes=slot.rss_bytes,
-            footprint_bytes=footprint_bytes,
-            leap_bytes=trend.leap_bytes,
-            growth_bytes_per_s=trend.growth_bytes_per_s,
-            # A successor takes as long as this one took, and its turn may come after another's.
-            notice_s=2 * (slot.ready_s - slot.forked_s),
-        )
+        reading = gauge.read(self.siblings()) if gauge is not None else None
+        if reading is None:
+            slot.card_read_s = 0.0
+            return Usage()
+        usage = trend.add(now_s, reading.own_bytes)
+        slot.gpu_bytes, slot.gpu_leap_bytes = reading.own_bytes, usage.leap_bytes
+        slot.card_free_bytes, slot.card_read_s = reading.free_bytes, now_s
+        return usage
+
+    def _note_stuck(self, stuck: int, before: int) -> int:
+        """Want a successor for stuck engine threads, and print where they are when there are more than before."""
+        if stuck > before:
+            self._want(Reason.STUCK)
+            self.log.error(
+                "STUCK: %s of %s engine threads have not come back from work that should have been answered long ago. "
+                "This worker is replaced; the stacks of its threads follow.",
+                *(stuck, self.engine_threads),
+            )
+            faulthandler.dump_traceback(file=_STDERR)
+        return stuck
+
+    def _must_drain(self, stuck: int) -> bool:
+        slot = self.slot
+        urgent = Reason(slot.reason).is_urgent or stuck >= self.engine_threads
+        return urgent or slot.granted == Granted.DRAIN_FIRST or self._has_successor()
 
     def _want(self, reason: Reason) -> None:
-        """Say why this worker should go; the first reason stands, but for the hard limit."""
+        """Say why this worker should go; the first reason stands, but for one that presses more."""
         slot = self.slot
-        if reason is Reason.NONE or (slot.reason and reason is not Reason.RSS_HARD):
-            return
-        slot.wanted_s = slot.wanted_s or time.monotonic()
-        slot.reason = reason
+        if reason.pressure > Reason(slot.reason).pressure:
+            slot.wanted_s = slot.wanted_s or time.monotonic()
+            slot.reason = reason
 
     def _want_by_signal(self, _signal: int, _frame: object) -> None:
         self._want(Reason.OPERATOR)
@@ -138,8 +182,8 @@ class RecyclingWorker(FairThreadWorker):
     def _tell_wish(self) -> None:
         slot = self.slot
         self.log.info(
-            "WANTS a successor: %s, requests=%s rss_bytes=%s",
-            *(Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes),
+            "WANTS a successor: %s, requests=%s rss_bytes=%s gpu_bytes=%s",
+            *(Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes, slot.gpu_bytes),
         )
 
     def _poke(self) -> None:
@@ -154,7 +198,7 @@ class RecyclingWorker(FairThreadWorker):
         successor = self.slot.successor
         return (
             self.board is not None
-            and bool(self.slot.granted)
+            and self.slot.granted == Granted.SUCCESSOR
             and successor != NOBODY
             and self.board.slot(successor).state == State.READY
         )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
 # Of the machine's memory; the rest is for the arbiter, the page cache and whoever else lives there.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
+# Of the card's memory; nobody but the workers and those who were there before them needs any.
+_CARD_SOFT_SHARE: Final = 0.85
+_CARD_HARD_SHARE: Final = 0.95
+# Long enough to see a trend in a few large images, short enough to see a leak that has just begun.
+_TREND_S: Final = 5.0
 
 
 class Reason(IntEnum):
@@ -19,9 +25,57 @@ class Reason(IntEnum):
     MAX_AGE = 2
     RSS_SOFT = 3
     RSS_HARD = 4
-    GROWTH = 5
+    RSS_GROWTH = 5
     RELOAD = 6
     OPERATOR = 7
+    GPU_SOFT = 8
+    GPU_HARD = 9
+    GPU_GROWTH = 10
+    STUCK = 11
+
+    @property
+    def pressure(self) -> int:
+        """Which reasons go first: 3 at once, 2 before memory or threads run out, 1 in its turn; 0 is no reason."""
+        if self in (Reason.RSS_HARD, Reason.GPU_HARD):
+            return 3
+        if self in (Reason.RSS_SOFT, Reason.RSS_GROWTH, Reason.GPU_SOFT, Reason.GPU_GROWTH, Reason.STUCK):
+            return 2
+        return int(self is not Reason.NONE)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the worker stops accepting at once, without waiting for a successor."""
+        return self.pressure == 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much of one kind of memory a worker may hold; 0 is no limit.
+
+    Attributes:
+        soft_bytes: Here it is replaced, successor first.
+        hard_bytes: Here it stops accepting at once.
+    """
+
+    soft_bytes: int = 0
+    hard_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much of one kind of memory one check found; all 0 where there is no reading.
+
+    Attributes:
+        now_bytes: Held now.
+        footprint_bytes: Held after warm-up.
+        leap_bytes: The most that it grew between two checks so far.
+        growth_bytes_per_s: The mean growth lately; may be negative.
+    """
+
+    now_bytes: int = 0
+    footprint_bytes: int = 0
+    leap_bytes: int = 0
+    growth_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +85,13 @@ class Limits:
     Attributes:
         max_requests: Requests served.
         max_age_s: Seconds since it was ready.
-        rss_soft_bytes: Resident memory at which it is replaced, successor first.
-        rss_hard_bytes: Resident memory at which it stops accepting at once.
+        rss, gpu: Resident memory, and memory of the card.
     """
 
     max_requests: int = 0
     max_age_s: float = 0.0
-    rss_soft_bytes: int = 0
-    rss_hard_bytes: int = 0
+    rss: Bounds = field(default_factory=Bounds)
+    gpu: Bounds = field(default_factory=Bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,50 +101,80 @@ class Readings:
     Attributes:
         requests: Served so far.
         age_s: Seconds since it was ready.
-        rss_bytes: Resident memory now.
-        footprint_bytes: Resident memory after warm-up.
-        leap_bytes: The most that it grew between two checks so far.
-        growth_bytes_per_s: The mean growth lately; may be negative.
         notice_s: Seconds from the wish for a successor until it serves.
+        rss, gpu: Resident memory, and memory of the card.
     """
 
     requests: int
     age_s: float
-    rss_bytes: int
-    footprint_bytes: int = 0
-    leap_bytes: int = 0
-    growth_bytes_per_s: float = 0.0
     notice_s: float = 0.0
+    rss: Usage = field(default_factory=Usage)
+    gpu: Usage = field(default_factory=Usage)
+
+
+class MemoryTrend:
+    """How one kind of memory grew lately. Samples of the last five seconds; fed by one thread.
+
+    Args:
+        footprint_bytes: Held after warm-up.
+    """
+
+    def __init__(self, footprint_bytes: int) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+        self._footprint_bytes = footprint_bytes
+        self._leap_bytes = 0
+
+    def add(self, now_s: float, now_bytes: int) -> Usage:
+        """One more sample, and what follows from it; times never go back."""
+        if self._samples:
+            self._leap_bytes = max(self._leap_bytes, now_bytes - self._samples[-1][1])
+        self._samples.append((now_s, now_bytes))
+        while now_s - self._samples[0][0] > _TREND_S:
+            self._samples.popleft()
+        return Usage(now_bytes, self._footprint_bytes, self._leap_bytes, self._growth_bytes_per_s())
+
+    def _growth_bytes_per_s(self) -> float:
+        """Over the samples that are kept; 0 while they span less than a second."""
+        (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (last_s - first_s) if last_s - first_s >= 1.0 else 0.0
 
 
 def retire(readings: Readings, limits: Limits) -> Reason:
-    """The reason to replace the worker; NONE to keep it. RSS_HARD means at once, without waiting for a successor."""
-    if limits.rss_hard_bytes and readings.rss_bytes >= limits.rss_hard_bytes:
-        return Reason.RSS_HARD
-    if limits.rss_soft_bytes and readings.rss_bytes >= limits.rss_soft_bytes:
-        return Reason.RSS_SOFT
-    if limits.rss_hard_bytes and expected_bytes(readings, limits.rss_hard_bytes) >= limits.rss_hard_bytes:
-        return Reason.GROWTH
-    if limits.max_requests and readings.requests >= limits.max_requests:
-        return Reason.MAX_REQUESTS
-    if limits.max_age_s and readings.age_s >= limits.max_age_s:
-        return Reason.MAX_AGE
-    return Reason.NONE
+    """The reason to replace the worker, the most pressing one; NONE to keep it."""
+    rules = (
+        (Reason.GPU_HARD, _is_over(readings.gpu, limits.gpu.hard_bytes)),
+        (Reason.RSS_HARD, _is_over(readings.rss, limits.rss.hard_bytes)),
+        (Reason.GPU_SOFT, _is_over(readings.gpu, limits.gpu.soft_bytes)),
+        (Reason.RSS_SOFT, _is_over(readings.rss, limits.rss.soft_bytes)),
+        (Reason.GPU_GROWTH, _will_be_over(readings.gpu, limits.gpu, readings.notice_s)),
+        (Reason.RSS_GROWTH, _will_be_over(readings.rss, limits.rss, readings.notice_s)),
+        (Reason.MAX_REQUESTS, 0 < limits.max_requests <= readings.requests),
+        (Reason.MAX_AGE, 0 < limits.max_age_s <= readings.age_s),
+    )
+    return next((reason for reason, holds in rules if holds), Reason.NONE)
 
 
-def expected_bytes(readings: Readings, limit_bytes: int) -> int:
-    """Resident memory to be expected by the next check, or by the time a successor could serve: the larger of both.
+def _is_over(usage: Usage, limit_bytes: int) -> bool:
+    return 0 < limit_bytes <= usage.now_bytes
+
+
+def _will_be_over(usage: Usage, bounds: Bounds, notice_s: float) -> bool:
+    return 0 < bounds.hard_bytes <= expected_bytes(usage, bounds.hard_bytes, notice_s)
+
+
+def expected_bytes(usage: Usage, limit_bytes: int, notice_s: float) -> int:
+    """Memory to be expected by the next check, or by the time a successor could serve: the larger of both.
 
     The trend counts only when half of the room is used up: every worker grows quickly at first, and one that is
     replaced for that is replaced by another that does the same.
     """
-    halfway = 2 * readings.rss_bytes >= readings.footprint_bytes + limit_bytes
-    trend_bytes = round(readings.growth_bytes_per_s * readings.notice_s) if halfway else 0
-    return readings.rss_bytes + max(readings.leap_bytes, trend_bytes, 0)
+    halfway = 2 * usage.now_bytes >= usage.footprint_bytes + limit_bytes
+    trend_bytes = round(usage.growth_bytes_per_s * notice_s) if halfway else 0
+    return usage.now_bytes + max(usage.leap_bytes, trend_bytes, 0)
 
 
-def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memory_bytes: int, workers: int) -> Limits:
-    """The memory limits of one of several workers.
+def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memory_bytes: int, workers: int) -> Bounds:
+    """The limits of one of several workers for its resident memory.
 
     All workers at their limit and one successor after its warm-up fill 80 % (soft) or 90 % (hard) of the memory. A
     limit that the worker has reached already when it starts to serve cannot be kept by replacing it, and is left off.
@@ -102,8 +185,38 @@ def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memor
         memory_bytes: What the machine or the container has.
         workers: How many share it, without the successor.
     """
-    found = []
-    for given, share in ((soft, _SOFT_SHARE), (hard, _HARD_SHARE)):
-        limit = round((share * memory_bytes - footprint_bytes) / workers) if given is None else given
-        found.append(limit if limit > footprint_bytes else 0)
-    return Limits(rss_soft_bytes=found[0], rss_hard_bytes=found[1])
+    found = [
+        round((share * memory_bytes - footprint_bytes) / workers) if given is None else given
+        for given, share in ((soft, _SOFT_SHARE), (hard, _HARD_SHARE))
+    ]
+    return _above(footprint_bytes, *found)
+
+
+def calibrate_card(
+    soft: int | None, hard: int | None, *, footprint_bytes: int, card_bytes: int, workers: int
+) -> Bounds:
+    """The limits of one of several workers for its memory of the card, 85 % (soft) and 95 % (hard) of which are filled.
+
+    By all workers at their limit, and one successor, if that leaves each worker at least half of the room to grow that
+    it would have without a successor. Else by all workers alone: then a worker drains first when it is replaced, but
+    is not replaced all the time.
+
+    Args:
+        soft, hard: What the operator set, in bytes; 0 is none, None asks for a calibrated limit.
+        footprint_bytes: What the worker holds of the card after warm-up.
+        card_bytes: What the card has, less what others than this service hold.
+        workers: How many share it, without the successor.
+    """
+    alone = _CARD_SOFT_SHARE * card_bytes / workers
+    beside = alone - footprint_bytes / workers
+    spared = footprint_bytes if 2 * (beside - footprint_bytes) >= alone - footprint_bytes else 0
+    found = [
+        round((share * card_bytes - spared) / workers) if given is None else given
+        for given, share in ((soft, _CARD_SOFT_SHARE), (hard, _CARD_HARD_SHARE))
+    ]
+    return _above(footprint_bytes, *found)
+
+
+def _above(footprint_bytes: int, soft_bytes: int, hard_bytes: int) -> Bounds:
+    """The limits that the worker has not reached already."""
+    return Bounds(*(limit if limit > footprint_bytes else 0 for limit in (soft_bytes, hard_bytes)))

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 from gunicorn.errors import HaltServer
 
 from ocrsvc.worker.retire import Reason
-from ocrsvc.worker.scoreboard import NOBODY, Board, Standing, State
-from ocrsvc.worker.succession import BOOT_ERROR, backoff_s, next_grant, wanted_workers
+from ocrsvc.worker.scoreboard import NOBODY, Board, Granted, Standing, State
+from ocrsvc.worker.succession import BOOT_ERROR, Grant, Times, backoff_s, next_grant, wanted_workers
 
 # Beyond the graceful timeout: gunicorn's own loop ends there, and the engine is closed after it.
 _KILL_AFTER_S: Final = 5.0
@@ -85,7 +85,7 @@ class Rota:
         worker.board, worker.place = self.board, self.board.take(self._clock())
         worker.tmp = WatchedTmp(worker.tmp, lambda: self.look(arbiter))
         for standing in self.board.live():
-            if standing.granted and standing.successor == NOBODY and standing.state is State.READY:
+            if standing.granted is Granted.SUCCESSOR and standing.successor == NOBODY and standing.state is State.READY:
                 self.board.slot(standing.slot).successor = worker.place
                 return
 
@@ -98,10 +98,9 @@ class Rota:
         """On each turn of the arbiter's loop: grant, count, and end who drains for too long. Idempotent."""
         self._give_back(arbiter.cfg)
         head, workers = self.board.head, self.board.live()
-        chosen = next_grant(head.base, workers, self._clock(), head.backoff_until_s)
-        if chosen is not None:
-            self.board.slot(chosen.slot).granted = 1
-            arbiter.log.info("Worker %s gets a successor: %s", chosen.pid, chosen.reason.name.lower())
+        times = Times(self._clock(), head.backoff_until_s, head.exited_s)
+        if grant := next_grant(head.base, workers, times, head.gpu_footprint_bytes):
+            self._grant(arbiter, grant)
         self._set_count(arbiter)
         for standing in workers:
             self._end_if_stuck(arbiter, standing)
@@ -114,11 +113,12 @@ class Rota:
         elif slot.reason and slot.state == State.DRAINING:
             self.board.head.recycles[slot.reason] += 1
             arbiter.log.info(
-                "RECYCLED worker %s: %s, requests=%s rss_bytes=%s drained in %.1f s",
-                *(worker.pid, Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes),
+                "RECYCLED worker %s: %s, requests=%s rss_bytes=%s gpu_bytes=%s drained in %.1f s",
+                *(worker.pid, Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes, slot.gpu_bytes),
                 self._clock() - slot.drained_s,
             )
         self.board.free(worker.place)
+        self.board.head.exited_s = self._clock()
         self._release(worker.place)
         self._set_count(arbiter)
         self._give_up_if_hopeless()
@@ -137,6 +137,22 @@ class Rota:
             slot = self.board.slot(standing.slot)
             if standing.state is not State.DRAINING and not slot.reason:
                 slot.wanted_s, slot.reason = self._clock(), Reason.RELOAD
+
+    def _grant(self, arbiter: Arbiter, grant: Grant) -> None:
+        head, worker, reason = self.board.head, grant.worker, grant.worker.reason.name.lower()
+        self.board.slot(worker.slot).granted = grant.kind
+        if grant.kind is Granted.SUCCESSOR:
+            arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
+            return
+        head.drain_first += 1
+        alone = (
+            "it is the only one, so requests wait as long as the load takes" if head.base == 1 else "others serve on"
+        )
+        arbiter.log.warning(
+            "Worker %s is to DRAIN FIRST: %s. A second model (%s bytes and the largest leap) does not fit beside it on "
+            "the card, which has %s free; its successor loads after it is gone; %s.",
+            *(worker.pid, reason, head.gpu_footprint_bytes, worker.card_free_bytes, alone),
+        )
 
     def _set_count(self, arbiter: Arbiter) -> None:
         count = wanted_workers(self.board.head.base, self.board.live())
@@ -174,7 +190,7 @@ class Rota:
         for standing in self.board.live():
             if standing.successor == gone and standing.state is State.READY:
                 slot = self.board.slot(standing.slot)
-                slot.successor, slot.granted = NOBODY, 0
+                slot.successor, slot.granted = NOBODY, Granted.NOTHING
 
     def _end_if_stuck(self, arbiter: Arbiter, standing: Standing) -> None:
         limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S

@@ -29,15 +29,26 @@ class State(IntEnum):
     DRAINING = 3
 
 
+class Granted(IntEnum):
+    """What the arbiter has allowed a worker that wants to go."""
+
+    NOTHING = 0
+    SUCCESSOR = 1
+    DRAIN_FIRST = 2
+
+
 class Slot(ctypes.Structure):
     """One worker. Times are monotonic seconds, which are the same in all processes of a machine.
 
     Attributes:
         state, reason: See State and retire.Reason.
         pid: 0 until the worker itself has written it.
-        granted: 1 when a successor may be forked beside it.
+        granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
         successor: That one's slot; NOBODY before the fork.
         rss_bytes, requests, in_flight: The worker's own readings.
+        gpu_bytes, gpu_leap_bytes: Its memory of the card, and the most that this grew between two checks.
+        card_free_bytes: What it found free on the card.
+        card_read_s: When; 0 without a reading.
         forked_s, ready_s, wanted_s, drained_s: When each of these began.
     """
 
@@ -49,6 +60,10 @@ class Slot(ctypes.Structure):
     rss_bytes: int
     requests: int
     in_flight: int
+    gpu_bytes: int
+    gpu_leap_bytes: int
+    card_free_bytes: int
+    card_read_s: float
     forked_s: float
     ready_s: float
     wanted_s: float
@@ -57,7 +72,8 @@ class Slot(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor")),
         *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
-        *((name, ctypes.c_double) for name in ("forked_s", "ready_s", "wanted_s", "drained_s")),
+        *((name, ctypes.c_int64) for name in ("gpu_bytes", "gpu_leap_bytes", "card_free_bytes")),
+        *((name, ctypes.c_double) for name in ("card_read_s", "forked_s", "ready_s", "wanted_s", "drained_s")),
     ]
 
 
@@ -72,7 +88,10 @@ class Head(ctypes.Structure):
         boot_failures: Workers that died before they were ready, since the last one that became so.
         backoff_until_s: No worker loads its engine before this time.
         most_live: Most workers that ever lived at once.
+        gpu_footprint_bytes: The most that any worker held of the card after its warm-up.
+        exited_s: When the last worker was reaped; what was read of the card before is out of date.
         recycles: Workers replaced, by reason.
+        drain_first: Those of them that had to go before their successor could load.
     """
 
     base: int
@@ -81,12 +100,16 @@ class Head(ctypes.Structure):
     unusable: int
     boot_failures: int
     most_live: int
+    drain_first: int
+    gpu_footprint_bytes: int
     backoff_until_s: float
+    exited_s: float
     recycles: ctypes.Array[ctypes.c_int64]
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
-        ("backoff_until_s", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in ("drain_first", "gpu_footprint_bytes")),
+        *((name, ctypes.c_double) for name in ("backoff_until_s", "exited_s")),
         ("recycles", ctypes.c_int64 * len(Reason)),
     ]
 
@@ -103,10 +126,15 @@ class Standing:
     state: State
     pid: int = 0
     reason: Reason = Reason.NONE
-    granted: bool = False
+    granted: Granted = Granted.NOTHING
     successor: int = NOBODY
     wanted_s: float = 0.0
     drained_s: float = 0.0
+    forked_s: float = 0.0
+    gpu_bytes: int = 0
+    gpu_leap_bytes: int = 0
+    card_free_bytes: int = 0
+    card_read_s: float = 0.0
 
     @property
     def wants(self) -> bool:
@@ -145,6 +173,12 @@ class Board:
         """Give a slot back, after its worker is reaped. Arbiter only."""
         self._slots[number].state = State.FREE
 
+    def card(self, besides: int) -> tuple[int, bool]:
+        """Bytes of the card that the other workers last said they hold, and whether none of them loads or leaves."""
+        others = [worker for worker in self.live() if worker.slot != besides]
+        settled = all(worker.state is State.READY for worker in others)
+        return sum(worker.gpu_bytes for worker in others), settled
+
     def loads(self, besides: int) -> Iterator[int]:
         """Requests in flight at each worker that accepts, but for the one in the slot `besides`."""
         for number in range(self.head.high):
@@ -155,12 +189,17 @@ class Board:
 
 def _standing(number: int, slot: Slot) -> Standing:
     return Standing(
-        number,
-        State(slot.state),
-        slot.pid,
-        Reason(slot.reason),
-        bool(slot.granted),
-        slot.successor,
-        slot.wanted_s,
-        slot.drained_s,
+        slot=number,
+        state=State(slot.state),
+        pid=slot.pid,
+        reason=Reason(slot.reason),
+        granted=Granted(slot.granted),
+        successor=slot.successor,
+        wanted_s=slot.wanted_s,
+        drained_s=slot.drained_s,
+        forked_s=slot.forked_s,
+        gpu_bytes=slot.gpu_bytes,
+        gpu_leap_bytes=slot.gpu_leap_bytes,
+        card_free_bytes=slot.card_free_bytes,
+        card_read_s=slot.card_read_s,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.worker.scoreboard import SLOTS, Standing, State
+from ocrsvc.worker.scoreboard import SLOTS, Granted, Standing, State
 
 BOOT_ERROR: Final = 3
 """Exit code of the service that never had a worker that was ready; gunicorn's own WORKER_BOOT_ERROR."""
@@ -17,22 +18,69 @@ _FIRST_BACKOFF_S: Final = 1.0
 _LONGEST_BACKOFF_S: Final = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Who may be replaced now, and whether its successor is forked before it goes, or after."""
+
+    worker: Standing
+    kind: Granted
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Monotonic seconds that decide whether anybody may be replaced now.
+
+    Attributes:
+        now_s: Now.
+        backoff_until_s: No worker loads its engine before this.
+        exited_s: When the last worker was reaped.
+    """
+
+    now_s: float
+    backoff_until_s: float = 0.0
+    exited_s: float = 0.0
+
+
 def wanted_workers(base: int, workers: Sequence[Standing]) -> int:
     """How many processes there should be now: the base, and one more for each granted successor."""
-    return min(base + sum(worker.granted for worker in workers), SLOTS)
+    return min(base + sum(worker.granted is Granted.SUCCESSOR for worker in workers), SLOTS)
 
 
-def next_grant(base: int, workers: Sequence[Standing], now_s: float, backoff_until_s: float) -> Standing | None:
-    """The worker that gets a successor now: the one that has wanted it longest; None while anything else is under way.
+def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footprint_bytes: int = 0) -> Grant | None:
+    """The worker that is replaced now; None while anything else is under way.
+
+    The one with the most pressing reason, and of those the one that has wanted it longest.
 
     One at a time: nobody is granted while a worker loads or drains, while another grant holds, or while a worker that
-    died is still to be forked again, because each of these holds, or will hold, a model of its own.
+    died is still to be forked again, because each of these holds, or will hold, a model of its own. So whoever goes
+    first, because two models do not fit, leaves the rest of the base behind, all of them ready.
     """
     unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
-    if unsettled or len(workers) < base or now_s < backoff_until_s:
-        return None
     waiting = [worker for worker in workers if worker.wants]
-    return min(waiting, key=lambda worker: worker.wanted_s, default=None)
+    if unsettled or not waiting or len(workers) < base or times.now_s < times.backoff_until_s:
+        return None
+    kind = _admit(workers, times.exited_s, gpu_footprint_bytes)
+    chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
+    return Grant(chosen, kind) if kind else None
+
+
+def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: int) -> Granted:
+    """Whether one more model, and the largest leap so far, fits on the card; NOTHING until it was looked at again."""
+    seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
+    fresh = [worker for worker in seen if worker.card_read_s > exited_s]
+    if not seen:
+        return Granted.SUCCESSOR
+    if not fresh:
+        return Granted.NOTHING
+    needed_bytes = gpu_footprint_bytes + max(worker.gpu_leap_bytes for worker in seen)
+    fits = needed_bytes <= min(worker.card_free_bytes for worker in fresh)
+    return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
+
+
+def is_next_to_load(own: int, workers: Sequence[Standing]) -> bool:
+    """Whether the worker in the slot `own` is the first of those that load; on a card they load one after the other."""
+    loading = [worker for worker in workers if worker.state is State.BOOTING]
+    return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True
 
 
 def backoff_s(failures: int) -> float:

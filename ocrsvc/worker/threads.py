@@ -10,11 +10,9 @@ Everything here runs on the loop's thread, except `balance` and what gunicorn it
 
 from __future__ import annotations
 
-import os
 import re
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -43,12 +41,6 @@ STOP_LINGER_S: Final = 5.0
 """How long a stopping worker keeps idle connections open, for a request that may be under way, at most.
 
 Well below the 10 s after which container runtimes kill what they have asked to stop."""
-
-ORPHAN_LINGER_S: Final = 1.0
-ORPHAN_S: Final = 2.5
-"""The same, and the end of everything, when the arbiter was killed: whoever starts it anew needs the memory."""
-
-ORPHANED: Final = 71
 
 _CLOSE_S: Final = 2.0
 # A client that still sends is listened to for a while, so that the reset does not cost it our answer.
@@ -190,17 +182,6 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
             return
         if self._is_busier() or (self._in_flight >= self.cfg.threads and self._is_anyone_waiting()):
             request.force_close()
-
-    def is_parent_alive(self) -> bool:
-        """Whether the arbiter lives; once it does not, nothing here may last for longer than a few seconds."""
-        alive = bool(super().is_parent_alive())
-        if not alive:
-            gthread.STOP_KEEPALIVE_LINGER = ORPHAN_LINGER_S
-            # A pool thread that waits for an engine that hangs would keep the process until its deadline.
-            end = threading.Timer(ORPHAN_S, os._exit, (ORPHANED,))
-            end.daemon = True
-            end.start()
-        return alive
 
     def _cap_keepalive(self, deadline: float) -> None:
         """Stopping: neither kept nor silent connections are waited for longer than this."""

@@ -17,8 +17,11 @@
  *     LIBTR_DOUBLE_NONSENSE     negative, huge (line count), steps (step count), nan (rect), unicode, surrogate
  *     LIBTR_DOUBLE_FILL         1: as many lines and steps as there is room for, all 'A' 'B' 'A' 'B' ...
  *     LIBTR_DOUBLE_SHARED       1: several threads may run one session at once
+ * and in its GPU build (-DGPU_BUILD), over the simulated card of card.h:
+ *     LIBTR_DOUBLE_CARD_BYTES       memory of the card that each session holds; one that finds no room never runs
+ *     LIBTR_DOUBLE_CARD_LEAK_BYTES  memory of the card that each run takes and never gives back; without room it fails
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 
 #include <math.h>
 #include <pthread.h>
@@ -27,6 +30,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "card.h"
 
 #define SESSIONS 256
 #define RECT 6
@@ -37,6 +42,7 @@ enum kind { CLOSED = 0, CTPN = 1, CRNN = 2 };
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static enum kind sessions[SESSIONS];
+static int without_room[SESSIONS];
 static int busy[SESSIONS];
 static int opening;
 static long runs;
@@ -58,6 +64,17 @@ void double_reset(void) {
     last_complaint[0] = 0;
     pthread_mutex_unlock(&guard);
 }
+
+#ifdef GPU_BUILD
+/* How a GPU build is known. */
+const char *const double_needs = "libcudart.so.12";
+static int take_from_card(long bytes) { return card_take(bytes); }
+#else
+static int take_from_card(long bytes) {
+    (void)bytes;
+    return 1;
+}
+#endif
 
 /* Call it without the guard. Always 0, for `return complain(...)`. */
 static int complain(const char *what) {
@@ -117,6 +134,7 @@ static int open_alone(int id, const char *model) {
     if (kind == CLOSED) return complain("tr_init: no model at the path");
     if (sessions[id] != CLOSED) return complain("tr_init: the session is open already");
     sessions[id] = kind;
+    without_room[id] = !take_from_card(setting("LIBTR_DOUBLE_CARD_BYTES"));
     return 1;
 }
 
@@ -137,8 +155,10 @@ void tr_release(int id) {
         complain("tr_release: the session is not open");
     else if (__atomic_load_n(&busy[id], __ATOMIC_SEQ_CST))
         complain("tr_release: the session is running");
-    else
+    else {
+        if (!without_room[id]) take_from_card(-setting("LIBTR_DOUBLE_CARD_BYTES"));
         sessions[id] = CLOSED;
+    }
 }
 
 static int enter(int id, enum kind kind) {
@@ -279,6 +299,9 @@ static int spoil_answer(float *rects, int lines, int *codes, int count, int widt
     return count;
 }
 
+/* As CUDA does when it is out of memory: the run fails, the process goes on. */
+static int has_room(int id) { return !without_room[id] && take_from_card(setting("LIBTR_DOUBLE_CARD_LEAK_BYTES")); }
+
 static int answer(const void *image, int h, int w, int type, int flag, float *rects, int lines, int *codes,
                   float *prob, int width) {
     misuse_memory();
@@ -308,7 +331,9 @@ int tr_run(int ctpn, int crnn, void *image, int height, int width, int type, int
     if (!enter(ctpn, CTPN)) return garbage(rects, codes, prob, max_width);
     int count;
     if (enter(crnn, CRNN)) {
-        count = answer(image, height, width, type, flag, rects, max_lines, codes, prob, max_width);
+        count = has_room(ctpn) && !without_room[crnn]
+                    ? answer(image, height, width, type, flag, rects, max_lines, codes, prob, max_width)
+                    : -1;
         sleep_until(began, setting("LIBTR_DOUBLE_SLEEP_MS"));
         leave(crnn);
     } else {
@@ -326,7 +351,7 @@ int tr_recognize(int crnn, void *image, int height, int width, int type, int *co
     if (!enter(crnn, CRNN)) return garbage(NULL, codes, prob, max_width);
     misuse_memory();
     spoil(codes, prob, (size_t)max_width);
-    int steps = write_first((struct row){codes, prob, max_width, 0}, image, height, width, type);
+    int steps = has_room(crnn) ? write_first((struct row){codes, prob, max_width, 0}, image, height, width, type) : -1;
     sleep_until(began, setting("LIBTR_DOUBLE_SLEEP_MS"));
     leave(crnn);
     return nonsense("negative") ? -1 : nonsense("huge") ? max_width + 1 : steps;

@@ -16,7 +16,6 @@ import orjson
 from ocrsvc.engines.isolated.area import Area
 from ocrsvc.engines.isolated.exchange import (
     MESSAGE_BYTES,
-    Nonsense,
     Ready,
     pack_tasks,
     unpack_answers,
@@ -25,6 +24,7 @@ from ocrsvc.engines.isolated.exchange import (
 )
 from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.formats.packed import Nonsense
 from ocrsvc.records import Page, ReadTask
 
 _T = TypeVar("_T")

@@ -16,18 +16,13 @@ import orjson
 from ocrsvc.engines.base import Driving
 from ocrsvc.engines.isolated.area import Area, aligned
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.records import Box, EngineInfo, Image, Line, Page, ReadOptions, ReadTask
+from ocrsvc.formats.packed import Nonsense, pack_page, unpack_page
+from ocrsvc.records import EngineInfo, Image, Page, ReadOptions, ReadTask
 
 MESSAGE_BYTES: Final = 1 << 15
 """Longest message; pages are not in messages."""
 
-_ANGLES: Final = (0, 90, 180, 270)
-_NUMBERS: Final = 8  # of a box: four corners
 _TEXT_CHARACTERS: Final = 2000
-
-
-class Nonsense(ValueError):
-    """A child sent something that no sound engine sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def unpack_tasks(message: bytes, area: Area) -> list[ReadTask]:
 
 def pack_answers(answers: Sequence[Page | OcrsvcError]) -> bytes:
     """Pages and errors as JSON; numbers that are not finite become null, which nobody believes."""
-    return orjson.dumps([_pack_page(answer) if isinstance(answer, Page) else _pack_error(answer) for answer in answers])
+    return orjson.dumps([pack_page(answer) if isinstance(answer, Page) else _pack_error(answer) for answer in answers])
 
 
 def unpack_answers(data: bytes, count: int) -> list[Page | OcrsvcError]:
@@ -84,7 +79,7 @@ def unpack_answers(data: bytes, count: int) -> list[Page | OcrsvcError]:
         raise Nonsense("an answer that is not JSON") from error
     if not isinstance(rows, list) or len(rows) != count:
         raise Nonsense(f"not the {count} answers that were asked for")
-    return [_unpack_error(row) if isinstance(row, dict) else _unpack_page(row) for row in rows]
+    return [_unpack_error(row) if isinstance(row, dict) else unpack_page(row) for row in rows]
 
 
 def pack_ready(ready: Ready) -> dict[str, object]:
@@ -117,40 +112,9 @@ def unpack_failure(row: Any) -> OcrsvcError:
     return _unpack_error(row)
 
 
-def _pack_page(page: Page) -> list[object]:
-    lines = [
-        [line.text, float(line.confidence), *(float(number) for corner in line.box for number in corner)]
-        for line in page.lines
-    ]
-    return [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
-
-
 def _pack_error(error: OcrsvcError) -> dict[str, str]:
     texts = {"detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
     return {"code": error.code, **texts}
-
-
-def _unpack_page(row: Any) -> Page:
-    match row:
-        case [int(width), int(height), int(angle), int(number), list(lines)] if width > 0 < height and angle in _ANGLES:
-            return Page(width, height, angle, tuple(_unpack_line(line) for line in lines), number)
-    raise Nonsense("a page that is none")
-
-
-def _unpack_line(row: Any) -> Line:
-    match row:
-        case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0 and _are_corners(numbers):
-            return Line(text, confidence, _box(numbers))
-    raise Nonsense("a line without a confidence from 0 to 1 and four corners")
-
-
-def _are_corners(numbers: Sequence[object]) -> bool:
-    return len(numbers) == _NUMBERS and all(type(number) is float and math.isfinite(number) for number in numbers)
-
-
-def _box(numbers: Sequence[float]) -> Box:
-    x0, y0, x1, y1, x2, y2, x3, y3 = numbers
-    return (x0, y0), (x1, y1), (x2, y2), (x3, y3)
 
 
 def _unpack_error(row: Any) -> OcrsvcError:

@@ -1,0 +1,146 @@
+"""What did the service answer: which lines, or which of our errors?
+
+Coordinates are pixels of the image as displayed (after its EXIF orientation), from the top left corner; angles are
+clockwise degrees; durations are seconds; confidences lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ocrsvc import errors
+from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError
+
+Point = tuple[float, float]
+Data = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text, its confidence, and its four corners, clockwise from where reading starts."""
+
+    text: str
+    confidence: float
+    box: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was read on one page; `lines` is empty when they were not asked for.
+
+    Attributes:
+        number: From 1.
+        width, height: Pixels, the frame of all boxes.
+        angle: Clockwise degrees by which the page was turned to be read.
+        text: The lines' texts, joined by newlines.
+        lines: In reading order.
+    """
+
+    number: int
+    width: int
+    height: int
+    angle: int
+    text: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer for one picture.
+
+    Attributes:
+        id: Of the request, as in the service's log.
+        pages: At least one.
+        engine: Name, model, version, device, precision and provider.
+        timing: decode_s, queue_s, engine_s and total_s.
+        data: The JSON as it came.
+    """
+
+    id: str
+    pages: tuple[Page, ...]
+    engine: Mapping[str, str]
+    timing: Mapping[str, float]
+    data: Data
+
+    @property
+    def text(self) -> str:
+        """The pages' texts, each page after the first begun by a form feed."""
+        return "\n\f".join(page.text for page in self.pages)
+
+
+def answer_of(status: int, retry_after: str | None, body: bytes) -> Answer:
+    """The reading that an answer holds.
+
+    Args:
+        status: HTTP status.
+        retry_after: The header of that name.
+        body: What came.
+
+    Raises:
+        OcrsvcError: What the service says went wrong, in the class of its code; or ServerError for an answer that is
+            not the service's. The id of the request is a note on it.
+    """
+    data = _parse(body)
+    if status != 200:
+        raise error_of(status, data, retry_after)
+    try:
+        failed = next((page["error"] for page in data["pages"] if "error" in page), None)
+        if failed is None:
+            return _answer(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ServerError("The answer is not one of this service.", "Check the address.") from error
+    raise error_of(int(failed.get("status", 500)), failed, None)
+
+
+def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
+    """The error that a problem stands for, by its code; by the status for one that is unknown here."""
+    kind = _KINDS.get(str(data.get("code")), _by_status(status))
+    detail = str(data.get("detail") or f"The answer has the status {status} and no explanation.")
+    remedy = str(data.get("remedy", ""))
+    wait_s = int(retry_after) if retry_after and retry_after.isdecimal() else 1
+    error = kind(detail, remedy, wait_s) if issubclass(kind, Refused) else kind(detail, remedy)
+    if data.get("id"):
+        error.add_note(f"The request was {data['id']}.")
+    return error
+
+
+def _by_status(status: int) -> type[OcrsvcError]:
+    if status in (429, 503):
+        return errors.TooManyAtOnce if status == 429 else Refused
+    if status == 504:
+        return errors.DeadlineExceeded
+    return CallerError if 400 <= status < 500 else ServerError
+
+
+# A class that declares no code of its own has its parent's, which must stay its parent's.
+_KINDS: Final[Mapping[str, type[OcrsvcError]]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, OcrsvcError) and "code" in vars(kind)
+} | {OcrsvcError.code: ServerError}
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body; empty if it is none."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _answer(data: Data) -> Answer:
+    pages = tuple(_page(page) for page in data["pages"])
+    return Answer(str(data["id"]), pages, dict(data["engine"]), dict(data["timing"]), data)
+
+
+def _page(data: Data) -> Page:
+    lines = tuple(_line(line) for line in data.get("lines", ()))
+    return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines)
+
+
+def _line(data: Data) -> Line:
+    return Line(data["text"], data["confidence"], tuple((x, y) for x, y in data["box"]))

@@ -1,0 +1,113 @@
+"""How does a picture, with what is asked of it, become a request to the native API?"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypedDict
+
+from ocrsvc.errors import BadOption, NothingSent
+
+PATH: Final = "/v1/ocr"
+TIMEOUT_HEADER: Final = "X-Request-Timeout"
+# Left over of the deadline for the answer's own way back.
+_MARGIN: Final = 0.05
+_LONGEST_MARGIN_S: Final = 0.5
+
+
+class PixelArray(Protocol):
+    """A numpy array, or what behaves like one; so that no numeric library need be imported here."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(H, W) or (H, W, 3)."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """uint8."""
+        ...
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """A view."""
+        ...
+
+    def tobytes(self) -> bytes:
+        """Its elements in C order."""
+        ...
+
+
+Picture = str | os.PathLike[str] | bytes | bytearray | memoryview | PixelArray
+"""A path; the bytes of an image file; or an array, (H, W) gray or (H, W, 3) BGR, uint8."""
+
+
+class Options(TypedDict, total=False):
+    """What may be asked of a reading, as docs/api.md tells it; None is as good as left out."""
+
+    rotate: Literal["auto", "0", "90", "180", "270"] | None
+    detect: bool | None
+    upright_boxes: bool | None
+    max_side: int | None
+    min_confidence: float | None
+    lines: bool | None
+    priority: Literal["interactive", "batch"] | None
+
+
+def address_of(url: str) -> str:
+    """The address itself, if requests can go there; raises BadOption."""
+    if not re.match(r"https?://[^/\s]", url):
+        raise BadOption(f"{url!r} is not the address of a service.", "Write it as http://host:port.")
+    return url
+
+
+def body_of(picture: Picture) -> bytes:
+    """The bytes to send: those of the file, or the array as binary PNM.
+
+    Raises:
+        NothingSent: The file cannot be read.
+        BadOption: The array is not of a shape and dtype that is an image.
+    """
+    if isinstance(picture, bytes | bytearray | memoryview):
+        return bytes(picture)
+    if isinstance(picture, str | os.PathLike):
+        return _read(Path(picture))
+    return _as_pnm(picture)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise NothingSent(f"{file} cannot be read: {error.strerror}.", "Check its name and permissions.") from error
+
+
+def _as_pnm(pixels: PixelArray) -> bytes:
+    shape = tuple(pixels.shape)
+    gray = len(shape) == 2
+    if str(pixels.dtype) != "uint8" or not (gray or (len(shape) == 3 and shape[2] == 3)):
+        raise BadOption(
+            f"The array has the shape {shape} and the type {pixels.dtype}.",
+            "Pass (H, W) gray or (H, W, 3) in the order blue, green, red, as uint8.",
+        )
+    samples = pixels if gray else pixels[..., ::-1]
+    return b"%s\n%d %d\n255\n" % (b"P5" if gray else b"P6", shape[1], shape[0]) + bytes(samples.tobytes())
+
+
+def query_of(options: Mapping[str, object]) -> dict[str, str]:
+    """The options as query parameters."""
+    return {name: _as_text(value) for name, value in options.items() if value is not None}
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, float):
+        # The service takes no exponents.
+        return f"{value:.9f}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def headers_of(left_s: float) -> dict[str, str]:
+    """What goes with a try that is worth waiting for so many seconds."""
+    worth_s = left_s - min(left_s * _MARGIN, _LONGEST_MARGIN_S)
+    return {"Content-Type": "application/octet-stream", TIMEOUT_HEADER: f"{max(worth_s, 0.001):.3f}"}

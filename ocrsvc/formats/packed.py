@@ -1,0 +1,49 @@
+"""How does a page travel or stay as plain JSON values, and what of them is believed when they come back?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ocrsvc.records import Box, Line, Page
+
+_ANGLES: Final = (0, 90, 180, 270)
+_NUMBERS: Final = 8  # of a box: four corners
+
+
+class Nonsense(ValueError):
+    """Something came back that nobody sound has packed."""
+
+
+def pack_page(page: Page) -> list[object]:
+    """A page as a list that orjson writes; numbers that are not finite become null there, which nobody believes."""
+    lines = [
+        [line.text, float(line.confidence), *(float(number) for corner in line.box for number in corner)]
+        for line in page.lines
+    ]
+    return [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
+
+
+def unpack_page(row: Any) -> Page:
+    """The page that was packed, checked completely. Raises Nonsense."""
+    match row:
+        case [int(width), int(height), int(angle), int(number), list(lines)] if width > 0 < height and angle in _ANGLES:
+            return Page(width, height, angle, tuple(_unpack_line(line) for line in lines), number)
+    raise Nonsense("a page that is none")
+
+
+def _unpack_line(row: Any) -> Line:
+    match row:
+        case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0 and _are_corners(numbers):
+            return Line(text, confidence, _box(numbers))
+    raise Nonsense("a line without a confidence from 0 to 1 and four corners")
+
+
+def _are_corners(numbers: Sequence[object]) -> bool:
+    return len(numbers) == _NUMBERS and all(type(number) is float and math.isfinite(number) for number in numbers)
+
+
+def _box(numbers: Sequence[float]) -> Box:
+    x0, y0, x1, y1, x2, y2, x3, y3 = numbers
+    return (x0, y0), (x1, y1), (x2, y2), (x3, y3)

@@ -1,0 +1,241 @@
+"""How much memory of the card does this process hold, and how much is left? The only file that speaks NVML and cupy.
+
+For workers only: nothing here starts CUDA (but for cupy, if NVML is missing), and the arbiter must not even load NVML.
+
+NVML names processes by the ids of the machine. In a container this process may therefore be listed under another id,
+or not at all, and under MIG without a size. So its own share is, in this order: what is listed under its id; what is
+listed under the one id that appeared while it loaded; what the card holds beyond what others held before the load and
+what its siblings say they hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+_NVML: Final = "libnvidia-ml.so.1"
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class Unreadable(Exception):
+    """The card did not tell; a look later may work."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """What a look at the card found, in bytes. Not in records.py, whose numpy the arbiter must not load.
+
+    Attributes:
+        own_bytes: Held by this process.
+        used_bytes, free_bytes, total_bytes: The card's, or those of the part of it (MIG) that this process sees.
+    """
+
+    own_bytes: int
+    used_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """The other workers of this service, as far as the scoreboard knows.
+
+    Attributes:
+        gpu_bytes: What they last said they hold.
+        settled: None of them loads or leaves, so that the sum is what they hold.
+    """
+
+    gpu_bytes: int = 0
+    settled: bool = True
+
+
+class Source(Protocol):
+    """Where readings come from. Both calls raise Unreadable."""
+
+    def totals(self) -> tuple[int, int]:
+        """Used and total bytes of the card."""
+        ...
+
+    def processes(self) -> Mapping[int, int | None]:
+        """Bytes that each process holds, by process id, as far as listed; None where the size is not told."""
+        ...
+
+
+class Gauge:
+    """Reads the card for one worker. Make it before the engine is loaded; read it after.
+
+    Args:
+        source: Where readings come from.
+        log: Told once when the card cannot be read, and once when it can be again.
+        siblings: How the other workers stand before this one loads.
+        pid: This process.
+    """
+
+    def __init__(self, source: Source, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
+        self._source = source
+        self._log = log
+        self._pid = os.getpid() if pid is None else pid
+        self._readable = True
+        used_bytes, _ = source.totals()
+        self._before = frozenset(source.processes())
+        self._foreign_bytes = max(0, used_bytes - siblings.gpu_bytes)
+        self._listed_as: int | None = None
+        self._last_own_bytes: int | None = None
+
+    def read(self, siblings: Siblings) -> MemoryReading | None:
+        """A look at the card, in well under a millisecond; None when it cannot be read just now. Never raises."""
+        try:
+            reading = self._read(siblings)
+        except Unreadable as error:
+            if self._readable:
+                self._log.error("The card cannot be read (%s); until it can, only RSS limits hold here.", error)
+            self._readable = False
+            return None
+        if not self._readable:
+            self._log.info("The card can be read again.")
+        self._readable = True
+        return reading
+
+    def _read(self, siblings: Siblings) -> MemoryReading:
+        used_bytes, total_bytes = self._source.totals()
+        own_bytes = self._listed_bytes()
+        if own_bytes is None:
+            own_bytes = self._reckoned_bytes(used_bytes, siblings)
+        self._last_own_bytes = own_bytes
+        return MemoryReading(own_bytes, used_bytes, max(0, total_bytes - used_bytes), total_bytes)
+
+    def _listed_bytes(self) -> int | None:
+        """What is listed for this process, under whatever id; None if it is not."""
+        listed = self._source.processes()
+        # An id that was there before the load is another process, of another container or of the machine.
+        if self._pid in listed and self._pid not in self._before:
+            return listed[self._pid]
+        if self._last_own_bytes is None:
+            fresh = set(listed) - self._before
+            self._listed_as = fresh.pop() if len(fresh) == 1 else None
+        return listed.get(self._listed_as) if self._listed_as is not None else None
+
+    def _reckoned_bytes(self, used_bytes: int, siblings: Siblings) -> int:
+        """What nobody else accounts for. While a sibling loads or leaves, its memory would count as ours: no news."""
+        if self._last_own_bytes is not None and not siblings.settled:
+            return self._last_own_bytes
+        return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
+
+
+def open_gauge(log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ) -> Gauge | None:
+    """A gauge for the card that the engine of this process will use; None without one.
+
+    A card that is there but cannot be read is one line in the log.
+
+    Args:
+        log, siblings: As for Gauge.
+        environ: Where CUDA_VISIBLE_DEVICES stands.
+    """
+    for opened in (_open_nvml, _open_cupy):
+        try:
+            source = opened(environ)
+            if source is not None:
+                return Gauge(source, log, siblings)
+        except Unreadable as error:
+            log.warning("No readings of a card (%s): only RSS limits hold in this worker.", error)
+            return None
+    return None
+
+
+class _Nvml:
+    """One card, or one part of it, through NVML."""
+
+    def __init__(self, nvml: Any, handle: object) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def totals(self) -> tuple[int, int]:
+        """See Source."""
+        memory = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
+        return memory.used, memory.total
+
+    def processes(self) -> Mapping[int, int | None]:
+        """See Source."""
+        listed = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        return {entry.pid: entry.usedGpuMemory for entry in listed}
+
+
+def _open_nvml(environ: Mapping[str, str]) -> Source | None:
+    """The card through NVML; None when its library is not there. Raises Unreadable."""
+    try:
+        ctypes.CDLL(_NVML)
+    except OSError:
+        return None
+    import pynvml
+
+    _ask(pynvml, pynvml.nvmlInit)
+    return _Nvml(pynvml, _ask(pynvml, lambda: _handle_of(pynvml, environ.get(_VISIBLE, "0"))))
+
+
+def _handle_of(nvml: Any, visible: str) -> object:
+    """NVML's handle for the first device that CUDA would see; raises Unreadable or NVMLError."""
+    name = visible.partition(",")[0].strip()
+    if name.startswith("MIG-"):
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    if name.startswith("GPU-"):
+        # CUDA accepts the beginning of a UUID, NVML does not.
+        handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
+        found = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
+        if found is None:
+            raise Unreadable(f"{_VISIBLE} names {name}, and NVML knows no such card")
+        return _first_part(nvml, found)
+    if not name.isdigit():
+        raise Unreadable(f"{_VISIBLE} is {visible!r}, which names no card")
+    return _first_part(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)))
+
+
+def _first_part(nvml: Any, card: object) -> object:
+    """The card itself or, when it is divided (MIG), its first part, which is what CUDA takes."""
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(card)
+    except nvml.NVMLError_NotSupported:
+        return card
+    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0) if current else card
+
+
+def _ask(nvml: Any, call: Callable[[], Any]) -> Any:
+    """What NVML answers. Raises Unreadable."""
+    try:
+        return call()
+    except (nvml.NVMLError, OSError) as error:
+        raise Unreadable(f"NVML: {error}") from error
+
+
+class _Cupy:
+    """The present card through cupy, which knows its totals only."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+
+    def totals(self) -> tuple[int, int]:
+        """See Source."""
+        try:
+            free_bytes, total_bytes = self._cupy.cuda.runtime.memGetInfo()
+        except (RuntimeError, OSError) as error:
+            raise Unreadable(f"cupy: {error}") from error
+        return total_bytes - free_bytes, total_bytes
+
+    def processes(self) -> Mapping[int, int | None]:
+        """See Source."""
+        return {}
+
+
+def _open_cupy(_environ: Mapping[str, str]) -> Source | None:
+    """The card through cupy, in the CUDA context that the engine will use too; None without cupy."""
+    if importlib.util.find_spec("cupy") is None:
+        return None
+    try:
+        import cupy
+    except ImportError as error:
+        raise Unreadable(f"cupy: {error}") from error
+    return _Cupy(cupy)

@@ -1,0 +1,78 @@
+"""What does a browser get at the door, and what does a program that only looks in?
+
+A browser gets the page, whose files lie in `static/`: read once, when the application is made. They are revalidated on
+every visit, because a page and its scripts belong to one version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import orjson
+from flask import Blueprint, Response, request
+
+from ocrsvc import __version__
+
+FOLDER: Final = Path(__file__).parent / "static"
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+INDEX: Final = "index.html"
+# Nothing but the page's own files runs; pictures are those that the user chose.
+POLICY: Final = (
+    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr", "description": "/openapi.json"}
+
+
+def make_page() -> Blueprint:
+    """GET / (and /index.html, as TrWebOCR has it) and GET /static/…"""
+    page = Blueprint("page", __name__)
+    files = {file.name: file.read_bytes() for file in FOLDER.iterdir() if file.suffix in TYPES}
+    banner = orjson.dumps(BANNER)
+
+    @page.get("/")
+    def front() -> Response:
+        if _wants_html():
+            return _file(INDEX, files[INDEX])
+        response = Response(banner, content_type="application/json")
+        response.vary.add("Accept")
+        return response
+
+    @page.get("/index.html")
+    def index() -> Response:
+        return _file(INDEX, files[INDEX])
+
+    for name, data in files.items():
+        if name != INDEX:
+            page.add_url_rule(f"/static/{name}", name.replace(".", "_"), _serving(name, data))
+    return page
+
+
+def _wants_html() -> bool:
+    """A browser names HTML first; a program that takes anything gets JSON."""
+    return request.accept_mimetypes.best_match(("application/json", "text/html")) == "text/html"
+
+
+def _serving(name: str, data: bytes) -> Callable[[], Response]:
+    return lambda: _file(name, data)
+
+
+def _file(name: str, data: bytes) -> Response:
+    """One file, or 304 for a browser that has it."""
+    response = Response(data, content_type=TYPES[Path(name).suffix])
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cache-Control"] = "no-cache"
+    if name == INDEX:
+        response.vary.add("Accept")
+    response.add_etag()
+    response.make_conditional(request)
+    return response

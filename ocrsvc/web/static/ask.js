@@ -1,0 +1,83 @@
+// How is one image sent to the service, and when is it sent again?
+
+const TRIES = 10;
+const LONGEST_WAIT_S = 60;
+
+/** Why there is no answer: the members of problem JSON, or the page's own words for what is none. */
+export class Problem extends Error {
+  constructor(members, waitS = 0) {
+    super(members.detail ?? '');
+    this.members = members;
+    this.waitS = waitS;
+  }
+}
+
+/**
+ * The native API's answer for one image. A service that is busy is asked again when it says so.
+ *
+ * @param file what is sent, as it is
+ * @param options query parameters
+ * @param signal ends it, with an AbortError
+ * @param tell called with ('sending', share), ('reading') and ('busy', seconds)
+ * @throws Problem
+ */
+export async function ask(file, options, signal, tell) {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await send(file, options, signal, tell);
+    } catch (error) {
+      if (!error.waitS || attempt === TRIES) throw error;
+      tell('busy', Math.ceil(error.waitS));
+      // Not all who were refused together come back together.
+      await pause(error.waitS * (1 + Math.random() / 4), signal);
+    }
+  }
+}
+
+function send(file, options, signal, tell) {
+  return new Promise((resolve, reject) => {
+    // fetch tells nothing of how far an upload has come.
+    const request = new XMLHttpRequest();
+    const stop = () => request.abort();
+    const url = new URL('v1/ocr', document.baseURI);
+    url.search = new URLSearchParams(options);
+    request.open('POST', url);
+    request.setRequestHeader('Content-Type', file.type.startsWith('image/') ? file.type : 'application/octet-stream');
+    request.upload.onprogress = (event) => tell('sending', event.loaded / (event.total || 1));
+    request.upload.onload = () => tell('reading');
+    request.onload = () => settle(request, resolve, reject);
+    request.onerror = () => reject(new Problem({ code: 'offline' }));
+    request.onabort = () => reject(new DOMException('cancelled', 'AbortError'));
+    request.onloadend = () => signal.removeEventListener('abort', stop);
+    signal.throwIfAborted();
+    signal.addEventListener('abort', stop);
+    request.send(file);
+  });
+}
+
+function settle(request, resolve, reject) {
+  const body = parse(request.responseText);
+  if (request.status === 200 && Array.isArray(body?.pages)) return resolve(body);
+  const id = body?.id ?? request.getResponseHeader('X-Request-Id');
+  const members = body?.title ? body : { code: 'strange', status: request.status };
+  const busy = request.status === 429 || request.status === 503;
+  return reject(new Problem({ ...members, id }, busy ? waitOf(request.getResponseHeader('Retry-After')) : 0));
+}
+
+function parse(text) {
+  try { return JSON.parse(text); } catch { return null; }
+}
+
+/** Retry-After in seconds: it is a number of them, or a date. */
+function waitOf(header) {
+  const seconds = /^\d+$/.test(header ?? '') ? Number(header) : (Date.parse(header) - Date.now()) / 1000;
+  return Math.min(Math.max(Number.isNaN(seconds) ? 1 : seconds, 0.5), LONGEST_WAIT_S);
+}
+
+function pause(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => { clearTimeout(timer); reject(new DOMException('cancelled', 'AbortError')); };
+    const timer = setTimeout(() => { signal.removeEventListener('abort', stop); resolve(); }, seconds * 1000);
+    signal.addEventListener('abort', stop, { once: true });
+  });
+}

@@ -1,0 +1,279 @@
+// Which images are there, where does each stand, and who is read next?
+
+import { ask, Problem } from './ask.js';
+import { copy, jsonOf, save, textsOf } from './keep.js';
+import * as view from './view.js';
+import { preferred, remember, speak, t } from './words.js';
+
+const AT_ONCE = 3;
+const UNDER_WAY = new Set(['sending', 'reading', 'busy']);
+
+const $ = (id) => document.getElementById(id);
+const items = [];
+let current = null;
+let ids = 0;
+
+// Images come in
+
+function add(files) {
+  const fresh = [...files].map(newItem);
+  if (!fresh.length) return;
+  items.push(...fresh);
+  $('items').append(...fresh.map((item) => item.element));
+  document.body.classList.remove('empty');
+  $('tray').hidden = false;
+  if (!current || !UNDER_WAY.has(current.state)) choose(fresh[0]);
+  for (const item of fresh) refresh(item);
+  drawThumbnails(fresh);
+  next();
+}
+
+function newItem(file) {
+  ids += 1;
+  const item = { id: ids, file, url: URL.createObjectURL(file), rotate: null, state: 'waiting', share: 0, waitS: 0, answer: null, problem: null, controller: null };
+  // What is pasted has no name of its own, or always the same.
+  item.name = file.name && file.name !== 'image.png' ? file.name : `${t('pasted')}-${ids}.png`;
+  item.element = $('item').content.cloneNode(true).firstElementChild;
+  item.element.querySelector('.file').textContent = item.name;
+  item.element.querySelector('.pick').onclick = () => choose(item);
+  item.element.querySelector('.drop-one').onclick = () => (isOpen(item) ? cancel(item) : remove(item));
+  item.element.querySelector('.pick').onkeydown = (event) => move(event, item);
+  return item;
+}
+
+/** One after the other: a browser that unpacks a hundred photos at once has no memory left. */
+async function drawThumbnails(fresh) {
+  for (const item of fresh) {
+    try {
+      const picture = await createImageBitmap(item.file, { resizeHeight: 168, resizeQuality: 'medium' });
+      const canvas = item.element.querySelector('canvas');
+      canvas.width = Math.min(448, picture.width);
+      canvas.height = picture.height;
+      canvas.getContext('2d').drawImage(picture, 0, 0);
+      picture.close();
+    } catch { /* a browser cannot show every format that the service reads */ }
+  }
+}
+
+// Images are read
+
+const isOpen = (item) => item.state === 'waiting' || UNDER_WAY.has(item.state);
+
+function next() {
+  while (items.filter((item) => UNDER_WAY.has(item.state)).length < AT_ONCE) {
+    const item = items.find((one) => one.state === 'waiting');
+    if (!item) break;
+    read(item);
+  }
+}
+
+async function read(item) {
+  const controller = new AbortController();
+  Object.assign(item, { controller, answer: null, problem: null, share: 0 });
+  put(item, 'sending');
+  try {
+    item.answer = await ask(item.file, optionsFor(item), controller.signal, (state, value) => tell(item, controller, state, value));
+    settle(item, controller, 'done');
+  } catch (error) {
+    if (error.name !== 'AbortError') item.problem = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });
+    settle(item, controller, error.name === 'AbortError' ? 'cancelled' : 'failed');
+  }
+}
+
+function tell(item, controller, state, value) {
+  if (item.controller !== controller) return;
+  if (state === 'sending') item.share = value;
+  if (state === 'busy') item.waitS = value;
+  put(item, state);
+}
+
+/** An answer that somebody else's try has overtaken counts no more. */
+function settle(item, controller, state) {
+  if (item.controller === controller) {
+    item.controller = null;
+    put(item, state);
+    announce(`${item.name}: ${view.stateOf(item)}`);
+  }
+  next();
+}
+
+function again(item) {
+  item.controller?.abort();
+  Object.assign(item, { controller: null, answer: null, problem: null });
+  put(item, 'waiting');
+  next();
+}
+
+function cancel(item) {
+  if (item.controller) item.controller.abort();
+  else if (item.state === 'waiting') put(item, 'cancelled');
+}
+
+function turn(degrees) {
+  const now = current.answer?.pages[0].angle ?? (Number(current.rotate) || 0);
+  current.rotate = String((now + degrees + 360) % 360);
+  again(current);
+}
+
+function optionsFor(item) {
+  const form = new FormData($('settings'));
+  const options = { rotate: item.rotate ?? form.get('rotate') };
+  if (form.get('max_side')) options.max_side = form.get('max_side');
+  if (Number(form.get('min_confidence'))) options.min_confidence = Number(form.get('min_confidence')) / 100;
+  if (form.has('line')) options.detect = 'false';
+  if (form.has('upright_boxes')) options.upright_boxes = 'true';
+  return options;
+}
+
+// What is seen of it
+
+function put(item, state) {
+  item.state = state;
+  refresh(item);
+}
+
+function refresh(item) {
+  const { element, state } = item;
+  element.dataset.state = state;
+  element.querySelector('.state').textContent = view.stateOf(item);
+  const bar = element.querySelector('progress');
+  bar.hidden = !UNDER_WAY.has(state);
+  if (state === 'sending' && item.share < 1) bar.value = item.share;
+  else bar.removeAttribute('value');
+  const word = t(isOpen(item) ? 'cancel_one' : 'remove', item.name);
+  const button = element.querySelector('.drop-one');
+  button.setAttribute('aria-label', word);
+  button.title = word;
+  if (item === current) view.show(item);
+  refreshTray();
+}
+
+function refreshTray() {
+  const done = items.filter((item) => !isOpen(item)).length;
+  $('count').textContent = t('count', done, items.length);
+  $('all').value = items.length ? done / items.length : 0;
+  $('all').hidden = $('cancel').hidden = done === items.length;
+  const answered = items.filter((item) => item.answer);
+  for (const button of document.querySelectorAll('.many')) button.hidden = answered.length < 2;
+  $('again').disabled = items.length === 0;
+}
+
+function choose(item) {
+  current?.element.querySelector('.pick').removeAttribute('aria-current');
+  current = item;
+  item.element.querySelector('.pick').setAttribute('aria-current', 'true');
+  item.element.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+  view.show(item);
+}
+
+function move(event, item) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const other = step && items[items.indexOf(item) + step];
+  if (event.key === 'Delete') remove(item);
+  if (!other) return;
+  event.preventDefault();
+  choose(other);
+  other.element.querySelector('.pick').focus();
+}
+
+function remove(item) {
+  cancel(item);
+  const at = items.indexOf(item);
+  items.splice(at, 1);
+  item.element.remove();
+  URL.revokeObjectURL(item.url);
+  const near = items[Math.min(at, items.length - 1)];
+  if (!near) return empty();
+  if (item === current) choose(near);
+  near.element.querySelector('.pick').focus();
+  return refreshTray();
+}
+
+function clear() {
+  for (const item of items.splice(0)) {
+    cancel(item);
+    item.element.remove();
+    URL.revokeObjectURL(item.url);
+  }
+  empty();
+}
+
+function empty() {
+  current = null;
+  view.hide();
+  $('tray').hidden = true;
+  document.body.classList.add('empty');
+  $('choose').focus();
+  refreshTray();
+}
+
+function announce(words) {
+  $('said').textContent = words;
+}
+
+let hiding = 0;
+function say(words) {
+  announce(words);
+  $('toast').textContent = words;
+  $('toast').hidden = false;
+  clearTimeout(hiding);
+  hiding = setTimeout(() => { $('toast').hidden = true; }, 1500);
+}
+
+// The page begins
+
+function begin() {
+  view.open({ turn, retry: () => again(current), say });
+  for (const [button, input] of [['choose', 'files'], ['photo', 'camera']]) {
+    $(button).onclick = () => $(input).click();
+    $(input).onchange = () => { add($(input).files); $(input).value = ''; };
+  }
+  listenForDrops();
+  document.addEventListener('paste', (event) => {
+    if (event.clipboardData.files.length) { event.preventDefault(); add(event.clipboardData.files); }
+  });
+  $('settings').onsubmit = (event) => { event.preventDefault(); for (const item of items) { item.rotate = null; again(item); } };
+  $('settings').oninput = showShare;
+  $('cancel').onclick = () => { for (const item of items) if (isOpen(item)) cancel(item); };
+  $('clear').onclick = clear;
+  $('copy-all').onclick = async () => say((await copy(textsOf(answered()))) ? t('copied') : t('not_copied'));
+  $('text-all').onclick = () => save('ocr.txt', textsOf(answered()), 'text/plain;charset=utf-8');
+  $('json-all').onclick = () => save('ocr.json', jsonOf(answered()), 'application/json');
+  for (const button of document.querySelectorAll('[data-language]'))
+    button.onclick = () => { remember(button.dataset.language); change(button.dataset.language); };
+  change(preferred());
+  refreshTray();
+}
+
+const answered = () => items.filter((item) => item.answer);
+
+function change(language) {
+  speak(language);
+  showShare();
+  for (const item of items) refresh(item);
+  view.refresh();
+}
+
+function showShare() {
+  const share = Number($('settings').elements.min_confidence.value);
+  $('share').textContent = share ? `${share} %` : t('auto');
+}
+
+function listenForDrops() {
+  const over = (event) => {
+    if (!event.dataTransfer?.types.includes('Files')) return;
+    event.preventDefault();
+    document.body.classList.add('dropping');
+  };
+  addEventListener('dragenter', over);
+  addEventListener('dragover', over);
+  addEventListener('dragleave', (event) => event.relatedTarget === null && document.body.classList.remove('dropping'));
+  addEventListener('drop', (event) => {
+    document.body.classList.remove('dropping');
+    if (!event.dataTransfer?.files.length) return;
+    event.preventDefault();
+    add(event.dataTransfer.files);
+  });
+}
+
+begin();

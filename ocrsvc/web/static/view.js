@@ -1,0 +1,335 @@
+// How is one image shown beside what was read on it?
+
+import { copy, draw, save, stem, textOf } from './keep.js';
+import { Problem } from './ask.js';
+import { label, t, titleOf } from './words.js';
+
+const SVG = 'http://www.w3.org/2000/svg';
+const ZOOMS = [1, 1.5, 2, 3, 4, 6];
+// What a line's confidence must reach to look certain, and where it looks as doubtful as can be.
+const SURE = 0.97;
+const DOUBTFUL = 0.6;
+
+const $ = (id) => document.getElementById(id);
+const frame = document.querySelector('.frame');
+const stage = document.querySelector('.stage');
+const sheet = document.querySelector('.sheet');
+
+let shown = null;
+let tab = 'lines';
+let zoom = 0;
+let size = null;
+
+/**
+ * Make the buttons of the view work.
+ *
+ * @param turn called with the clockwise degrees by which the user turns the image on
+ * @param retry called when the user asks for another try
+ * @param say shows a word to everybody, screen readers included
+ */
+export function open({ turn, retry, say }) {
+  $('left').onclick = () => turn(-90);
+  $('right').onclick = () => turn(90);
+  $('smaller').onclick = () => magnify(-1);
+  $('larger').onclick = () => magnify(1);
+  $('boxes').onclick = () => $('boxes').setAttribute('aria-pressed', String(sheet.classList.toggle('bare') === false));
+  $('save-picture').onclick = savePicture;
+  $('copy').onclick = () => toClipboard(content(), say);
+  $('save').onclick = saveContent;
+  for (const button of document.querySelectorAll('[data-tab]')) button.onclick = () => switchTo(button.dataset.tab);
+  document.querySelector('.tabs').onkeydown = moveTab;
+  new ResizeObserver(fit).observe(frame);
+  tieTogether(sheet, say);
+  tieTogether($('panel'), say);
+  $('panel').addEventListener('keydown', moveLine);
+  $('panel').addEventListener('click', (event) => event.target.closest('.problem button') && tryAgain(retry));
+}
+
+/** Show an image as it is now; it may be waiting, done or failed. */
+export function show(item) {
+  const fresh = shown?.id !== item.id;
+  if (fresh) zoom = 0;
+  const before = fresh ? null : shown?.answer;
+  shown = { ...item };
+  $('detail').hidden = false;
+  $('name').textContent = item.name;
+  if (fresh) showImage(item);
+  if (fresh || before !== item.answer) showBoxes(item);
+  refresh();
+}
+
+/** Show the same again, in the language and the tab of now. */
+export function refresh() {
+  if (!shown) return;
+  for (const button of document.querySelectorAll('[data-tab]')) {
+    const chosen = button.dataset.tab === tab;
+    button.setAttribute('aria-selected', String(chosen));
+    button.tabIndex = chosen ? 0 : -1;
+  }
+  $('panel').setAttribute('aria-labelledby', `tab-${tab}`);
+  $('panel').replaceChildren(body());
+  $('panel').setAttribute('aria-busy', String(shown.answer === null && !shown.problem));
+  for (const id of ['copy', 'save', 'save-picture', 'boxes']) $(id).disabled = !shown.answer;
+  $('facts').textContent = shown.answer ? facts(shown.answer) : '';
+  fit();
+}
+
+export function hide() {
+  shown = null;
+  $('detail').hidden = true;
+  sheet.replaceChildren();
+}
+
+/** The word for where an image stands. */
+export function stateOf(item) {
+  if (item.state === 'sending') return t('sending', Math.round(item.share * 100));
+  if (item.state === 'busy') return t('busy', item.waitS);
+  if (item.state === 'done') return t('read', linesOf(item.answer).length);
+  return t(item.state);
+}
+
+/** The button that was pressed goes away; the focus stays near. */
+function tryAgain(retry) {
+  $(`tab-${tab}`).focus();
+  retry();
+}
+
+const linesOf = (answer) => answer.pages[0].lines ?? [];
+
+function facts(answer) {
+  const page = answer.pages[0];
+  const parts = [t('read', linesOf(answer).length), `${answer.timing.total_s.toFixed(2)} s`, `${page.width} × ${page.height}`];
+  if (page.angle) parts.push(t('turned', page.angle));
+  return [...parts, answer.engine.model === 'none' ? answer.engine.name : answer.engine.model].join(' · ');
+}
+
+// The picture
+
+function showImage(item) {
+  const image = new Image();
+  image.alt = '';
+  image.src = item.url;
+  image.onload = () => { if (shown?.id === item.id) { size ??= [image.naturalWidth, image.naturalHeight]; fit(); } };
+  image.onerror = () => { if (shown?.id === item.id) { sheet.classList.add('blank'); refresh(); } };
+  size = null;
+  sheet.classList.remove('blank');
+  sheet.replaceChildren(image);
+}
+
+function showBoxes(item) {
+  sheet.querySelector('svg')?.remove();
+  if (!item.answer) return;
+  const page = item.answer.pages[0];
+  size = [page.width, page.height];
+  const svg = document.createElementNS(SVG, 'svg');
+  svg.setAttribute('viewBox', `0 0 ${page.width} ${page.height}`);
+  svg.setAttribute('aria-hidden', 'true');
+  linesOf(item.answer).forEach((line, index) => svg.append(...boxOf(line, index)));
+  sheet.append(svg);
+}
+
+/** The frame of a line, and its text for a sheet whose picture cannot be shown. */
+function boxOf(line, index) {
+  const polygon = document.createElementNS(SVG, 'polygon');
+  polygon.setAttribute('points', line.box.map((point) => point.join()).join(' '));
+  polygon.dataset.i = index;
+  shade(polygon, line.confidence);
+  const [[x0, y0], [x1, y1], , [x3, y3]] = line.box;
+  const [width, height] = [Math.hypot(x1 - x0, y1 - y0), Math.hypot(x3 - x0, y3 - y0)];
+  const text = document.createElementNS(SVG, 'text');
+  const angle = (Math.atan2(y1 - y0, x1 - x0) * 180) / Math.PI;
+  text.setAttribute('transform', `translate(${x0} ${y0}) rotate(${angle}) translate(0 ${height * 0.8})`);
+  text.setAttribute('font-size', height * 0.8);
+  text.setAttribute('textLength', Math.max(1, width));
+  text.setAttribute('lengthAdjust', 'spacingAndGlyphs');
+  text.textContent = line.text;
+  return [text, polygon];
+}
+
+function shade(element, confidence) {
+  const doubt = Math.min(1, Math.max(0, (SURE - confidence) / (SURE - DOUBTFUL)));
+  element.style.setProperty('--doubt', `${Math.round(doubt * 100)}%`);
+}
+
+const angleOf = (item) => item.answer?.pages[0].angle ?? (Number(item.rotate) || 0);
+
+/** The whole picture, upright, as large as the frame allows; times the zoom. */
+function fit() {
+  if (!shown) return;
+  const angle = angleOf(shown);
+  const [width, height] = size ?? [1, 1];
+  const [across, down] = angle % 180 ? [height, width] : [width, height];
+  const room = getComputedStyle(frame);
+  const wide = frame.clientWidth - parseFloat(room.paddingLeft) * 2;
+  const high = (parseFloat(room.maxHeight) || frame.clientHeight) - parseFloat(room.paddingTop) * 2;
+  const scale = Math.min(wide / across, high / down, 2) * ZOOMS[zoom];
+  stage.style.width = `${Math.floor(across * scale)}px`;
+  stage.style.height = `${Math.floor(down * scale)}px`;
+  sheet.style.width = `${width * scale}px`;
+  sheet.style.height = `${height * scale}px`;
+  sheet.style.transform = `translate(-50%, -50%) rotate(${angle}deg)`;
+  // A file that neither the browser nor the service can read has no sheet.
+  sheet.hidden = size === null;
+  $('smaller').disabled = zoom === 0;
+  $('larger').disabled = zoom === ZOOMS.length - 1;
+}
+
+function magnify(step) {
+  const [x, y] = [frame.scrollLeft + frame.clientWidth / 2, frame.scrollTop + frame.clientHeight / 2];
+  const before = ZOOMS[zoom];
+  zoom = Math.min(ZOOMS.length - 1, Math.max(0, zoom + step));
+  fit();
+  const ratio = ZOOMS[zoom] / before;
+  frame.scrollTo(x * ratio - frame.clientWidth / 2, y * ratio - frame.clientHeight / 2);
+}
+
+async function savePicture() {
+  const item = shown;
+  save(`${stem(item.name)}-boxes.png`, await draw(sheet.querySelector('img'), item.answer.pages[0]));
+}
+
+// What was read
+
+function body() {
+  if (shown.problem) return problemOf(shown.problem);
+  if (!shown.answer) return waiting();
+  if (tab !== 'lines') return plain(content());
+  return linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines'));
+}
+
+function waiting() {
+  const element = paragraph(stateOf(shown));
+  if (!shown.controller) return element;
+  const bar = document.createElement('progress');
+  if (shown.state === 'sending' && shown.share < 1) bar.value = shown.share;
+  bar.setAttribute('aria-hidden', 'true');
+  element.append(bar);
+  return element;
+}
+
+function paragraph(words) {
+  const element = document.createElement('p');
+  element.className = 'quiet';
+  element.textContent = words;
+  return element;
+}
+
+function plain(words) {
+  const element = document.createElement('pre');
+  element.tabIndex = 0;
+  element.textContent = words;
+  return element;
+}
+
+function listOf(lines) {
+  const list = document.createElement('ol');
+  list.className = 'lines';
+  list.append(...lines.map(lineOf));
+  if (!sheet.classList.contains('blank')) return list;
+  const both = document.createDocumentFragment();
+  both.append(list, paragraph(t('not_shown')));
+  return both;
+}
+
+function lineOf(line, index) {
+  const [element, button, text, share] = ['li', 'button', 'span', 'small'].map((name) => document.createElement(name));
+  button.type = 'button';
+  button.dataset.i = index;
+  button.tabIndex = index ? -1 : 0;
+  text.textContent = line.text;
+  share.textContent = Math.floor(line.confidence * 100);
+  share.title = `${t('confidence')} ${line.confidence}`;
+  shade(button, line.confidence);
+  button.append(text, share);
+  element.append(button);
+  return element;
+}
+
+function problemOf({ members }) {
+  const card = $('problem').content.cloneNode(true);
+  const own = { offline: 'offline', strange: 'strange' }[members.code];
+  const [title, detail, id] = [card.querySelector('h3'), card.querySelector('.detail'), card.querySelector('.id')];
+  title.textContent = own ? t(`${own}_title`) : titleOf(members.code, members.title);
+  detail.textContent = own === 'strange' ? t('status', members.status) : own ? t('offline_detail') : members.detail;
+  card.querySelector('.remedy').textContent = own ? t(`${own}_remedy`) : (members.remedy ?? '');
+  id.textContent = members.id ? t('request', members.id) : '';
+  label(card);
+  return card;
+}
+
+function content() {
+  return tab === 'json' ? JSON.stringify(shown.answer, null, 2) : textOf(shown.answer);
+}
+
+function saveContent() {
+  if (tab === 'json') save(`${stem(shown.name)}.json`, content(), 'application/json');
+  else save(`${stem(shown.name)}.txt`, `${content()}\n`, 'text/plain;charset=utf-8');
+}
+
+function switchTo(name) {
+  tab = name;
+  refresh();
+}
+
+function moveTab(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const names = [...document.querySelectorAll('[data-tab]')].map((button) => button.dataset.tab);
+  switchTo(names.at((names.indexOf(tab) + step) % names.length));
+  $(`tab-${tab}`).focus();
+}
+
+// Lines and boxes
+
+/** Hovering, focusing and clicking do the same on a line and on its box. */
+function tieTogether(root, say) {
+  const indexOf = (event) => event.target.closest?.('[data-i]')?.dataset.i;
+  root.addEventListener('pointerover', (event) => mark(indexOf(event), root));
+  root.addEventListener('pointerleave', () => mark(undefined, root));
+  root.addEventListener('focusin', (event) => mark(indexOf(event), root));
+  root.addEventListener('click', (event) => indexOf(event) !== undefined && pick(indexOf(event), say));
+}
+
+function mark(index, from) {
+  for (const element of document.querySelectorAll('.on')) element.classList.remove('on');
+  if (index === undefined) return;
+  for (const element of document.querySelectorAll(`[data-i="${index}"]`)) element.classList.add('on');
+  const other = from === sheet ? $('panel') : frame;
+  bringIntoView(other, other.querySelector(`[data-i="${index}"]`));
+}
+
+/** Scroll a box of the page, never the page itself, until an element inside can be seen. */
+function bringIntoView(outer, inner) {
+  if (!inner) return;
+  const [seen, wanted] = [outer.getBoundingClientRect(), inner.getBoundingClientRect()];
+  const off = (low, high, from, to) => (low < from ? low - from - 8 : high > to ? high - to + 8 : 0);
+  outer.scrollBy(off(wanted.left, wanted.right, seen.left, seen.right), off(wanted.top, wanted.bottom, seen.top, seen.bottom));
+}
+
+function pick(index, say) {
+  const button = $('panel').querySelector(`button[data-i="${index}"]`);
+  if (button) focusLine(button);
+  mark(index, sheet);
+  toClipboard(linesOf(shown.answer)[index].text, say);
+}
+
+function focusLine(button) {
+  for (const other of $('panel').querySelectorAll('button[data-i]')) other.tabIndex = -1;
+  button.tabIndex = 0;
+  button.focus({ preventScroll: true });
+  if ($('panel').scrollHeight > $('panel').clientHeight) bringIntoView($('panel'), button);
+  else button.scrollIntoView({ block: 'nearest' });
+}
+
+function moveLine(event) {
+  const buttons = [...$('panel').querySelectorAll('button[data-i]')];
+  const at = buttons.indexOf(event.target);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+  if (at < 0 || !buttons[to]) return;
+  event.preventDefault();
+  focusLine(buttons[to]);
+}
+
+async function toClipboard(words, say) {
+  say((await copy(words)) ? t('copied') : t('not_copied'));
+}

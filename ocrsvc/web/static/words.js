@@ -1,0 +1,112 @@
+// Which words does the page use, in which language?
+
+const WORDS = {
+  en: {
+    tagline: 'Text from images', language: 'Language', add: 'Add images', lead: 'Drop images here, or paste them',
+    lead_touch: 'Photograph a page, or choose one',
+    choose: 'Choose images', photo: 'Take a photo', hint: 'or drop or paste them anywhere',
+    formats: 'JPEG, PNG, WebP, BMP, GIF, TIFF and PNM.',
+    options: 'Options', rotate: 'Turn', rotate_0: 'not at all',
+    max_side: 'Longest side, pixels', min_confidence: 'Leave out below',
+    line: 'A single line of text', upright: 'Upright boxes', again: 'Read again', automatic: 'automatic', auto: 'auto',
+    images: 'Images', progress: 'Progress of all images', cancel: 'Cancel', copy_all: 'Copy all',
+    text_all: 'Save all text', json_all: 'Save all JSON', clear: 'Clear', picture: 'Picture', turn_left: 'Turn left',
+    turn_right: 'Turn right', smaller: 'Smaller', larger: 'Larger', boxes: 'Show boxes',
+    save_picture: 'Save the picture with its boxes', result: 'Result', lines: 'Lines', text: 'Text', copy: 'Copy',
+    save: 'Save', retry: 'Try again', copied: 'Copied', not_copied: 'This browser does not let a page copy', pasted: 'image',
+    waiting: 'waiting', reading: 'reading', cancelled: 'cancelled', failed: 'failed', no_lines: 'No text was found.',
+    confidence: 'confidence', not_shown: 'This browser cannot show the file; the boxes are right all the same.',
+    offline_title: 'The service cannot be reached',
+    offline_detail: 'No answer came: the network or the service is down, or the connection broke.',
+    offline_remedy: 'Check the connection, then try again.',
+    strange_title: 'An unexpected answer',
+    strange_remedy: 'Something between this page and the service may have answered; tell the operator.',
+    sending: (share) => `sending ${share} %`,
+    busy: (seconds) => `busy, again in ${seconds} s`,
+    count: (done, all) => (all === 1 ? '1 image' : `${done} of ${all} images`),
+    read: (count) => (count === 1 ? '1 line' : `${count} lines`),
+    turned: (angle) => `turned by ${angle}°`,
+    status: (status) => `The answer has the status ${status} and no explanation.`,
+    request: (id) => `Request ${id}`,
+    remove: (name) => `Remove ${name}`, cancel_one: (name) => `Cancel ${name}`,
+    errors: {},
+  },
+  zh: {
+    tagline: '图片文字识别', language: '语言', add: '添加图片', lead: '把图片拖到这里，或直接粘贴',
+    lead_touch: '拍照或选择图片',
+    choose: '选择图片', photo: '拍照', hint: '也可随处拖放或粘贴',
+    formats: '支持 JPEG、PNG、WebP、BMP、GIF、TIFF 和 PNM。',
+    options: '选项', rotate: '旋转', rotate_0: '不旋转',
+    max_side: '最长边（像素）', min_confidence: '略去低于',
+    line: '图片只有一行文字', upright: '水平文本框', again: '重新识别', automatic: '自动', auto: '自动',
+    images: '图片', progress: '全部图片的进度', cancel: '取消', copy_all: '全部复制',
+    text_all: '全部存为文本', json_all: '全部存为 JSON', clear: '清空', picture: '图片', turn_left: '向左旋转',
+    turn_right: '向右旋转', smaller: '缩小', larger: '放大', boxes: '显示文本框',
+    save_picture: '保存带文本框的图片', result: '结果', lines: '逐行', text: '文本', copy: '复制',
+    save: '保存', retry: '重试', copied: '已复制', not_copied: '浏览器不允许网页复制', pasted: '图片',
+    waiting: '等待中', reading: '识别中', cancelled: '已取消', failed: '失败', no_lines: '没有找到文字。',
+    confidence: '置信度', not_shown: '浏览器无法显示此文件，但文本框的位置是准确的。',
+    offline_title: '无法连接服务',
+    offline_detail: '没有收到回答：网络或服务中断，或连接断开。',
+    offline_remedy: '请检查网络后重试。',
+    strange_title: '意外的回答',
+    strange_remedy: '可能是网页与服务之间的代理作出了回答，请告知管理员。',
+    sending: (share) => `上传 ${share}%`,
+    busy: (seconds) => `服务繁忙，${seconds} 秒后重试`,
+    count: (done, all) => (all === 1 ? '1 张图片' : `已完成 ${done} / ${all} 张`),
+    read: (count) => `${count} 行`,
+    turned: (angle) => `旋转 ${angle}°`,
+    status: (status) => `回答的状态码是 ${status}，没有说明。`,
+    request: (id) => `请求编号 ${id}`,
+    remove: (name) => `移除 ${name}`, cancel_one: (name) => `取消 ${name}`,
+    errors: {
+      bad_base64: 'base64 文本有误', bad_option: '选项有误', bad_request: '请求有误', body_timeout: '请求没有及时到达', body_too_large: '请求过大',
+      broken_image: '图片已损坏', deadline_exceeded: '超过了时限', engine_failed: '引擎未能识别这张图片',
+      image_crashes_engine: '这张图片会使引擎崩溃', image_too_large: '图片像素过多', internal: '服务内部错误',
+      not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
+      unsupported_image: '不是本服务能识别的图片',
+    },
+  },
+};
+const KEY = 'ocrsvc.language';
+
+let language = 'en';
+
+/** The word or sentence of a key; a key that takes values is given them. */
+export function t(key, ...values) {
+  const word = WORDS[language][key];
+  return typeof word === 'function' ? word(...values) : word;
+}
+
+/** The title of an error of the service, by its code; the service's own where there is no other. */
+export const titleOf = (code, title) => WORDS[language].errors[code] ?? title;
+
+/** The language chosen before, else the browser's. */
+export function preferred() {
+  let kept = null;
+  try { kept = localStorage.getItem(KEY); } catch { /* storage may be forbidden; then nothing is remembered */ }
+  return kept in WORDS ? kept : (navigator.language || '').toLowerCase().startsWith('zh') ? 'zh' : 'en';
+}
+
+/** Put the whole page into a language. */
+export function speak(chosen) {
+  language = chosen;
+  document.documentElement.lang = chosen === 'zh' ? 'zh-CN' : 'en';
+  for (const button of document.querySelectorAll('[data-language]'))
+    button.setAttribute('aria-pressed', String(button.dataset.language === chosen));
+  label(document);
+}
+
+export function remember(chosen) {
+  try { localStorage.setItem(KEY, chosen); } catch { /* as above */ }
+}
+
+/** Words for the elements under a root: data-t is the text, data-l the label, data-p the placeholder. */
+export function label(root) {
+  for (const element of root.querySelectorAll('[data-t]')) element.textContent = t(element.dataset.t);
+  for (const element of root.querySelectorAll('[data-p]')) element.placeholder = t(element.dataset.p);
+  for (const element of root.querySelectorAll('[data-l]')) {
+    element.setAttribute('aria-label', t(element.dataset.l));
+    if (element.localName === 'button') element.title = t(element.dataset.l);
+  }
+}

@@ -1,0 +1,133 @@
+/* A double of libnvidia-ml.so.1, as far as ocrsvc/gpu.py calls it through pynvml, over the simulated card of card.h.
+ *
+ * One card, "GPU-0de00000-0000-0000-0000-000000000001"; divided (MIG), its one part is "MIG-0de00000-...-2", and only
+ * the part tells which processes there are. The card's mode, in its file, says how else it behaves: hides its
+ * processes, lists them under the machine's ids (1,000,000 higher), without their sizes, or fails every look.
+ */
+#define _GNU_SOURCE
+
+#include "card.h"
+
+typedef int nvmlReturn_t;
+typedef struct handle *nvmlDevice_t;
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+       DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
+
+#define CARD_UUID "GPU-0de00000-0000-0000-0000-000000000001"
+#define PART_UUID "MIG-0de00000-0000-0000-0000-000000000002"
+#define HOST_IDS_FROM 1000000
+
+struct handle {
+    const char *uuid;
+};
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+struct process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+static struct handle whole = {CARD_UUID}, part = {PART_UUID};
+static int initialised;
+
+static nvmlReturn_t check(struct card **card) {
+    if (!initialised) return UNINITIALIZED;
+    *card = card_map();
+    if (!*card) return DRIVER_NOT_LOADED;
+    return (*card)->mode & CARD_FAILS ? UNKNOWN : SUCCESS;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    initialised = 1;
+    return card_map() ? SUCCESS : DRIVER_NOT_LOADED;
+}
+
+nvmlReturn_t nvmlShutdown(void) {
+    initialised = 0;
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(nvmlReturn_t result) {
+    return result == UNKNOWN ? "Unknown Error" : result == DRIVER_NOT_LOADED ? "Driver Not Loaded" : "Some Error";
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = 1;
+    return initialised ? SUCCESS : UNINITIALIZED;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+    *device = &whole;
+    return index == 0 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    *device = strcmp(uuid, CARD_UUID) ? &part : &whole;
+    return strcmp(uuid, (*device)->uuid) ? NOT_FOUND : SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "%s", device->uuid);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
+    struct card *card = NULL;
+    nvmlReturn_t result = check(&card);
+    if (result != SUCCESS) return result;
+    *current = *pending = 1;
+    return device == &whole && card->mode & CARD_DIVIDED ? SUCCESS : NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *found) {
+    *found = &part;
+    return device == &whole && index == 0 ? SUCCESS : NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct memory *memory) {
+    struct card *card = NULL;
+    nvmlReturn_t result = check(&card);
+    if (result != SUCCESS) return result;
+    card_lock();
+    /* The whole of a divided card is eight times its part. */
+    memory->total = card->total * (device == &whole && card->mode & CARD_DIVIDED ? 8 : 1);
+    memory->used = card_used(card);
+    memory->free = memory->total - memory->used;
+    card_unlock();
+    return SUCCESS;
+}
+
+static struct process seen(struct card *card, struct card_entry *entry) {
+    unsigned shift = card->mode & CARD_HOST_IDS ? HOST_IDS_FROM : 0;
+    unsigned long long used = card->mode & CARD_NO_SIZES ? ~0ull : entry->bytes;
+    return (struct process){(unsigned)entry->pid + shift, used, ~0u, ~0u};
+}
+
+static unsigned list(struct card *card, nvmlDevice_t device, struct process *processes, unsigned room) {
+    unsigned count = 0;
+    if (card->mode & CARD_HIDES || (device == &whole && card->mode & CARD_DIVIDED)) return 0;
+    card_used(card);
+    for (int i = 0; i < CARD_ENTRIES; i++) {
+        if (!card->entries[i].pid) continue;
+        if (count < room) processes[count] = seen(card, &card->entries[i]);
+        count++;
+    }
+    return count;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, struct process *processes) {
+    struct card *card = NULL;
+    nvmlReturn_t result = check(&card);
+    if (result != SUCCESS) return result;
+    unsigned room = processes ? *count : 0;
+    card_lock();
+    *count = list(card, device, processes, room);
+    card_unlock();
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}

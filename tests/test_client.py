@@ -1,0 +1,410 @@
+"""Does the Python client read, wait, give up and tell as it promises, against real servers?"""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import get_type_hints
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT, Server, clean_environment, run_server
+
+from ocrsvc import errors
+from ocrsvc.calling.answer import Answer, answer_of
+from ocrsvc.calling.patience import BROKEN_TRIES, LONGEST_WAIT_S, wait_s
+from ocrsvc.calling.request import Options, Picture, body_of, query_of
+from ocrsvc.client import AsyncClient, Client
+from ocrsvc.web.options import OPTIONS
+
+WHITE = np.full((40, 120), 255, np.uint8)
+PAGE = cv2.imencode(".png", WHITE)[1].tobytes()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Server]:
+    """Reads one image at a time, in 50 ms, and lets one wait: the rest is refused with Retry-After 1."""
+    env = {"OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "1", "OCRSVC_FAKE_LATENCY_S": "0.05"}
+    with run_server({"OCRSVC_WORKERS": "1"} | env) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Server]:
+    """Takes a second over each image."""
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}) as server:
+        yield server
+
+
+def page_of(width: int) -> bytes:
+    """A white PNG that the fake engine reads as WIDTHx20."""
+    return cv2.imencode(".png", np.full((20, width), 255, np.uint8))[1].tobytes()
+
+
+def first_lines(outcomes: list[Answer | errors.OcrsvcError]) -> list[str]:
+    """The first line of each answer; the class of each error."""
+    return [one.text.split("\n")[0] if isinstance(one, Answer) else type(one).__name__ for one in outcomes]
+
+
+@contextmanager
+def scripted(*answers: tuple[int, dict[str, str], bytes] | None) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server that gives these answers, one a request, the last for ever; None breaks the connection.
+
+    Yields its address and the headers of the requests that it gets.
+    """
+    seen: list[dict[str, str]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer = answers[min(len(seen), len(answers) - 1)]
+            seen.append(dict(self.headers))
+            if answer is None:
+                self.close_connection = True
+                return
+            status, headers, body = answer
+            self.send_response(status)
+            for name, value in (headers | {"Content-Length": str(len(body))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_port}", seen
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+def problem(status: int, code: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """A problem as the service answers it."""
+    members = {"code": code, "detail": "So it is.", "remedy": "Do this.", "id": "abc", "title": "T", "status": status}
+    return status, {name.replace("_", "-"): value for name, value in headers.items()}, json.dumps(members).encode()
+
+
+Scripted = tuple[int, dict[str, str], bytes]
+
+GOOD: Scripted = (
+    200,
+    {},
+    json.dumps(
+        {
+            "id": "abc",
+            "engine": {"name": "x"},
+            "timing": {"total_s": 0.5},
+            "pages": [{"page": 1, "width": 9, "height": 8, "angle": 0, "text": "hello"}],
+        }
+    ).encode(),
+)
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("picture", "size"),
+    [
+        (PAGE, "120x40"),
+        (bytearray(PAGE), "120x40"),
+        (str(ROOT / "tests/pages/notice.png"), "640x300"),
+        (ROOT / "tests/pages/notice.png", "640x300"),
+        (WHITE, "120x40"),
+        (np.zeros((30, 50, 3), np.uint8), "50x30"),
+        (np.zeros((60, 50, 3), np.uint8)[::2], "50x30"),
+    ],
+)
+def test_a_picture_may_be_a_path_bytes_or_an_array(server: Server, picture: Picture, size: str) -> None:
+    with Client(server.url) as client:
+        answer = client.read(picture)
+    page = answer.pages[0]
+    assert (page.text.split("\n")[0], f"{page.width}x{page.height}") == (size, size)
+    assert (answer.engine["name"], page.lines[0].confidence, len(page.lines[0].box)) == ("fake", 1.0, 4)
+
+
+def test_an_array_keeps_its_colours_on_the_way() -> None:
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    again = cv2.imdecode(np.frombuffer(body_of(pixels), np.uint8), cv2.IMREAD_COLOR)
+    assert again is not None
+    assert np.array_equal(pixels, again)
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((2, 2)), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8)])
+def test_an_array_that_is_no_image_is_refused(pixels: np.ndarray) -> None:
+    with pytest.raises(errors.BadOption, match="shape"):
+        body_of(pixels)
+
+
+def test_options_reach_the_service(server: Server) -> None:
+    with Client(server.url) as client:
+        assert len(client.read(PAGE, detect=False, min_confidence=0.00001, max_side=None).pages[0].lines) == 1
+        assert client.read(PAGE, lines=False).pages[0].lines == ()
+    assert query_of({"min_confidence": 0.00001, "detect": True, "rotate": None}) == {
+        "min_confidence": "0.000010000",
+        "detect": "true",
+    }
+
+
+def test_the_client_knows_every_option_of_the_api() -> None:
+    # Its answers are JSON.
+    assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}
+
+
+def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server) -> None:
+    with Client(server.url) as client:
+        outcomes = list(client.read_many([page_of(30), b"text", page_of(31), "/nowhere.png", page_of(32)], at_once=3))
+    assert first_lines(outcomes) == ["30x20", "UnsupportedImage", "31x20", "NothingSent", "32x20"]
+
+
+def test_no_more_are_under_way_than_allowed_and_pictures_are_taken_as_needed(server: Server) -> None:
+    taken: list[int] = []
+
+    def pictures() -> Iterator[bytes]:
+        for width in range(20, 60):
+            taken.append(width)
+            yield page_of(width)
+
+    with Client(server.url) as client:
+        outcomes = client.read_many(pictures(), at_once=3)
+        next(outcomes)
+        assert len(taken) <= 4
+        outcomes.close()
+
+
+def test_the_asynchronous_client_does_the_same(server: Server) -> None:
+    async def main() -> tuple[Answer, list[Answer | errors.OcrsvcError]]:
+        async with AsyncClient(server.url) as client:
+            many = client.read_many([page_of(30), b"text", page_of(31)], at_once=2)
+            return await client.read(PAGE), [outcome async for outcome in many]
+
+    one, outcomes = asyncio.run(main())
+    assert one.text.startswith("120x40\n")
+    assert first_lines(outcomes) == ["30x20", "UnsupportedImage", "31x20"]
+
+
+def test_leaving_an_asynchronous_iterator_cancels_what_is_under_way(server: Server) -> None:
+    async def main() -> int:
+        async with AsyncClient(server.url) as client:
+            async with aclosing(client.read_many([PAGE] * 9, at_once=3)) as outcomes:
+                await anext(outcomes)
+            return len(asyncio.all_tasks())
+
+    assert asyncio.run(main()) == 1
+
+
+# Overload, recycling, broken connections
+
+
+def test_more_clients_than_places_all_get_their_answers(busy: Server) -> None:
+    with Client(busy.url, timeout_s=60) as client:
+        outcomes = list(client.read_many([page_of(width) for width in range(20, 30)], at_once=10))
+    assert first_lines(outcomes) == [f"{width}x20" for width in range(20, 30)]
+
+
+def test_more_asynchronous_calls_than_places_all_get_their_answers(busy: Server) -> None:
+    async def main() -> list[Answer | errors.OcrsvcError]:
+        async with AsyncClient(busy.url, timeout_s=60) as client:
+            return [one async for one in client.read_many([page_of(width) for width in range(20, 30)], at_once=10)]
+
+    assert first_lines(asyncio.run(main())) == [f"{width}x20" for width in range(20, 30)]
+
+
+def test_nothing_fails_while_a_worker_is_replaced() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_MAX_REQUESTS": "25", "OCRSVC_FAKE_LATENCY_S": "0.01"}
+    with run_server(env) as server, Client(server.url) as client:
+        stop = time.monotonic() + 60
+
+        def pictures() -> Iterator[bytes]:
+            while "RECYCLED" not in server.log and time.monotonic() < stop:
+                yield PAGE
+
+        kinds = {type(outcome) for outcome in client.read_many(pictures(), at_once=4)}
+        assert "RECYCLED" in server.log
+    assert kinds == {Answer}
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, "too_many_at_once"), (503, "queue_full"), (503, "not_ready")])
+def test_a_refusal_is_tried_again_when_it_says(status: int, code: str) -> None:
+    with scripted(problem(status, code, Retry_After="1"), GOOD) as (url, seen), Client(url) as client:
+        began = time.monotonic()
+        assert client.read(PAGE).text == "hello"
+        assert time.monotonic() - began >= 1
+    assert len(seen) == 2
+
+
+def test_a_wait_that_would_pass_the_deadline_is_not_begun() -> None:
+    with scripted(problem(503, "queue_full", Retry_After="30")) as (url, seen), Client(url, timeout_s=5) as client:
+        began = time.monotonic()
+        with pytest.raises(errors.QueueFull) as refused:
+            client.read(PAGE)
+        assert time.monotonic() - began < 4
+    assert (refused.value.retry_after_s, len(seen)) == (30, 1)
+
+
+def test_a_connection_that_breaks_before_the_answer_is_made_anew() -> None:
+    with scripted(None, None, GOOD) as (url, seen), Client(url) as client:
+        assert client.read(PAGE).text == "hello"
+    assert len(seen) == 3
+
+
+def test_a_connection_that_always_breaks_is_given_up(free_port: int) -> None:
+    with (
+        Client(f"http://127.0.0.1:{free_port}") as client,
+        pytest.raises(errors.Unreachable, match="cannot be reached"),
+    ):
+        client.read(PAGE)
+
+
+def test_the_service_is_told_how_long_the_answer_is_worth_waiting_for() -> None:
+    with scripted(GOOD) as (url, seen), Client(url) as client:
+        client.read(PAGE, timeout_s=8)
+    assert 7 < float(seen[0]["X-Request-Timeout"]) < 8
+
+
+def read_now(url: str) -> None:
+    with Client(url) as client:
+        client.read(PAGE, timeout_s=0.5)
+
+
+def read_later(url: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            await client.read(PAGE, timeout_s=0.5)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("read", [read_now, read_later])
+def test_an_engine_that_hangs_is_a_missed_deadline(read: Callable[[str], None], slow: Server) -> None:
+    began = time.monotonic()
+    with pytest.raises(errors.DeadlineExceeded):
+        read(slow.url)
+    assert time.monotonic() - began < 2
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (problem(413, "image_too_large"), errors.ImageTooLarge),
+        (problem(422, "broken_image"), errors.BrokenImage),
+        (problem(500, "internal"), errors.ServerError),
+        (problem(500, "engine_failed"), errors.EngineFailed),
+        (problem(504, "deadline_exceeded"), errors.DeadlineExceeded),
+        (problem(404, "not_found"), errors.CallerError),
+        (problem(418, "of_next_year"), errors.CallerError),
+        (problem(507, "of_next_year"), errors.ServerError),
+        ((502, {}, b"<h1>Bad gateway</h1>"), errors.ServerError),
+        ((200, {}, b"<h1>Welcome</h1>"), errors.ServerError),
+        ((200, {}, b'{"pages": [{}]}'), errors.ServerError),
+    ],
+)
+def test_an_error_comes_back_as_its_class(
+    answer: tuple[int, dict[str, str], bytes], expected: type[errors.OcrsvcError]
+) -> None:
+    status, _, body = answer
+    with pytest.raises(expected) as caught:
+        answer_of(status, None, body)
+    assert type(caught.value) is expected
+
+
+def test_an_error_keeps_its_words_and_the_id_of_the_request() -> None:
+    with pytest.raises(errors.BrokenImage) as caught:
+        answer_of(422, None, problem(422, "broken_image")[2])
+    error = caught.value
+    assert (error.detail, error.remedy, error.__notes__) == ("So it is.", "Do this.", ["The request was abc."])
+
+
+def test_what_the_caller_did_wrong_is_not_tried_again(server: Server) -> None:
+    with scripted(problem(422, "broken_image"), GOOD) as (url, seen), Client(url) as client:
+        with pytest.raises(errors.BrokenImage):
+            client.read(PAGE)
+        assert len(seen) == 1
+    with Client(server.url) as client, pytest.raises(errors.UnsupportedImage, match="plain text"):
+        client.read(b"text")
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://"])
+def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+    with pytest.raises(errors.BadOption, match="is not the address"):
+        Client(url)
+
+
+@given(
+    st.sampled_from([errors.QueueFull("x", retry_after_s=3), errors.Unreachable("x"), errors.BrokenImage("x")]),
+    st.integers(1, 9),
+    st.floats(-1, 100),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_no_wait_passes_the_deadline_or_comes_too_early(
+    error: errors.OcrsvcError, broken: int, left_s: float, chance: float
+) -> None:
+    wait = wait_s(error, broken, left_s, chance)
+    if isinstance(error, errors.BrokenImage) or (isinstance(error, errors.Unreachable) and broken >= BROKEN_TRIES):
+        assert wait is None
+    elif wait is not None:
+        assert wait < left_s
+        assert wait >= 3 if isinstance(error, errors.QueueFull) else 0 < wait <= LONGEST_WAIT_S
+
+
+# Around it
+
+
+def test_the_client_loads_no_numeric_library() -> None:
+    code = "import sys, ocrsvc.client; print({'numpy', 'cv2', 'onnxruntime', 'flask'} & set(sys.modules))"
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def run_python(*args: str) -> subprocess.CompletedProcess[str]:
+    """This interpreter in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *args],
+        env=clean_environment({"OCRSVC_ENGINE": "fake"}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_line_reads_by_a_service(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(PAGE)
+    done = run_python("-m", "ocrsvc", "read", "--url", server.url, str(file), "/nowhere.png", str(file))
+    assert done.returncode == 65
+    assert done.stdout.count(f"==> {file} <==\n120x40\n") == 2
+    assert "ocrsvc: /nowhere.png: " in done.stderr
+    told = json.loads(run_python("-m", "ocrsvc", "read", "--json", "--url", server.url, str(file)).stdout)
+    assert (told["file"], told["pages"][0]["width"], told["engine"]["name"]) == (str(file), 120, "fake")
+
+
+def test_a_service_that_is_not_there_ends_the_command_line_with_its_own_code(free_port: int) -> None:
+    done = run_python("-m", "ocrsvc", "read", "--url", f"http://127.0.0.1:{free_port}", "tests/pages/line.png")
+    assert done.returncode == 69
+    assert "cannot be reached" in done.stderr

@@ -1,0 +1,67 @@
+"""Do the examples in docs/examples work as they stand, each in its own language?"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support import ROOT, Server, clean_environment, run_server
+
+EXAMPLES = ROOT / "docs" / "examples"
+IMAGE = ROOT / "tests" / "pages" / "notice.jpg"
+# What the fake engine reads on it begins with its size.
+SIZE = "640x300"
+
+COMMANDS = {
+    "read.sh": ("sh",),
+    "read.py": (sys.executable,),
+    "read.mjs": ("node",),
+    "Read.java": ("java",),
+    "read.go": ("go", "run"),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        yield server
+
+
+def run_example(name: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """The example, if its language is on this machine."""
+    command: Sequence[str] = COMMANDS[name]
+    needed = "curl" if name == "read.sh" else command[0]
+    if shutil.which(needed) is None:
+        pytest.skip(f"no {needed} on this machine")
+    return subprocess.run(
+        [*command, str(EXAMPLES / name), *args],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_every_example_is_tried() -> None:
+    assert {file.name for file in EXAMPLES.iterdir()} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_prints_what_is_on_the_image(name: str, server: Server) -> None:
+    done = run_example(name, server.url, str(IMAGE))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert SIZE in done.stdout
+
+
+# The others take seconds to compile.
+@pytest.mark.parametrize("name", ["read.sh", "read.py", "read.mjs"])
+def test_an_example_says_what_the_service_says_is_wrong(name: str, server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_text("no image")
+    done = run_example(name, server.url, str(file))
+    assert "This is plain text." in done.stdout + done.stderr

@@ -1,0 +1,538 @@
+"""Does the web page do what it promises, in a real browser against a real server?"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    FilePayload,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
+from support import ROOT, run_server
+from web_support import client_raising, json_of
+
+from ocrsvc.errors import ClientGone, NotReady
+from ocrsvc.web.openapi import READING_ERRORS
+from ocrsvc.web.page import FOLDER
+
+PAGES = ROOT / "tests" / "pages"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+Open = Callable[..., Page]
+_WAIT_MS = 30_000
+BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+
+
+def png(width: int = 120, height: int = 40) -> FilePayload:
+    """A white image for a file field; the fake engine reads its size on it."""
+    data = cv2.imencode(".png", np.full((height, width), 255, np.uint8))[1].tobytes()
+    return {"name": f"{width}.png", "mimeType": "image/png", "buffer": data}
+
+
+# What is served, without a browser
+
+
+@pytest.fixture
+def client() -> FlaskClient:
+    return client_raising(NotReady("Not loaded."))
+
+
+@pytest.mark.parametrize("path", ["/", "/index.html"])
+def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
+    response = client.get(path, headers={"Accept": BROWSER_ACCEPT})
+    assert (response.status_code, response.content_type) == (200, "text/html; charset=utf-8")
+    assert response.data == (FOLDER / "index.html").read_bytes()
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
+def test_a_program_is_told_where_the_api_is(client: FlaskClient, accept: str) -> None:
+    response = client.get("/", headers={"Accept": accept})
+    assert (response.status_code, response.content_type) == (200, "application/json")
+    assert (json_of(response)["name"], json_of(response)["read"]) == ("ocrsvc", "POST /v1/ocr")
+    assert response.headers["Vary"] == "Accept"
+
+
+def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(client: FlaskClient) -> None:
+    names = {file.name for file in FOLDER.iterdir()} - {"index.html"}
+    answers = {name: client.get(f"/static/{name}") for name in names}
+    assert {answer.status_code for answer in answers.values()} == {200}
+    assert {answer.headers["X-Content-Type-Options"] for answer in answers.values()} == {"nosniff"}
+    for answer in answers.values():
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy
+        assert "unsafe" not in policy
+    assert answers["page.js"].mimetype == "text/javascript"
+    assert answers["page.css"].mimetype == "text/css"
+
+
+def test_a_file_that_the_browser_has_is_not_sent_again(client: FlaskClient) -> None:
+    first = client.get("/static/page.js")
+    again = client.get("/static/page.js", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.data) == (304, b"")
+    assert first.headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.parametrize("path", ["/static/", "/static/page.py", "/static/../page.py", "/static/index.html"])
+def test_nothing_else_is_served(client: FlaskClient, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_the_whole_page_is_below_sixty_kilobytes() -> None:
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 60_000
+
+
+def test_both_languages_have_the_same_words() -> None:
+    english, chinese = re.split(r"\n  zh: \{", (FOLDER / "words.js").read_text(encoding="utf-8"))
+    keys = [set(re.findall(r"[ ,{](\w+): (?=['(])", part.split("errors: {")[0])) for part in (english, chinese)]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) > 40
+
+
+def test_every_error_of_the_api_has_a_chinese_title() -> None:
+    titles = (FOLDER / "words.js").read_text(encoding="utf-8").rsplit("errors: {", 1)[1]
+    # An answer that nobody reads needs none.
+    codes = {error.code for error in READING_ERRORS if error is not ClientGone}
+    assert codes - set(re.findall(r"(\w+): '", titles)) == set()
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=_WAIT_MS)
+    with sync_playwright() as playwright:
+        # The sandbox of Chromium does not work for root, as which CI runs.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        yield server.url
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Open]:
+    """Opens the page in a fresh context; at the end, nothing was wrong in it and it spoke to its own server only."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+    hosts: set[str] = set()
+
+    def hear(message: ConsoleMessage) -> None:
+        # Chromium tells of every answer that is an error; those are wanted here.
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            wrong.append(message.text)
+
+    def see(request: Request) -> None:
+        if not request.url.startswith(("blob:", "data:")):
+            hosts.add(request.url.split("/")[2])
+
+    def open_page(url: str = address, **options: Any) -> Page:
+        context = browser.new_context(**({"locale": "en-GB", "viewport": {"width": 1280, "height": 800}} | options))
+        contexts.append(context)
+        context.set_default_timeout(_WAIT_MS)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        context.on("console", hear)
+        context.on("weberror", lambda error: wrong.append(str(error.error)))
+        context.on("request", see)
+        page = context.new_page()
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert len(hosts) == 1
+
+
+def put(page: Page, *files: Any) -> None:
+    """Choose files, as a person does in the chooser."""
+    page.set_input_files("#files", list(files))
+
+
+def wait_for(page: Page, state: str, count: int = 1) -> None:
+    """Until as many images are in a state."""
+    expect(page.locator(f"#items [data-state={state}]")).to_have_count(count)
+
+
+def clipboard(page: Page) -> str:
+    """What was copied."""
+    text: str = page.evaluate("navigator.clipboard.readText()")
+    return text
+
+
+def give(page: Page, event: str, *files: FilePayload) -> None:
+    """Drop or paste files onto the page."""
+    page.evaluate(
+        """([event, files]) => {
+            const data = new DataTransfer();
+            for (const [name, type, body] of files)
+                data.items.add(new File([Uint8Array.from(atob(body), (c) => c.charCodeAt(0))], name, {type}));
+            const options = {bubbles: true, cancelable: true, clipboardData: data, dataTransfer: data};
+            const made = event === 'paste' ? new ClipboardEvent(event, options) : new DragEvent(event, options);
+            document.body.dispatchEvent(made);
+        }""",
+        [event, [[file["name"], file["mimeType"], base64.b64encode(file["buffer"]).decode()] for file in files]],
+    )
+
+
+@in_browser
+def test_a_chosen_image_is_read_and_shown_with_its_boxes(opened: Open) -> None:
+    page = opened()
+    put(page, png())
+    expect(page.locator(".lines button").first).to_contain_text("120x40")
+    expect(page.locator(".sheet polygon")).to_have_count(2)
+    expect(page.locator("#facts")).to_contain_text(re.compile(r"2 lines · \d+\.\d\d s · 120 × 40 · fake"))
+
+
+@in_browser
+def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open) -> None:
+    with run_server({"OCRSVC_ENGINE": "ppocr", "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}) as server:
+        page = opened(server.url)
+        put(page, PAGES / "notice.jpg", PAGES / "notice_turned_90.png")
+        wait_for(page, "done", 2)
+        for number in (0, 1):
+            page.locator("#items .pick").nth(number).click()
+            expect(page.locator(".lines button").first).to_contain_text("通知 Notice")
+            # Upright on the screen, whichever way the file is turned: the heading is drawn at (32, 24) of 640 x 300.
+            box, sheet = page.locator(".sheet polygon").first.bounding_box(), page.locator(".sheet").bounding_box()
+            assert box is not None
+            assert sheet is not None
+            assert (box["x"] - sheet["x"]) / sheet["width"] == pytest.approx(32 / 640, abs=0.03)
+            assert (box["y"] - sheet["y"]) / sheet["height"] == pytest.approx(32 / 300, abs=0.05)
+        page.context.close()
+
+
+@in_browser
+@pytest.mark.parametrize("event", ["drop", "paste"])
+def test_images_can_be_dropped_and_pasted(opened: Open, event: str) -> None:
+    page = opened()
+    give(page, event, png(100, 20), png(101, 20))
+    wait_for(page, "done", 2)
+    expect(page.locator(".lines button").first).to_contain_text("100x20")
+
+
+@in_browser
+def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
+    page = opened()
+    held: list[Route] = []
+
+    def hold_three(route: Route) -> None:
+        held.append(route)
+        if len(held) > 3:
+            route.continue_()
+
+    page.route("**/v1/ocr*", hold_three)
+    put(page, *(png(100 + number) for number in range(7)))
+    wait_for(page, "waiting", 4)
+    expect(page.locator("#count")).to_have_text("0 of 7 images")
+    assert len(held) == 3
+    for route in held[:3]:
+        route.continue_()
+    wait_for(page, "done", 7)
+    expect(page.locator("#all")).to_be_hidden()
+
+
+@in_browser
+def test_one_image_can_be_cancelled_and_tried_again_or_all_of_them(opened: Open) -> None:
+    page = opened()
+    page.route("**/v1/ocr*", lambda _: None)
+    put(page, png(100), png(101), png(102), png(103))
+    page.get_by_label("Cancel 100.png").click(force=True)
+    wait_for(page, "cancelled", 1)
+    page.locator("#cancel").click()
+    wait_for(page, "cancelled", 4)
+    page.unroute("**/v1/ocr*")
+    page.locator("summary").click()
+    page.locator("#again").click()
+    wait_for(page, "done", 4)
+
+
+@in_browser
+def test_a_line_and_its_box_point_at_each_other(opened: Open) -> None:
+    page = opened()
+    put(page, png())
+    lines, boxes = page.locator(".lines button"), page.locator(".sheet polygon")
+    lines.nth(1).hover()
+    expect(boxes.nth(1)).to_have_class("on")
+    boxes.nth(0).hover()
+    expect(lines.nth(0)).to_have_class("on")
+    expect(boxes.nth(1)).not_to_have_class("on")
+    boxes.nth(1).click()
+    expect(lines.nth(1)).to_be_focused()
+
+
+@in_browser
+def test_a_click_on_a_line_copies_it_even_where_the_clipboard_api_refuses(opened: Open) -> None:
+    page = opened()
+    put(page, png())
+    page.locator(".lines button").first.click()
+    expect(page.locator("#toast")).to_have_text("Copied")
+    assert clipboard(page) == "120x40"
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
+    page.locator(".lines button").nth(1).click()
+    page.wait_for_function("() => navigator.clipboard.readText().then((text) => /^[0-9a-f]{8}$/.test(text))")
+
+
+@in_browser
+def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
+    page = opened()
+
+    def tab_to(selector: str) -> None:
+        for _ in range(30):
+            page.keyboard.press("Tab")
+            if page.evaluate("(one) => document.activeElement.matches(one)", selector):
+                return
+        pytest.fail(f"Tab does not lead to {selector}")
+
+    tab_to("#choose")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files([png(100), png(101)])
+    wait_for(page, "done", 2)
+    tab_to(".pick")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#name")).to_have_text("101.png")
+    tab_to(".lines button")
+    expect(page.locator(".sheet polygon").first).to_have_class("on")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_have_text("Copied")
+    assert clipboard(page) == "101x40"
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible_in_the_light_and_in_the_dark(opened: Open, scheme: str) -> None:
+    page = opened(color_scheme=scheme)
+    put(page, png())
+    wait_for(page, "done")
+    for text, ground in [
+        ("ink", "ground"),
+        ("ink", "paper"),
+        ("soft", "ground"),
+        ("soft", "paper"),
+        ("wrong", "wrong-tint"),
+    ]:
+        assert contrast(colour(page, text), colour(page, ground)) >= 4.5, (text, ground)
+    assert contrast(colour(page, "on-accent"), colour(page, "accent")) >= 4.5
+    assert (luminance(colour(page, "ground")) < 0.1) == (scheme == "dark")
+
+
+def colour(page: Page, name: str) -> tuple[int, ...]:
+    """One of the page's colours, as the browser computes it."""
+    text = page.evaluate(
+        "(name) => { const one = document.createElement('i'); one.style.color = `var(--${name})`;"
+        "document.body.append(one); const found = getComputedStyle(one).color; one.remove(); return found; }",
+        name,
+    )
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def luminance(rgb: tuple[int, ...]) -> float:
+    """Relative luminance after WCAG 2."""
+    red, green, blue = (part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in rgb)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Contrast ratio after WCAG 2."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@in_browser
+def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> None:
+    page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Take a photo").tap()
+    assert chooser.value.element.get_attribute("capture") == "environment"
+    chooser.value.set_files([png()])
+    put(page, png(2000, 100))
+    wait_for(page, "done", 2)
+    page.locator("summary").tap()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    page.locator(".lines button").first.tap()
+    expect(page.locator(".sheet polygon").first).to_have_class("on")
+
+
+@in_browser
+def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open) -> None:
+    page = opened(locale="zh-CN")
+    expect(page.locator("#choose")).to_have_text("选择图片")
+    assert page.locator("html").get_attribute("lang") == "zh-CN"
+    put(page, png(), {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
+    page.locator("#items .pick").nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("不是本服务能识别的图片")
+    page.get_by_role("button", name="English").click()
+    expect(page.get_by_role("alert")).to_contain_text("Not an image that this service reads")
+    page.reload()
+    expect(page.locator("#choose")).to_have_text("Choose images")
+
+
+@in_browser
+def test_an_error_is_told_as_the_service_tells_it(opened: Open) -> None:
+    page = opened()
+    with page.expect_response("**/v1/ocr*") as answered:
+        put(page, {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
+    told, alert = answered.value.json(), page.get_by_role("alert")
+    for member in ("title", "detail", "remedy", "id"):
+        expect(alert).to_contain_text(told[member])
+
+
+@in_browser
+def test_a_broken_connection_is_told_and_can_be_tried_again(opened: Open) -> None:
+    page = opened()
+    page.route("**/v1/ocr*", lambda route: route.abort())
+    put(page, png())
+    expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached")
+    page.unroute("**/v1/ocr*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".lines button").first).to_contain_text("120x40")
+
+
+@in_browser
+def test_an_answer_that_is_not_the_services_is_told(opened: Open) -> None:
+    page = opened()
+    page.route("**/v1/ocr*", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
+    put(page, png())
+    expect(page.get_by_role("alert")).to_contain_text("502")
+
+
+@in_browser
+def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
+    page = opened()
+    refusals = [(429, "1"), (503, "0")]
+    asked_s: list[float] = []
+
+    def refuse_twice(route: Route) -> None:
+        asked_s.append(time.monotonic())
+        if len(asked_s) > len(refusals):
+            route.continue_()
+            return
+        status, wait = refusals[len(asked_s) - 1]
+        route.fulfill(status=status, headers={"Retry-After": wait}, json={"title": "Busy", "code": "queue_full"})
+
+    page.route("**/v1/ocr*", refuse_twice)
+    put(page, png())
+    expect(page.locator("#panel")).to_contain_text("busy, again in 1 s")
+    expect(page.locator(".lines button").first).to_contain_text("120x40")
+    assert len(asked_s) == 3
+    assert asked_s[1] - asked_s[0] >= 1
+
+
+@in_browser
+def test_what_was_read_can_be_saved(opened: Open) -> None:
+    page = opened()
+    with page.expect_response("**/v1/ocr*") as answered:
+        put(page, png())
+    wait_for(page, "done")
+    assert saved(page, "#save") == ("120.txt", answered.value.json()["pages"][0]["text"] + "\n")
+    page.get_by_role("tab", name="JSON").click()
+    name, text = saved(page, "#save")
+    assert (name, json.loads(text)) == ("120.json", answered.value.json())
+    with page.expect_download() as download:
+        page.locator("#save-picture").click()
+    with Image.open(download.value.path()) as drawn:
+        assert drawn.size == (120, 40)
+
+
+@in_browser
+def test_all_images_can_be_saved_and_copied_at_once(opened: Open) -> None:
+    page = opened()
+    put(page, png(100), png(101))
+    wait_for(page, "done", 2)
+    name, text = saved(page, "#json-all")
+    assert name == "ocr.json"
+    assert [(one["file"], one["pages"][0]["width"]) for one in json.loads(text)] == [("100.png", 100), ("101.png", 101)]
+    name, text = saved(page, "#text-all")
+    assert text.startswith("==> 100.png <==\n100x40\n")
+    page.locator("#copy-all").click()
+    expect(page.locator("#toast")).to_be_visible()
+    assert clipboard(page) == text
+
+
+def saved(page: Page, button: str) -> tuple[str, str]:
+    """Name and text of the file that a button saves."""
+    with page.expect_download() as download:
+        page.locator(button).click()
+    return download.value.suggested_filename, Path(download.value.path()).read_text(encoding="utf-8")
+
+
+@in_browser
+def test_options_and_turns_reach_the_service(opened: Open) -> None:
+    page = opened()
+    page.locator("summary").click()
+    page.get_by_label("Longest side").fill("500")
+    page.get_by_label("A single line").check()
+    page.locator("[name=min_confidence]").fill("40")
+    with page.expect_request("**/v1/ocr*") as first:
+        put(page, png())
+    assert first.value.url.endswith("?rotate=auto&max_side=500&min_confidence=0.4&detect=false")
+    wait_for(page, "done")
+    with page.expect_request("**/v1/ocr*") as second:
+        page.get_by_label("Turn right").click()
+    assert "rotate=90&" in second.value.url
+
+
+@in_browser
+def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
+    page = opened()
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.new("L", (120, 40), 255).save(file, "JPEG", exif=exif)
+    put(page, {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": file.getvalue()})
+    expect(page.locator(".lines button").first).to_contain_text("40x120")
+    assert page.evaluate("document.querySelector('.sheet img').naturalHeight") == 120
+    assert page.locator(".sheet svg").bounding_box() == page.locator(".sheet img").bounding_box()
+
+
+@in_browser
+def test_a_file_that_the_browser_cannot_show_is_drawn_from_what_was_read(opened: Open) -> None:
+    page = opened()
+    file = io.BytesIO()
+    Image.new("L", (120, 40), 255).save(file, "TIFF")
+    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": file.getvalue()})
+    expect(page.locator("#panel")).to_contain_text("This browser cannot show the file")
+    expect(page.locator(".sheet text").first).to_be_visible()
+
+
+@in_browser
+def test_images_can_be_taken_away(opened: Open) -> None:
+    page = opened()
+    put(page, png(100), png(101))
+    wait_for(page, "done", 2)
+    page.get_by_label("Remove 100.png").click(force=True)
+    expect(page.locator("#name")).to_have_text("101.png")
+    page.locator("#clear").click()
+    expect(page.locator("#detail")).to_be_hidden()
+    expect(page.locator("#choose")).to_be_focused()
