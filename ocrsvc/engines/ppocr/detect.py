@@ -20,10 +20,10 @@ from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.records import Pixels
 
 STRIDE = 32  # the network's input sides must be multiples of this
-COARSE_PX = 800  # longest side of the first look
+COARSE_PX = 960  # longest side of the first look
 FINE_PX = 2048  # longest side of the second look, if the first one finds the text too small
 ENLARGE_MOST = 2.5
-READABLE_PX = 22.0  # height of a box in the network's input from which finer input finds no more
+READABLE_PX = 24.0  # height of a box in the network's input from which finer input finds no more
 WORTH_ANOTHER_LOOK = 1.3
 SMALL_TEXT_SHARE = 0.25
 SMALL_IMAGE_PX = 640

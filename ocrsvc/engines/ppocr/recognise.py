@@ -22,7 +22,8 @@ HEIGHT_PX: Final = 48
 WIDTH_STEP_PX: Final = 16
 NARROWEST_PX: Final = 48
 WIDEST_PX: Final = 3200
-SQUEEZE: Final = 0.85  # of the width that keeps the shape: reads as well and costs less
+SQUEEZE: Final = 0.85  # of the width that keeps the shape: reads as well and costs less, except where strokes are thin
+SMALL_TEXT_PX: Final = 28
 BEAM_WIDTH: Final = 10
 
 # The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
@@ -32,7 +33,8 @@ LOGITS: Final = "logits"
 
 def input_width(length: float, across: float) -> int:
     """Network input width in pixels for a line of that length and height; depends on the line alone."""
-    width = length * HEIGHT_PX / max(across, 1.0) * SQUEEZE
+    squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
+    width = length * HEIGHT_PX / max(across, 1.0) * squeeze
     stepped = -(-width // WIDTH_STEP_PX) * WIDTH_STEP_PX
     return int(min(WIDEST_PX, max(NARROWEST_PX, stepped)))
 
