@@ -23,6 +23,8 @@ Box = tuple[Point, Point, Point, Point]
 
 Rotate = Literal["auto", "0", "90", "180", "270"]
 
+Decoder = Literal["greedy", "beam"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
@@ -59,6 +61,8 @@ class ReadOptions:
         max_side: Longest side in pixels of the image that the engine gets to see; larger ones are shrunk first, and the
             boxes are scaled back. None: the engine decides.
         min_confidence: Lines below this are left out. None: the engine's own threshold.
+        decoder: "greedy" takes the likeliest path through a line, "beam" looks for the likeliest text; engines that
+            decode in a way of their own take no notice.
     """
 
     rotate: Rotate = "auto"
@@ -66,6 +70,7 @@ class ReadOptions:
     upright_boxes: bool = False
     max_side: int | None = None
     min_confidence: float | None = None
+    decoder: Decoder = "greedy"
 
 
 @dataclass(frozen=True, slots=True)

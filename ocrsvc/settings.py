@@ -184,6 +184,11 @@ class Settings(BaseModel):
     tr_shared_sessions: bool = _knob(
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
     )
+    model_cache: Path | None = _knob(
+        None,
+        "Folder that keeps optimised models for the next start, for the engine ppocr; by default ocrsvc in the user's "
+        "cache folder.",
+    )
     bind: Address = _knob("127.0.0.1:8000", "Address to listen on; gunicorn's -b wins.")
     grpc_bind: Addresses = _knob(
         (), "Addresses to listen on for gRPC: KServe v2, TensorFlow Serving and Paddle Serving, all at each of them."

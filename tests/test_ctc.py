@@ -1,21 +1,20 @@
-"""CTC best path, against paths worked by hand."""
+"""CTC best path and alignment, against paths worked by hand and against every path there is."""
 
 from __future__ import annotations
+
+import itertools
+import math
 
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.ctc import best_path
+from ocrsvc.engines.ppocr.ctc import Path, align, best_path
 
 CHARACTERS = ["", "a", "b", " "]
 
 
-def path(*steps: int, certainty: float = 0.9) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Probabilities whose best path is `steps`."""
-    rest = (1 - certainty) / (len(CHARACTERS) - 1)
-    table = np.full((len(steps), len(CHARACTERS)), rest, np.float32)
-    table[np.arange(len(steps)), list(steps)] = certainty
-    return table
+def path(*steps: int, sure: tuple[float, ...] = ()) -> Path:
+    return best_path(np.array(steps, np.int64), np.array(sure, np.float32), CHARACTERS)
 
 
 @pytest.mark.parametrize(
@@ -30,18 +29,35 @@ def path(*steps: int, certainty: float = 0.9) -> np.ndarray[tuple[int, int], np.
     ],
 )
 def test_repeats_collapse_and_blanks_go(steps: tuple[int, ...], text: str) -> None:
-    assert "".join(best_path(path(*steps), CHARACTERS).characters) == text
+    assert "".join(path(*steps, sure=(0.9,)).characters) == text
 
 
-def test_confidence_is_the_mean_over_the_characters_and_not_the_blanks() -> None:
-    table = np.concatenate([path(1, certainty=0.8), path(0, certainty=0.3), path(2, certainty=0.6)])
-    assert best_path(table, CHARACTERS).confidence == pytest.approx(0.7)
+def test_confidence_is_the_mean_over_the_characters() -> None:
+    assert path(1, 0, 2, sure=(0.8, 0.6)).confidence == pytest.approx(0.7)
 
 
 def test_nothing_read_has_no_confidence() -> None:
-    assert best_path(path(0, 0), CHARACTERS).confidence == 0.0
+    assert path(0, 0).confidence == 0.0
 
 
 def test_each_character_knows_the_steps_it_stands_on() -> None:
-    found = best_path(path(0, 1, 1, 0, 2), CHARACTERS)
+    found = path(0, 1, 1, 0, 2, sure=(0.9, 0.9))
     assert (found.first.tolist(), found.last.tolist(), found.steps) == ([1, 4], [2, 4], 5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_alignment_is_the_likeliest_of_all_paths_that_spell_the_text(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    table = random.dirichlet(np.ones(3), size=5)
+    labels = random.integers(1, 3, int(random.integers(1, 4)))
+    spelling = [
+        steps
+        for steps in itertools.product(range(3), repeat=5)
+        if [step for step, _ in itertools.groupby(steps) if step] == labels.tolist()
+    ]
+    if not spelling:
+        pytest.skip("no path of five steps spells this text")
+    likeliest = max(spelling, key=lambda steps: math.prod(table[step, one] for step, one in enumerate(steps)))
+    scores = np.log(table)
+    places = align(labels, scores[:, labels], scores[:, 0])
+    assert [int(labels[place]) if place >= 0 else 0 for place in places] == list(likeliest)

@@ -70,7 +70,12 @@ def test_where_nothing_was_found_there_is_no_second_look() -> None:
 
 @pytest.mark.parametrize(("longest", "expected"), [(1920, 0.5), (960, 1.0), (700, 1.0), (320, 2.0), (100, 2.5)])
 def test_the_first_look_shrinks_large_images_and_enlarges_small_ones(longest: int, expected: float) -> None:
-    assert first_scale(longest) == pytest.approx(expected)
+    assert first_scale(longest, longest // 2) == pytest.approx(expected)
+
+
+def test_a_long_strip_keeps_its_width() -> None:
+    # 400 x 6400 px has as many pixels as 800 x 3200: three tenths, so that it is 120 px wide and not 60.
+    assert first_scale(6400, 400) == first_scale(400, 6400) == pytest.approx(0.3)
 
 
 def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:

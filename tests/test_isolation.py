@@ -147,7 +147,9 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
 
 def test_it_reads_what_the_engine_itself_would_read(plain: Nursery) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
-    tasks.append(ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1)))
+    tasks.append(
+        ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
+    )
     own = open_own_engine(Settings(engine="fake"), PLAN)
     with opened_handle(nursery=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)

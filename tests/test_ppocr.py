@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +14,13 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr import models, surgery
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.session import choose_providers
+from ocrsvc.engines.ppocr.recognise import DECIDED
+from ocrsvc.engines.ppocr.session import Running, choose_providers, open_session
+from ocrsvc.engines.ppocr.store import Store
+from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
@@ -30,7 +34,7 @@ def load(name: str) -> Pixels:
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(PpocrSettings(device="cpu"))
+    engine = PpocrEngine(PpocrSettings(device="cpu", hands=2))
     handle = engine.open_handle()
     handle.warm_up()
     yield handle
@@ -91,7 +95,7 @@ def test_an_image_reads_the_same_alone_and_beside_others_on_other_threads(handle
 
 def test_zeroing_subnormal_weights_changes_no_output() -> None:
     path = str(models._models_folder() / models.DETECTION)
-    mended = onnx.load_from_string(models.load_model(models.DETECTION).graph)
+    mended = onnx.load_from_string(models.mend(models.DETECTION, models.read_model(models.DETECTION)))
     weights = np.concatenate([numpy_helper.to_array(w).ravel() for w in mended.graph.initializer if w.data_type == 1])
     assert not ((np.abs(weights) < np.finfo(np.float32).tiny) & (weights != 0)).any()
     page = np.random.default_rng(1).uniform(-1, 1, (1, 3, 96, 128)).astype(np.float32)
@@ -100,6 +104,72 @@ def test_zeroing_subnormal_weights_changes_no_output() -> None:
         for graph in (path, mended.SerializeToString())
     )
     assert np.array_equal(as_shipped, as_mended)
+
+
+@pytest.fixture(scope="module")
+def line_pixels() -> list[Pixels]:
+    """Crops of several widths, one of them blank."""
+    line = load("line.png")
+    return [cv2.resize(line, (width, 48)).astype(np.uint8) for width in (48, 160, 400)] + [
+        np.full((48, 96, 3), 255, np.uint8)
+    ]
+
+
+def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_model_gives(
+    line_pixels: list[Pixels],
+) -> None:
+    shipped = onnxruntime.InferenceSession(models.read_model(models.RECOGNITION), providers=["CPUExecutionProvider"])
+    mended = open_session(models.RECOGNITION, Running("cpu"))
+    for pixels in line_pixels:
+        tensor = to_tensor(pixels)
+        (probabilities,) = shipped.run(None, {"x": tensor})[0]
+        best, sure = mended.run(tensor, DECIDED)
+        assert np.array_equal(best, probabilities.argmax(axis=1))
+        first = np.flatnonzero((best != 0) & (best != np.concatenate(([0], best[:-1]))))
+        assert np.allclose(sure, probabilities[first].max(axis=1), atol=1e-4)
+
+
+def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
+    graph = onnx.load_from_string(models.mend(models.RECOGNITION, models.read_model(models.RECOGNITION))).graph
+    read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    assert [node.name for node in graph.node if not read.intersection(node.output)] == []
+    assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
+
+
+def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
+    proto = onnx.load_from_string(models.read_model(models.DETECTION))
+    with pytest.raises(ValueError, match="comes from Sigmoid"):
+        surgery.decide_inside(proto)
+
+
+def test_a_page_reads_the_same_by_beam_search(handle: PageHandle) -> None:
+    pixels = load("notice.png")
+    assert read(handle, pixels, ReadOptions(decoder="beam")) == read(handle, pixels)
+
+
+def test_a_page_reads_the_same_with_helpers_and_without(handle: PageHandle) -> None:
+    engine = PpocrEngine(PpocrSettings(device="cpu"))
+    alone = engine.open_handle()
+    for name in ("notice.png", "notice_turned_180.png"):
+        assert read(alone, load(name)) == read(handle, load(name))
+    engine.close()
+
+
+def test_a_kept_model_gives_the_same_bits_without_the_package_onnx(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, tensor = Store(tmp_path), to_tensor(load("notice.png")[:288, :640])
+    made = open_session(models.DETECTION, Running("cpu"), store).run(tensor)[0]
+    monkeypatch.setitem(sys.modules, "onnx", None)  # importing it fails from here on
+    kept = open_session(models.DETECTION, Running("cpu"), store).run(tensor)[0]
+    assert np.array_equal(made, kept)
+
+
+def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[Pixels]) -> None:
+    tensor = to_tensor(line_pixels[0])
+    keeping = open_session(models.RECOGNITION, Running("cpu", 1, tensor.size))
+    larger = to_tensor(line_pixels[2])
+    assert np.array_equal(keeping.run(larger)[0], open_session(models.RECOGNITION, Running("cpu")).run(larger)[0])
 
 
 def test_a_gpu_that_was_asked_for_and_is_missing_is_refused() -> None:

@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     upright_boxes: bool | None
     max_side: int | None
     min_confidence: float | None
+    decoder: Literal["greedy", "beam"] | None
     lines: bool | None
     priority: Literal["interactive", "batch"] | None
 

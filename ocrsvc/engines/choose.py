@@ -40,8 +40,10 @@ def open_own_engine(settings: Settings, plan: ThreadPlan) -> Engine:
 
 def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
     from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+    from ocrsvc.engines.ppocr.store import default_folder
 
-    return PpocrEngine(PpocrSettings(settings.device, plan.library_threads))
+    store = settings.model_cache or default_folder()
+    return PpocrEngine(PpocrSettings(settings.device, plan.library_threads, plan.engine_threads, store))
 
 
 def _open_tr(settings: Settings, _plan: ThreadPlan) -> Engine:

@@ -116,6 +116,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         None,
         "Lines read with less confidence are left out. Left out itself, the engine decides.",
     ),
+    "decoder": Option(
+        _one_of("greedy", "beam"),
+        "greedy or beam",
+        {"type": "string", "enum": ["greedy", "beam"]},
+        "greedy",
+        "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
+    ),
     "lines": Option(
         _parse_bool,
         _BOOL_WORDS,
@@ -160,6 +167,7 @@ def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:
         upright_boxes=values.get("upright_boxes", plain.upright_boxes),
         max_side=values.get("max_side", plain.max_side),
         min_confidence=values.get("min_confidence", plain.min_confidence),
+        decoder=values.get("decoder", plain.decoder),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Final
 
 import orjson
@@ -44,7 +44,7 @@ def pack_tasks(tasks: Sequence[ReadTask], area: Area) -> bytes:
         pixels = task.image.pixels
         area.put_pixels(offset, pixels)
         options = task.options
-        chosen = [options.rotate, options.detect, options.upright_boxes, options.max_side, options.min_confidence]
+        chosen = list(astuple(options))
         deadline = task.deadline if math.isfinite(task.deadline) else None
         rows.append([pixels.shape, offset, task.image.format, chosen, deadline])
         offset += aligned(pixels.nbytes)

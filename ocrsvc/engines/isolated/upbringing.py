@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +43,8 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
     try:
-        engine = open_own_engine(settings, plan)
+        # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
+        engine = open_own_engine(settings, replace(plan, engine_threads=1))
         handle = engine.open_handle()
         handle.warm_up()
     except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits

@@ -1,14 +1,19 @@
-"""From character probabilities to text: CTC (A. Graves et al., ICML 2006), best path."""
+"""From what the recogniser decided to text: CTC (A. Graves et al., ICML 2006), best path and alignment.
+
+The class of each step is chosen inside the model's graph (see surgery.py); here repeats collapse and blanks drop. The
+beam search is in beam.py; the steps on which its characters stand are found by `align`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-BLANK = 0
+BLANK: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class Path:
         characters: What was read, one text for each character.
         first, last: (N,) the first and the last step of each.
         steps: Steps in the whole line.
-        confidence: Mean probability of the characters, in [0, 1]; 0 for none.
+        confidence: Mean probability of the characters, each at its first step, in [0, 1]; 0 for none.
     """
 
     characters: list[str]
@@ -29,18 +34,49 @@ class Path:
     confidence: float
 
 
-def best_path(probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:
+def best_path(best: NDArray[np.int64], sure: NDArray[np.float32], classes: Sequence[str]) -> Path:
     """The likeliest class of each step, repeats collapsed, blanks dropped.
 
     Args:
-        probabilities: (T, C) for one line, each row summing to 1; class 0 is blank.
-        classes: C texts; the first stands for blank and is never read.
+        best: (T,) the likeliest class of each step of one line; class 0 is blank.
+        sure: (N,) the probability of each character at its first step.
+        classes: Texts by class; the first stands for blank and is never read.
     """
-    best = probabilities.argmax(axis=1)
     begins = np.flatnonzero(np.concatenate(([True], best[1:] != best[:-1])))
     ends = np.append(begins[1:], len(best)) - 1
     inked = best[begins] != BLANK
     first, last = begins[inked], ends[inked]
     characters = [classes[index] for index in best[first]]
-    confidence = float(probabilities[first, best[first]].mean()) if characters else 0.0
-    return Path(characters, first, last, len(best), confidence)
+    return Path(characters, first, last, len(best), float(sure.mean()) if characters else 0.0)
+
+
+def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[np.float64]) -> NDArray[np.intp]:
+    """On which character each step of the likeliest path stands that spells `labels`.
+
+    Args:
+        labels: (L,) classes, L > 0, none of them blank.
+        scores: (T, L) log probability of each label at each step; -inf where it has none.
+        blank: (T,) log probability of blank at each step.
+
+    Returns:
+        (T,) the place of the character in `labels`, -1 on blanks. Every character has a step.
+    """
+    states = np.empty((len(blank), 2 * len(labels) + 1))
+    states[:, 0::2], states[:, 1::2] = blank[:, None], scores
+    may_skip = np.zeros(states.shape[1], bool)
+    may_skip[3::2] = labels[1:] != labels[:-1]
+    came = np.zeros(states.shape, np.int8)
+    best = np.full(states.shape[1], -np.inf)
+    best[:2] = states[0, :2]
+    for step in range(1, len(states)):
+        ways = np.full((3, len(best)), -np.inf)
+        ways[0], ways[1, 1:] = best, best[:-1]
+        ways[2, 2:] = np.where(may_skip[2:], best[:-2], -np.inf)
+        came[step] = ways.argmax(axis=0)
+        best = ways.max(axis=0) + states[step]
+    at = len(best) - 1 - int(best[-2] > best[-1])
+    path = np.empty(len(states), np.intp)
+    for step in range(len(states) - 1, -1, -1):
+        path[step] = at
+        at -= came[step, at]
+    return cast("NDArray[np.intp]", np.where(path % 2 == 1, path // 2, -1))

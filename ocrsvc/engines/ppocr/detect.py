@@ -7,6 +7,7 @@ a rectangle again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -26,6 +27,7 @@ READABLE_PX = 24.0  # height of a box in the network's input from which finer in
 WORTH_ANOTHER_LOOK = 1.3
 SMALL_TEXT_SHARE = 0.25
 SMALL_IMAGE_PX = 640
+STRIP = 4.0
 MAP_THRESHOLD = 0.3
 BOX_THRESHOLD = 0.4
 UNCLIP_RATIO = 1.6
@@ -49,19 +51,28 @@ def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.f
     Returns:
         Quads in the pixels of the image, clockwise from the top left corner.
     """
-    longest = max(pixels.shape[:2])
-    scale = first_scale(longest)
+    height, width = pixels.shape[:2]
+    scale = first_scale(height, width)
     quads = _look(pixels, run, scale)
-    finer = scale_for_text(quads, scale, longest)
+    finer = scale_for_text(quads, scale, longest_side(height, width))
     return _look(pixels, run, finer) if finer >= scale * WORTH_ANOTHER_LOOK else quads
 
 
-def first_scale(longest: int) -> float:
+def longest_side(height: int, width: int) -> float:
+    """The longest side, in pixels; of a strip, that of the page of STRIP : 1 which has as many pixels.
+
+    A long screenshot that were shrunk by its own length would be left a few pixels wide.
+    """
+    return min(max(height, width), math.sqrt(STRIP * height * width))
+
+
+def first_scale(height: int, width: int) -> float:
     """The scale of the first look: large images are shrunk to COARSE_PX, small ones enlarged to SMALL_IMAGE_PX."""
+    longest = longest_side(height, width)
     return min(1.0, COARSE_PX / longest) if longest >= SMALL_IMAGE_PX else min(ENLARGE_MOST, SMALL_IMAGE_PX / longest)
 
 
-def scale_for_text(quads: list[Quad], scale: float, longest: int) -> float:
+def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
     """The scale at which the smaller lines reach READABLE_PX, within what the image and the limits allow."""
     if not quads:
         return scale
@@ -72,9 +83,14 @@ def scale_for_text(quads: list[Quad], scale: float, longest: int) -> float:
 
 def _look(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float32]], scale: float) -> list[Quad]:
     height, width = pixels.shape[:2]
+    return quads_from_map(run(to_tensor(_resize(pixels, scale)))[0, 0], width, height)
+
+
+def _resize(pixels: Pixels, scale: float) -> Pixels:
+    """Scaled, with sides that are multiples of STRIDE."""
+    height, width = pixels.shape[:2]
     size = _to_stride(width * scale), _to_stride(height * scale)
-    resized = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
-    return quads_from_map(run(to_tensor(cast(Pixels, resized)))[0, 0], width, height)
+    return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
 def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> list[Quad]:

@@ -1,18 +1,19 @@
-"""A thread's way through a page: the shared detector, and a reader of lines that may be its own."""
+"""A thread's way through a page: the shared detector, and readers of lines that may be its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ocrsvc.engines.lines import LineReader
-from ocrsvc.engines.ppocr.detect import COARSE_PX, STRIDE, find_quads
+from ocrsvc.engines.ppocr.crew import Crew
+from ocrsvc.engines.ppocr.detect import find_quads
+from ocrsvc.engines.ppocr.detector import Detector
 from ocrsvc.engines.ppocr.page import read_page
-from ocrsvc.engines.ppocr.session import Session
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.records import Page, Pixels, ReadTask
+from ocrsvc.records import Decoder, Page, Pixels, ReadTask
 
 WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page
 
@@ -26,26 +27,37 @@ class PageHandle:
 
     Args:
         detector: The detection model; shared between handles.
-        reader: Reads the lines found.
-        close_reader: Gives back the reader, if it belongs to this handle.
+        readers: Reads the lines found, by what the request asks for.
+        crew: Is told when a page is being read, so that idle hands may help.
+        close_reader: Gives back the readers, if they belong to this handle.
     """
 
     def __init__(
-        self, detector: Session, reader: LineReader, close_reader: Callable[[], None] = nothing_to_close
+        self,
+        detector: Detector,
+        readers: Mapping[Decoder, LineReader],
+        crew: Crew,
+        close_reader: Callable[[], None] = nothing_to_close,
     ) -> None:
         self._detector = detector
-        self._reader = reader
+        self._readers = readers
+        self._crew = crew
         self.close = close_reader
 
     def warm_up(self) -> None:
         """One run of each model at ordinary sizes, so that no request pays for their first allocation."""
-        self._detector.run(np.zeros((1, 3, COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.float32))
-        sizes = (self._reader.crop_size(*line) for line in WARM_UP_LINES_PX)
-        self._reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
+        self._detector.warm_up()
+        reader = self._readers["greedy"]
+        sizes = (reader.crop_size(*line) for line in WARM_UP_LINES_PX)
+        reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """Each page by itself."""
-        return [read_page(task, self._find, self._reader) for task in tasks]
+        return [self._read_one(task) for task in tasks]
+
+    def _read_one(self, task: ReadTask) -> Page:
+        with self._crew.page():
+            return read_page(task, self._find, self._readers[task.options.decoder])
 
     def _find(self, pixels: Pixels) -> list[Quad]:
         return find_quads(pixels, self._detector.run)

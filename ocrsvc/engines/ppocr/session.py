@@ -1,49 +1,69 @@
-"""How a model is run: the only file that touches ONNX Runtime."""
+"""How a model is opened and run: the only file that touches ONNX Runtime."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.models import Model
+from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.store import Store, key_of
 from ocrsvc.errors import EngineUnavailable
 
 Device = Literal["cpu", "cuda", "auto"]
 Tensor = NDArray[np.float32]
+Providers = Sequence[tuple[str, dict[str, Any]]]
 
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
-CUDA_OPTIONS = {
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+CUDA_OPTIONS: Final = {
     # EXHAUSTIVE searches for every new shape: 634 ms against 1.9 ms a shape (PaddleX PR 5057).
     "cudnn_conv_algo_search": "HEURISTIC",
     "arena_extend_strategy": "kSameAsRequested",
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a session computes.
+
+    Attributes:
+        device: "cpu", "cuda", or "auto" (the GPU where one works).
+        threads: Threads inside one run (intra-op).
+        arena_values: On the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one;
+            larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
+    """
+
+    device: Device = "auto"
+    threads: int = 1
+    arena_values: int = 0
+
+
 class Session:
     """One model, ready to run; safe to share between threads (ONNX Runtime allows concurrent runs of one session)."""
 
-    def __init__(self, model: Model, providers: Sequence[tuple[str, dict[str, Any]]], threads: int) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # Without an arena each run gives its memory back, so that one huge page does not stay in the RSS for ever;
-        # measured cost: 3 to 8 % of a run.
-        options.enable_cpu_mem_arena = False
-        self._session = ort.InferenceSession(model.graph, options, providers=list(providers))
-        self._input = self._session.get_inputs()[0].name
-        self.provider = str(self._session.get_providers()[0])
+    def __init__(self, session: ort.InferenceSession, arena_values: int) -> None:
+        self._session = session
+        self._input = session.get_inputs()[0].name
+        self._arena_values = arena_values
+        self.provider = str(session.get_providers()[0])
         self.device = "cpu" if self.provider == CPU else "cuda"
+        self.metadata: dict[str, str] = session.get_modelmeta().custom_metadata_map
+        self._shrinking = ort.RunOptions()
+        self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
-    def run(self, tensor: Tensor) -> Tensor:
-        """Run the model on one input (N, 3, H, W) float32; returns its first output."""
-        output: Tensor = self._session.run(None, {self._input: tensor})[0]
-        return output
+    def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[NDArray[Any]]:
+        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all of them."""
+        shrink = self.device == "cpu" and 0 < self._arena_values < tensor.size
+        found: list[NDArray[Any]] = self._session.run(
+            outputs, {self._input: tensor}, self._shrinking if shrink else None
+        )
+        return found
 
 
 def choose_providers(device: Device) -> list[tuple[str, dict[str, Any]]]:
@@ -67,22 +87,54 @@ def choose_providers(device: Device) -> list[tuple[str, dict[str, Any]]]:
     return gpu + cpu
 
 
-def open_session(model: Model, device: Device, threads: int) -> Session:
-    """Open a model on a device.
+def open_session(name: str, running: Running, store: Store | None = None) -> Session:
+    """Open a model of models.py.
 
     Args:
-        model: From models.load_model.
-        device: "cpu", "cuda", or "auto" (the GPU where one works).
-        threads: Threads inside one run (intra-op).
+        name: models.DETECTION or models.RECOGNITION.
+        running: On which device, with how many threads, and which memory is kept.
+        store: Keeps the model as it is run on the CPU, so that the next start is quicker.
 
     Raises:
-        EngineUnavailable: The device was asked for by name and cannot be used.
+        EngineUnavailable: The model is missing, or the device was asked for by name and cannot be used.
     """
-    session = Session(model, choose_providers(device), threads)
-    if device == "cuda" and session.device == "cpu":
+    providers = choose_providers(running.device)
+    options = _options(running)
+    shipped = models.read_model(name)
+    if [provider for provider, _ in providers] == [CPU]:
+        opened = _open_kept(name, shipped, options, store or Store(None))
+    else:
+        opened = ort.InferenceSession(models.mend(name, shipped), options, providers=list(providers))
+    session = Session(opened, running.arena_values)
+    if running.device == "cuda" and session.device == "cpu":
         raise EngineUnavailable(
             "OCRSVC_DEVICE=cuda, but ONNX Runtime could not start its CUDA provider and fell back to the CPU.",
             "Check that a GPU is visible (nvidia-smi) and that CUDA and cuDNN of the right major version are "
             "installed, or set OCRSVC_DEVICE=cpu.",
         )
     return session
+
+
+def _options(running: Running) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = running.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = running.arena_values > 0
+    if running.threads > 1:
+        # A thread that waits for more work must not hold a core.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _open_kept(name: str, shipped: bytes, options: ort.SessionOptions, store: Store) -> ort.InferenceSession:
+    """The model as it was optimised at an earlier start, or as it is now, and kept for a later one."""
+    key = key_of(shipped, models.recipe(), ort.__version__.encode())
+    kept = store.find(name, key)
+    if kept is not None:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return ort.InferenceSession(kept, options, providers=[CPU])
+    with store.place(name, key, 2 * len(shipped)) as file:
+        if file is not None:
+            options.optimized_model_filepath = os.fspath(file)
+        return ort.InferenceSession(models.mend(name, shipped), options, providers=[CPU])

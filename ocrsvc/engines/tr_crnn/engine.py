@@ -6,8 +6,10 @@ import cv2
 
 from ocrsvc.engines.base import Driving
 from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.crew import Crew
+from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.session import Device, open_session
+from ocrsvc.engines.ppocr.session import Device, Running
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
 from ocrsvc.records import EngineInfo
@@ -29,7 +31,7 @@ class TrCrnnEngine:
     def __init__(self, device: Device, run_threads: int) -> None:
         cv2.setNumThreads(run_threads)
         self._library = CrnnLibrary()
-        self._detector = open_session(models.load_model(models.DETECTION), device, run_threads)
+        self._detector = open_detector(Running(device, run_threads))
 
     def describe(self) -> EngineInfo:
         """See engines.base.Engine."""
@@ -40,7 +42,7 @@ class TrCrnnEngine:
     def open_handle(self) -> PageHandle:
         """See engines.base.Engine."""
         reader = TrCrnnLineReader(self._library)
-        return PageHandle(self._detector, reader, reader.close)
+        return PageHandle(self._detector, {"greedy": reader, "beam": reader}, Crew(1), reader.close)
 
     def close(self) -> None:
         """The library stays loaded: it cannot be unloaded safely; the sessions go with the last reference."""

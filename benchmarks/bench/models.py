@@ -1,0 +1,125 @@
+"""What do the models themselves take? Exact input tensors recorded from the pipeline, and bare runs of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.service import ROOT
+
+# Before numpy's and OpenCV's threads exist, as the service does it: a run in flight has one thread.
+os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from ocrsvc.engines.ppocr.session import Session
+
+Tensor = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the models were fed for one page, in order."""
+
+    detection: list[Tensor] = field(default_factory=list)
+    recognition: list[Tensor] = field(default_factory=list)
+
+
+class Models:
+    """The two models as the engine runs them, one thread a run, and the detector once more with all threads."""
+
+    def __init__(self, cores: int) -> None:
+        from ocrsvc.engines.ppocr import models
+        from ocrsvc.engines.ppocr.detector import ARENA_VALUES
+        from ocrsvc.engines.ppocr.recognise import DECIDED
+        from ocrsvc.engines.ppocr.session import Running, open_session
+        from ocrsvc.engines.ppocr.store import Store, default_folder
+
+        store = Store(default_folder())
+        self.cores = cores
+        self.detection = open_session(models.DETECTION, Running("cpu", 1, ARENA_VALUES), store)
+        self.detection_wide = open_session(models.DETECTION, Running("cpu", cores), store)
+        self.recognition = open_session(models.RECOGNITION, Running("cpu", 1), store)
+        self.recognition_wide = open_session(models.RECOGNITION, Running("cpu", cores), store)
+        self._decided = DECIDED
+
+    def record(self, images: Sequence[bytes]) -> list[Inputs]:
+        """What the engine feeds the models for each image file."""
+        from ocrsvc.engines.ppocr.crew import Crew
+        from ocrsvc.engines.ppocr.detector import Detector
+        from ocrsvc.engines.ppocr.handle import PageHandle
+        from ocrsvc.engines.ppocr.recognise import Recogniser
+        from ocrsvc.imaging.decode import PixelLimits, decode
+        from ocrsvc.records import ReadTask
+
+        found = Inputs()
+        crew = Crew(1)
+        recogniser = Recogniser(_recording(self.recognition, lambda: found.recognition), crew)
+        detector = Detector(_recording(self.detection, lambda: found.detection))
+        handle = PageHandle(detector, {"greedy": recogniser}, crew)
+        every: list[Inputs] = []
+        for data in images:
+            found = Inputs()
+            handle.read([ReadTask(decode(data, PixelLimits(50_000_000), gray=False))])
+            every.append(found)
+        crew.close()
+        return every
+
+    def run_page(self, page: Inputs) -> None:
+        """All runs of a page, one after the other, on the calling thread."""
+        for tensor in page.detection:
+            self.detection.run(tensor)
+        for tensor in page.recognition:
+            self.recognition.run(tensor, self._decided)
+
+    def run_page_wide(self, page: Inputs) -> None:
+        """The same with all threads inside each run."""
+        for tensor in page.detection:
+            self.detection_wide.run(tensor)
+        for tensor in page.recognition:
+            self.recognition_wide.run(tensor, self._decided)
+
+    def run_alone(self, page: Inputs, pool: ThreadPoolExecutor) -> None:
+        """A page that has the machine to itself: detection on all threads, then a line on each."""
+        for tensor in page.detection:
+            self.detection_wide.run(tensor)
+        widest_first = sorted(page.recognition, key=lambda tensor: -tensor.shape[3])
+        list(pool.map(lambda tensor: self.recognition.run(tensor, self._decided), widest_first))
+
+
+def _recording(session: Session, into: Callable[[], list[Tensor]]) -> Session:
+    """The session, keeping what it is fed."""
+    from ocrsvc.engines.ppocr.session import Session
+
+    class Recording(Session):
+        def __init__(self) -> None:
+            self.device, self.provider, self.metadata = session.device, session.provider, session.metadata
+
+        def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[NDArray[np.float32]]:
+            into().append(tensor)
+            return session.run(tensor, outputs)
+
+    return Recording()
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds on the wall and of the processors."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def timed(work: Callable[[], object]) -> Spent:
+    """What `work` takes, in this process."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    work()
+    return Spent(time.perf_counter() - wall_s, time.process_time() - cpu_s)

@@ -1,0 +1,160 @@
+"""How near does the service come to what its models allow on this machine?
+
+    python benchmarks/ceiling.py [--shared ../shared] [--pages 24] [--rounds 3] [--clients 20] [--lines 10,50,100,200]
+
+The ceiling: the bare runs of ONNX Runtime over the exact tensors that the pipeline feeds its models for some corpus
+pages, without anything before or after them, in one process. Two thread plans are tried: one thread a run with as many
+runs in flight as cores, and all threads inside one run. In the same rounds the same pages are posted once each to the
+real service. Then latency against lines: drawn pages with so many lines, alone, from the service and from the bare
+runs; the slope is in milliseconds a line. Where others use the machine too, processor time says more than the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from bench.corpus import Corpus
+from bench.machine import cores, print_machine
+from bench.models import Inputs, Models, Spent, timed
+from bench.results import write_result
+from bench.service import ROOT, Service, ask, started
+
+GOAL_SHARE = 0.95
+GOAL_SLOPE = 1.1
+SEED = 4
+LIMIT_S = 600.0
+
+
+def post(service: Service, data: bytes) -> None:
+    """Read one page; exits when the service does not."""
+    answer = ask(service.url, "POST", "/v1/ocr", data, "application/octet-stream", limit_s=LIMIT_S)
+    if answer.status != 200:
+        sys.exit(f"FAILED {answer.status} {answer.text[:200]}")
+
+
+def serve(service: Service, images: Sequence[bytes], clients: int) -> Spent:
+    """Post every page once, from so many clients; the processor time is the service's."""
+    before_s = service.processes.cpu_s()
+    with ThreadPoolExecutor(clients) as pool:
+        spent = timed(lambda: list(pool.map(lambda data: post(service, data), images)))
+    return Spent(spent.wall_s, service.processes.cpu_s() - before_s)
+
+
+def plans(models: Models, pages: Sequence[Inputs], pool: ThreadPoolExecutor) -> dict[str, Callable[[], object]]:
+    """The ways to run the models over all pages."""
+    return {
+        f"1 thread a run, {models.cores} runs in flight": lambda: list(pool.map(models.run_page, pages)),
+        f"{models.cores} threads a run, 1 run in flight": lambda: list(map(models.run_page_wide, pages)),
+    }
+
+
+def measure_throughput(
+    service: Service, models: Models, images: Sequence[bytes], pages: Sequence[Inputs], asked: argparse.Namespace
+) -> dict[str, list[Spent]]:
+    """Every plan and the service in turn, so many rounds."""
+    spent: dict[str, list[Spent]] = {}
+    with ThreadPoolExecutor(models.cores) as pool:
+        for _ in range(asked.rounds):
+            for name, plan in plans(models, pages, pool).items():
+                spent.setdefault(name, []).append(timed(plan))
+            spent.setdefault("service", []).append(serve(service, images, asked.clients))
+    return spent
+
+
+def tell_throughput(spent: dict[str, list[Spent]], count: int) -> dict[str, object]:
+    """Print pages/s of each, and the service's share of the best plan; returns the figures."""
+    for name, rounds in spent.items():
+        wall_s, cpu_s = median(one.wall_s for one in rounds), median(one.cpu_s for one in rounds)
+        print(f"{name:32} {count / wall_s:6.2f} pages/s, {cpu_s / count:.3f} CPU s a page (median of {len(rounds)})")
+    best = min((name for name in spent if name != "service"), key=lambda name: median(s.wall_s for s in spent[name]))
+    pairs = list(zip(spent[best], spent["service"], strict=True))
+    by_clock = median(bare.wall_s / served.wall_s for bare, served in pairs)
+    by_cpu = median(bare.cpu_s / served.cpu_s for bare, served in pairs)
+    print(
+        f"share service/ceiling ({best}): {by_clock:.1%} by the clock, {by_cpu:.1%} by processor time "
+        f"(median of pairs; goal: at least {GOAL_SHARE:.0%})"
+    )
+    figures = {name: [(one.wall_s, one.cpu_s) for one in rounds] for name, rounds in spent.items()}
+    return {"pages": count, "best": best, "share_clock": by_clock, "share_cpu": by_cpu, "rounds": figures}
+
+
+def draw_pages(shared: Path, counts: Sequence[int]) -> dict[int, bytes]:
+    """One clean page of English text for each count of lines."""
+    drawn = {}
+    for count in counts:
+        with tempfile.TemporaryDirectory() as folder:
+            what = ["--lines", str(count), "--lang", "en", "--layout", "text", "--enc", "png_gray", "--rotation", "0"]
+            command = [sys.executable, str(shared / "render_pages.py"), "--seed", str(SEED), "--count", "1", *what]
+            subprocess.run([*command, "--clean", "--exif", "1", "--out", folder], check=True, stdout=subprocess.DEVNULL)
+            (file,) = Path(folder).glob("*.png")
+            drawn[count] = file.read_bytes()
+    return drawn
+
+
+def slope(latencies_s: dict[int, float]) -> float:
+    """Milliseconds a line, by least squares."""
+    return float(np.polyfit(list(latencies_s), list(latencies_s.values()), 1)[0]) * 1000
+
+
+def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], rounds: int) -> dict[str, object]:
+    """Latency of a lone page against its lines; the least of the rounds, because what disturbs only ever adds."""
+    served: dict[int, float] = {}
+    bare: dict[int, float] = {}
+    inputs = dict(zip(drawn, models.record(list(drawn.values())), strict=True))
+    with ThreadPoolExecutor(models.cores) as pool:
+        for _ in range(rounds):
+            for count, data in drawn.items():
+                took_s = timed(partial(post, service, data)).wall_s
+                served[count] = min(served.get(count, LIMIT_S), took_s)
+                took_s = timed(partial(models.run_alone, inputs[count], pool)).wall_s
+                bare[count] = min(bare.get(count, LIMIT_S), took_s)
+    for count in drawn:
+        lines = len(inputs[count].recognition)
+        print(f"{count:4} lines ({lines} runs): service {served[count]:.3f} s, bare runs {bare[count]:.3f} s")
+    ratio = slope(served) / slope(bare)
+    print(
+        f"slope: service {slope(served):.2f} ms a line, bare runs {slope(bare):.2f} ms a line: "
+        f"{ratio:.2f} times (goal: at most {GOAL_SLOPE})"
+    )
+    return {"service_s": served, "bare_s": bare, "ratio": ratio}
+
+
+def main() -> int:
+    """Run once; 0 whatever the figures are."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and render_pages.py")
+    parser.add_argument("--pages", type=int, default=24, help="corpus pages, spread evenly")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--lines", default="10,50,100,200", help="lines on the drawn pages; empty: no slopes")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/ceiling.json if left out")
+    asked = parser.parse_args()
+    print_machine()
+    every = Corpus(asked.shared).pages
+    images = [page.file.read_bytes() for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
+    models = Models(cores())
+    pages = models.record(images)
+    runs = sum(len(page.recognition) for page in pages)
+    print(
+        f"load: {len(pages)} pages once a round, {asked.clients} clients; {runs} lines are run, {asked.rounds} rounds"
+    )
+    with started({"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu"}) as service:
+        figures = tell_throughput(measure_throughput(service, models, images, pages, asked), len(pages))
+        if asked.lines:
+            drawn = draw_pages(asked.shared, [int(count) for count in asked.lines.split(",")])
+            figures["slopes"] = measure_slopes(service, models, drawn, asked.rounds)
+    write_result("ceiling", figures, asked.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
