@@ -23,6 +23,7 @@ import os
 import queue
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -246,6 +247,9 @@ def serving(name: str) -> Iterator[Peer]:
             yield Peer(name, lambda data: read(port, data), Processes(server.pid))
         finally:
             end(server)
+            # LitServe's own processes outlive it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
 
 
 def warm_up(peer: Peer, page: bytes) -> None:

@@ -8,16 +8,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis import Redis
 
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.serving.cache import ENTRY_BYTES, MemoryCache, RedisCache, open_redis
+from ocrsvc.serving.cache import ENTRY_BYTES, MemoryCache, open_redis
 
 LONG_S = 3600.0
 
@@ -129,22 +128,39 @@ def test_redis_forgets_by_itself(redis_url: str) -> None:
     cache.close()
 
 
-def test_a_redis_that_is_not_there_only_misses_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    now, tries = [100.0], []
+@contextmanager
+def hanging_up(wire: Path) -> Iterator[list[None]]:
+    """A server that ends each connection at once; the list has an entry for each of them."""
+    calls: list[None] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(wire))
+        listener.listen()
 
-    class Counted(Redis):
-        def execute_command(self, *args: Any, **options: Any) -> Any:
-            tries.append(args[0])
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+                    calls.append(None)
 
-    cache = RedisCache(Counted(unix_socket_path=f"{tmp_path}/nobody.sock"), LONG_S, lambda: now[0])
-    cache.put(b"a", b"1")
-    assert cache.get(b"a") is None
-    assert tries == ["SET"]
-    now[0] = 106.0
-    assert cache.get(b"a") is None
-    assert tries == ["SET", "GET"]
-    cache.close()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield calls
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    now = [100.0]
+    with hanging_up(tmp_path / "redis.sock") as calls:
+        cache = open_redis(f"unix://{tmp_path}/redis.sock", LONG_S, lambda: now[0])
+        cache.put(b"a", b"1")
+        assert cache.get(b"a") is None
+        now[0] = 106.0
+        assert cache.get(b"a") is None
+        cache.close()
+    assert len(calls) == 2
 
 
 def test_an_address_that_is_none_stops_the_start() -> None:

@@ -139,25 +139,36 @@ class RedisCache:
             return None
 
 
-def open_redis(url: str, keep_s: float) -> RedisCache:
+def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> RedisCache:
     """A cache in the Redis at a URL (redis://, rediss://, unix://); connects when it is first used.
+
+    Args:
+        url, keep_s, clock: See RedisCache.
 
     Raises:
         EngineUnavailable: The package redis is not installed, or the URL is none.
     """
     try:
         from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
     except ImportError as error:
         raise EngineUnavailable(
             "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install ocrsvc[redis]."
         ) from error
     try:
-        client = Redis.from_url(url, socket_timeout=_REDIS_LIMIT_S, socket_connect_timeout=_REDIS_LIMIT_S)
+        client = Redis.from_url(
+            url,
+            socket_timeout=_REDIS_LIMIT_S,
+            socket_connect_timeout=_REDIS_LIMIT_S,
+            # Its own retries would take seconds, in the thread of a request.
+            retry=Retry(NoBackoff(), 0),
+        )
     except ValueError as error:
         raise EngineUnavailable(
             f"OCRSVC_CACHE_URL is no address of a Redis: {error}.", "Write redis://HOST:PORT/NUMBER."
         ) from error
-    return RedisCache(client, keep_s)
+    return RedisCache(client, keep_s, clock)
 
 
 def _size(key: bytes, value: bytes) -> int:
