@@ -184,6 +184,16 @@ class Settings(BaseModel):
     tr_shared_sessions: bool = _knob(
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
     )
+    batch_pixels: int = _knob(
+        32 * 48 * 320,
+        "Largest batch of lines that a GPU reads in one run, in pixels with padding; the memory of a run follows it.",
+        "pixels",
+        ge=48 * 320,
+        le=10**9,
+    )
+    batch_wait_s: float = _knob(
+        0.002, "Longest time that a line waits on a GPU for others to be read with it.", "s", ge=0, le=10
+    )
     model_cache: Path | None = _knob(
         None,
         "Folder that keeps optimised models for the next start, for the engine ppocr; by default ocrsvc in the user's "

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from ocrsvc.engines.ppocr import models, surgery
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.recognise import DECIDED
+from ocrsvc.engines.ppocr.runs import DECIDED
 from ocrsvc.engines.ppocr.session import Running, choose_providers, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor

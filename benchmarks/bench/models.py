@@ -39,7 +39,7 @@ class Models:
     def __init__(self, cores: int) -> None:
         from ocrsvc.engines.ppocr import models
         from ocrsvc.engines.ppocr.detector import ARENA_VALUES
-        from ocrsvc.engines.ppocr.recognise import DECIDED
+        from ocrsvc.engines.ppocr.runs import DECIDED
         from ocrsvc.engines.ppocr.session import Running, open_session
         from ocrsvc.engines.ppocr.store import Store, default_folder
 
@@ -56,13 +56,15 @@ class Models:
         from ocrsvc.engines.ppocr.crew import Crew
         from ocrsvc.engines.ppocr.detector import Detector
         from ocrsvc.engines.ppocr.handle import PageHandle
-        from ocrsvc.engines.ppocr.recognise import Recogniser
+        from ocrsvc.engines.ppocr.recognise import Recogniser, read_characters
+        from ocrsvc.engines.ppocr.runs import RunsApart
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
 
         found = Inputs()
         crew = Crew(1)
-        recogniser = Recogniser(_recording(self.recognition, lambda: found.recognition), crew)
+        runs = RunsApart(_recording(self.recognition, lambda: found.recognition), crew)
+        recogniser = Recogniser(runs, read_characters(self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))
         handle = PageHandle(detector, {"greedy": recogniser}, crew)
         every: list[Inputs] = []

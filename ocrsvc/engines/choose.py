@@ -5,6 +5,7 @@ from __future__ import annotations
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.plan import ThreadPlan
+from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings import Settings
 
 
@@ -39,11 +40,12 @@ def open_own_engine(settings: Settings, plan: ThreadPlan) -> Engine:
 
 
 def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
-    from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+    from ocrsvc.engines.ppocr.engine import MOST_LINES, PpocrEngine, PpocrSettings
     from ocrsvc.engines.ppocr.store import default_folder
 
     store = settings.model_cache or default_folder()
-    return PpocrEngine(PpocrSettings(settings.device, plan.library_threads, plan.engine_threads, store))
+    batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
+    return PpocrEngine(PpocrSettings(settings.device, plan.library_threads, plan.engine_threads, store, batch))
 
 
 def _open_tr(settings: Settings, _plan: ThreadPlan) -> Engine:

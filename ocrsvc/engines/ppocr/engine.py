@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import cv2
 
@@ -13,10 +14,18 @@ from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser
-from ocrsvc.engines.ppocr.session import Device, Running, open_session
+from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
+from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether
+from ocrsvc.engines.ppocr.session import Device, Running, Session, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.records import Decoder, EngineInfo
+from ocrsvc.serving.batcher import Limits
+
+MOST_LINES: Final = 64
+"""Lines in one batch at most, however narrow: more gain nothing, and each waits for all."""
+
+BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wait_s=0.002)
+"""A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +37,16 @@ class PpocrSettings:
         run_threads: Threads inside one model run (1 leaves cores to others).
         hands: Model runs that may be under way at once: the engine threads of this process.
         store: Folder for optimised models; None keeps none.
+        batch: How many lines a GPU reads in one run, and how long it waits for them.
+        batched: Read lines in batches on the CPU too, which a GPU always does.
     """
 
     device: Device = "auto"
     run_threads: int = 1
     hands: int = 1
     store: Path | None = None
+    batch: Limits = BATCH
+    batched: bool = False
 
 
 class PpocrEngine:
@@ -47,13 +60,16 @@ class PpocrEngine:
 
     def __init__(self, settings: PpocrSettings) -> None:
         cv2.setNumThreads(settings.run_threads)
-        running, store = Running(settings.device, settings.run_threads), Store(settings.store)
+        running = Running(settings.device, settings.run_threads, batched=settings.batched)
+        store = Store(settings.store)
         recognition = open_session(models.RECOGNITION, running, store)
         self._crew = Crew(settings.hands if recognition.device == "cpu" else 1)
         self._detector = open_detector(running, store, self._crew)
+        self._runs = _make_runs(recognition, self._crew, settings.batch)
+        characters = read_characters(recognition.metadata)
         self._readers: dict[Decoder, LineReader] = {
-            "greedy": Recogniser(recognition, self._crew),
-            "beam": BeamRecogniser(recognition, self._crew),
+            "greedy": Recogniser(self._runs, characters),
+            "beam": BeamRecogniser(self._runs, characters),
         }
         self._info = EngineInfo(
             "ppocr", models.NAME, models.version(), self._detector.device, "fp32", self._detector.provider
@@ -68,5 +84,14 @@ class PpocrEngine:
         return PageHandle(self._detector, self._readers, self._crew)
 
     def close(self) -> None:
-        """End the helpers; the sessions go with the last reference."""
+        """End the threads; the sessions go with the last reference."""
+        self._runs.close()
         self._crew.close()
+
+
+def _make_runs(recognition: Session, crew: Crew, batch: Limits) -> Runs:
+    if not recognition.batched:
+        return RunsApart(recognition, crew)
+    together = RunsTogether(recognition, batch)
+    together.warm_up()
+    return together

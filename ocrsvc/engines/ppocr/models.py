@@ -22,8 +22,11 @@ def read_model(name: str) -> bytes:
     return (_models_folder() / name).read_bytes()
 
 
-def mend(name: str, shipped: bytes) -> bytes:
-    """The model as it is run: see surgery.py. Imports `onnx`, which a cached model does without."""
+def mend(name: str, shipped: bytes, *, batched: bool = False) -> bytes:
+    """The model as it is run, a line or a batch of lines at a time: see surgery.py.
+
+    Imports `onnx`, which a cached model does without.
+    """
     import onnx
 
     from ocrsvc.engines.ppocr import surgery
@@ -31,7 +34,7 @@ def mend(name: str, shipped: bytes) -> bytes:
     proto = onnx.load_from_string(shipped)
     surgery.zero_subnormal_weights(proto)
     if name == RECOGNITION:
-        surgery.decide_inside(proto)
+        (surgery.decide_in_batches if batched else surgery.decide_inside)(proto)
     mended: bytes = proto.SerializeToString()
     return mended
 

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.lines import LineText
 from ocrsvc.engines.ppocr.beam import Steps, beam_search, pad, prune
-from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.ctc import Path, align, best_path
-from ocrsvc.engines.ppocr.session import Session
+from ocrsvc.engines.ppocr.runs import Decided, Runs
 from ocrsvc.engines.ppocr.spaces import text_with_spaces
-from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Pixels
 
 HEIGHT_PX: Final = 48
@@ -25,10 +23,6 @@ WIDEST_PX: Final = 3200
 SQUEEZE: Final = 0.85  # of the width that keeps the shape: reads as well and costs less, except where strokes are thin
 SMALL_TEXT_PX: Final = 28
 BEAM_WIDTH: Final = 10
-
-# The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
-DECIDED: Final = ("best", "sure")
-LOGITS: Final = "logits"
 
 
 def input_width(length: float, across: float) -> int:
@@ -45,17 +39,16 @@ def read_characters(metadata: dict[str, str]) -> list[str]:
 
 
 class Recogniser:
-    """Reads line crops, one run for each: on a CPU batching buys nothing and padding costs. Best path decoding.
+    """Reads line crops, decoded by best path.
 
     Args:
-        session: The recognition model.
-        crew: Who else may run it, while there is nothing else to do.
+        runs: Runs the model over them.
+        characters: Texts by class; see `read_characters`.
     """
 
-    def __init__(self, session: Session, crew: Crew) -> None:
-        self._session = session
-        self._crew = crew
-        self._characters = read_characters(session.metadata)
+    def __init__(self, runs: Runs, characters: Sequence[str]) -> None:
+        self._runs = runs
+        self._characters = characters
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """See engines.lines.LineReader."""
@@ -69,11 +62,10 @@ class Recogniser:
         return [_as_text(paths[index], crop) for index, crop in enumerate(crops)]
 
     def _paths(self, crops: Sequence[Pixels]) -> list[Path]:
-        return self._crew.map(self._best_path, crops)
+        return self._runs.map(self._best_path, crops)
 
-    def _best_path(self, crop: Pixels) -> Path:
-        best, sure = self._session.run(to_tensor(crop), DECIDED)
-        return best_path(best, sure, self._characters)
+    def _best_path(self, line: Decided) -> Path:
+        return best_path(line.best, line.sure, self._characters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +82,19 @@ class BeamRecogniser(Recogniser):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
     def _paths(self, crops: Sequence[Pixels]) -> list[Path]:
-        lines = self._crew.map(self._prepare, crops)
+        lines = self._runs.map(self._prepare, crops, logits=True)
         if not lines:
             return []
         found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH)
         return [self._choose(line, labels) for line, labels in zip(lines, found, strict=True)]
 
-    def _prepare(self, crop: Pixels) -> _Searched:
-        best, sure, logits = self._session.run(to_tensor(crop), (*DECIDED, LOGITS))
-        path = best_path(best, sure, self._characters)
-        steps = prune(logits[None])
-        most = logits.max(axis=1)
-        norm = np.log(np.exp(logits - most[:, None]).sum(axis=1, dtype=np.float64))
-        return _Searched(path, best[path.first], steps, norm)
+    def _prepare(self, line: Decided) -> _Searched:
+        assert line.logits is not None, "they were asked for"
+        path = self._best_path(line)
+        steps = prune(line.logits[None])
+        most = line.logits.max(axis=1)
+        norm = np.log(np.exp(line.logits - most[:, None]).sum(axis=1, dtype=np.float64))
+        return _Searched(path, line.best[path.first], steps, norm)
 
     def _choose(self, line: _Searched, labels: NDArray[np.intp]) -> Path:
         if np.array_equal(labels, line.labels) or not len(labels):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -37,22 +37,31 @@ class Running:
         threads: Threads inside one run (intra-op).
         arena_values: On the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one;
             larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
+        batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
     """
 
     device: Device = "auto"
     threads: int = 1
     arena_values: int = 0
+    batched: bool = False
 
 
 class Session:
-    """One model, ready to run; safe to share between threads (ONNX Runtime allows concurrent runs of one session)."""
+    """One model, ready to run; safe to share between threads (ONNX Runtime allows concurrent runs of one session).
 
-    def __init__(self, session: ort.InferenceSession, arena_values: int) -> None:
+    Attributes:
+        provider, device: Where it runs.
+        batched: Whether the recogniser's graph takes many lines at once; see surgery.py.
+        metadata: The model's own.
+    """
+
+    def __init__(self, session: ort.InferenceSession, arena_values: int, *, batched: bool) -> None:
         self._session = session
         self._input = session.get_inputs()[0].name
         self._arena_values = arena_values
         self.provider = str(session.get_providers()[0])
         self.device = "cpu" if self.provider == CPU else "cuda"
+        self.batched = batched
         self.metadata: dict[str, str] = session.get_modelmeta().custom_metadata_map
         self._shrinking = ort.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -101,11 +110,16 @@ def open_session(name: str, running: Running, store: Store | None = None) -> Ses
     providers = choose_providers(running.device)
     options = _options(running)
     shipped = models.read_model(name)
-    if [provider for provider, _ in providers] == [CPU]:
+    on_cpu = [provider for provider, _ in providers] == [CPU]
+    batched = running.batched or not on_cpu
+    if on_cpu and not batched:
         opened = _open_kept(name, shipped, options, store or Store(None))
     else:
-        opened = ort.InferenceSession(models.mend(name, shipped), options, providers=list(providers))
-    session = Session(opened, running.arena_values)
+        mended = models.mend(name, shipped, batched=batched)
+        opened = ort.InferenceSession(mended, options, providers=list(providers))
+    session = Session(opened, running.arena_values, batched=batched)
+    if running.device == "auto" and session.device == "cpu" and not on_cpu:
+        return open_session(name, replace(running, device="cpu"), store)
     if running.device == "cuda" and session.device == "cpu":
         raise EngineUnavailable(
             "OCRSVC_DEVICE=cuda, but ONNX Runtime could not start its CUDA provider and fell back to the CPU.",

@@ -6,6 +6,7 @@ inside the recogniser are those of the greatest scores, the first of equals.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -58,11 +59,35 @@ def decide_inside(proto: onnx.ModelProto) -> None:
     first = head.beginnings(best)
     shares = head.add("Softmax", head.add("Gather", logits, first, axis=0), axis=1)
     head.add("ReduceMax", shares, output=SURE, axes=[1], keepdims=0)
+    _put_outputs(proto, ((BEST, TensorProto.INT64, 1), (SURE, TensorProto.FLOAT, 1), (LOGITS, TensorProto.FLOAT, 2)))
+    _drop_unread(proto)
+
+
+def decide_in_batches(proto: onnx.ModelProto) -> None:
+    """The same for many lines in one run, as a GPU wants it.
+
+    The graph then gives BEST (N, T) int64, the likeliest class of each step; SURE (N, T) float32, its probability;
+    LOGITS (N, T, C). Plain ArgMax and Softmax: what costs a CPU core dearly is nothing to a card, and the scores
+    stay there.
+
+    Raises:
+        ValueError: As for `decide_inside`.
+    """
+    features, weights, bias = _read_head(proto)
+    shares = proto.graph.output[0].name
+    head = _Head(proto)
+    head.add("Add", head.add("MatMul", features, weights), bias, output=LOGITS)
+    head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
+    head.add("ReduceMax", shares, output=SURE, axes=[2], keepdims=0)
+    _put_outputs(proto, ((BEST, TensorProto.INT64, 2), (SURE, TensorProto.FLOAT, 2), (LOGITS, TensorProto.FLOAT, 3)))
+    _drop_unread(proto)
+
+
+def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:
+    """Outputs by name, element type and number of dimensions, instead of those that there are."""
     del proto.graph.output[:]
-    kinds = ((BEST, TensorProto.INT64, 1), (SURE, TensorProto.FLOAT, 1), (LOGITS, TensorProto.FLOAT, 2))
     for name, kind, dims in kinds:
         proto.graph.output.append(helper.make_tensor_value_info(name, kind, [None] * dims))
-    _drop_unread(proto)
 
 
 def _read_head(proto: onnx.ModelProto) -> tuple[str, str, str]:

@@ -1,0 +1,95 @@
+"""Lines in batches, as a GPU reads them: the same text alone and in any company. Runs the real model on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.recognise import WIDEST_PX, Recogniser, read_characters
+from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether, beginnings, bucket_of, own_steps
+from ocrsvc.engines.ppocr.session import Running, open_session
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.serving.batcher import Limits
+
+PAGES = Path(__file__).parent / "pages"
+SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
+
+
+@pytest.fixture(scope="module")
+def recogniser() -> Iterator[Recogniser]:
+    session = open_session(models.RECOGNITION, Running("cpu", batched=True))
+    runs = RunsTogether(session, SMALL)
+    yield Recogniser(runs, read_characters(session.metadata))
+    runs.close()
+
+
+def line(width: int) -> Pixels:
+    """The line of the shipped page, squeezed or stretched to a width."""
+    pixels = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
+    return np.asarray(cv2.resize(pixels, (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def test_a_line_reads_the_same_alone_and_in_any_batch(recogniser: Recogniser) -> None:
+    crops = [line(width) for width in (448, 464, 470, 480, 432, 300, 310)]
+    alone = [recogniser.read([crop])[0] for crop in crops]
+    assert alone[0].text == "The library closes at 15:00 today."
+    with ThreadPoolExecutor(4) as pool:
+        batches = list(pool.map(recogniser.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
+    texts = [[read.text for read in batch] for batch in batches]
+    expected = [read.text for read in alone]
+    assert texts == [expected, expected[::-1], expected[2:5], expected[:1]]
+    for one, other in zip(alone, batches[0], strict=True):
+        assert other.confidence == pytest.approx(one.confidence, abs=1e-4)
+
+
+def read_page(engine: PpocrEngine, options: ReadOptions) -> Page:
+    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
+    handle = engine.open_handle()
+    (page,) = handle.read([ReadTask(Image(pixels, "png"), options)])
+    handle.close()
+    assert isinstance(page, Page)
+    return page
+
+
+@pytest.mark.parametrize("options", [ReadOptions(), ReadOptions(decoder="beam")], ids=["greedy", "beam"])
+def test_a_page_read_in_batches_says_what_it_says_line_by_line(options: ReadOptions) -> None:
+    pages = []
+    for batched in (False, True):
+        engine = PpocrEngine(PpocrSettings(device="cpu", batched=batched, batch=SMALL))
+        pages.append(read_page(engine, options))
+        engine.close()
+    assert pages[0].text == pages[1].text
+    assert pages[0].text.split() == (PAGES / "notice.txt").read_text("utf-8").split()
+    for apart, together in zip(pages[0].lines, pages[1].lines, strict=True):
+        assert together.box == apart.box
+        assert together.confidence == pytest.approx(apart.confidence, abs=0.05)
+
+
+@given(st.integers(1, WIDEST_PX))
+def test_a_bucket_holds_its_line_and_wastes_no_more_than_the_next_smaller_one_would(width: int) -> None:
+    bucket = bucket_of(width)
+    assert bucket in BUCKETS_PX
+    assert bucket >= width
+    assert all(smaller < width for smaller in BUCKETS_PX if smaller < bucket)
+
+
+@given(st.integers(1, WIDEST_PX))
+def test_the_steps_of_a_line_cover_it_and_nothing_else(width: int) -> None:
+    padded = bucket_of(width)
+    steps = own_steps(width, padded, padded // 8)
+    assert 8 * (steps - 1) < width <= 8 * steps
+
+
+def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None:
+    best = np.array([5, 5, 0, 0, 5, 7, 7, 0, 3])
+    assert beginnings(best).tolist() == [0, 4, 5, 8]
+    assert beginnings(np.zeros(4, np.int64)).tolist() == []
