@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ocrsvc import __version__
-from ocrsvc.cli import check, read, recycle, serve, settings, status
+from ocrsvc.cli import check, read, recycle, serve, settings, status, tune
 from ocrsvc.errors import OcrsvcError
 
 
@@ -57,4 +57,5 @@ def _parser() -> argparse.ArgumentParser:
     check.add_command(commands)
     status.add_command(commands)
     recycle.add_command(commands)
+    tune.add_command(commands)
     return parser

@@ -1,0 +1,95 @@
+"""What `ocrsvc tune` does: finds the settings that suit this machine and the user's own pages, by measuring them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.cli.serve import command_line
+from ocrsvc.errors import NothingSent, OperatorError
+from ocrsvc.plan import expected_device, has_gpu_runtime, read_cpus
+from ocrsvc.settings import CONFIG_VARIABLE, Settings, read_settings
+from ocrsvc.tuning.candidates import Knobs, batches, workers_and_threads, written
+from ocrsvc.tuning.frontier import Measured, choose, table, to_toml
+from ocrsvc.tuning.trial import Load, free_of_settings, measure
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+
+_TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s")
+_BAR: Final = 24
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc tune`."""
+    parser = commands.add_parser("tune", help="measure which settings suit this machine and your pages")
+    parser.add_argument("pages", nargs="+", type=Path, help="image files like those that will be read")
+    parser.add_argument("--p95", type=float, help="goal: seconds that 95 %% of the requests may take at most")
+    parser.add_argument("--clients", type=int, default=20, help="requests at once; %(default)s by default")
+    parser.add_argument("--seconds", type=float, default=15.0, help="for each choice; %(default)g by default")
+    parser.add_argument("--out", type=Path, default=Path("ocrsvc.toml"), help="file to write; %(default)s by default")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try, tell, and write the settings file.
+
+    Raises:
+        OperatorError: The service does not start, no choice keeps the goal, or the file is there already.
+        NothingSent: A page cannot be read.
+    """
+    if args.out.exists():
+        raise OperatorError(f"{args.out} is there already.", "Name another file with --out, or move it away.")
+    settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
+    device = expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine))
+    measured = _try_all(workers_and_threads(read_cpus(), device), load)
+    best = choose(measured, args.p95)
+    if device == "cuda" and best is not None:
+        measured += _try_all(batches(best.knobs), load)
+        best = choose(measured, args.p95)
+    print("\n".join(table(measured)))
+    if best is None:
+        raise OperatorError(
+            f"None of these keeps a p95 of {args.p95} s with {args.clients} clients." if args.p95 else "All failed.",
+            "Allow more time, fewer --clients, or use a faster machine.",
+        )
+    args.out.write_text(to_toml(best, measured, _how(settings, load, args.p95)), encoding="utf-8")
+    print(f"written to {args.out}; start with {CONFIG_VARIABLE}={args.out}")
+    return 0
+
+
+def _read(files: Sequence[Path]) -> list[bytes]:
+    try:
+        return [file.read_bytes() for file in files]
+    except OSError as error:
+        raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
+
+
+def _try_all(candidates: Sequence[Knobs], load: Load) -> list[Measured]:
+    measured = []
+    environ = free_of_settings(os.environ, _TRIED)
+    for number, knobs in enumerate(candidates):
+        _tell(number, len(candidates), " ".join(f"{name}={written(value)}" for name, value in knobs.items()))
+        measured.append(measure(command_line(()), knobs, load, environ))
+    _tell(len(candidates), len(candidates), "")
+    return measured
+
+
+def _tell(done: int, count: int, doing: str) -> None:
+    """A bar on a terminal, a line elsewhere."""
+    filled = _BAR * done // count
+    end = "\r" if sys.stderr.isatty() and done < count else "\n"
+    sys.stderr.write(f"[{'#' * filled}{'.' * (_BAR - filled)}] {done}/{count} {doing:60}{end}")
+    sys.stderr.flush()
+
+
+def _how(settings: Settings, load: Load, p95_s: float | None) -> str:
+    goal = f"p95 at most {p95_s:g} s" if p95_s else "highest throughput"
+    return (
+        f"engine {settings.engine}, {read_cpus():g} CPUs, {len(load.pages)} pages, {load.clients} clients, "
+        f"{load.seconds:g} s each, goal: {goal}."
+    )

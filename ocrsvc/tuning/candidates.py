@@ -1,0 +1,47 @@
+"""Which settings are worth trying on this machine? Pure: from the CPUs, and whether there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Final
+
+Knobs = Mapping[str, float]
+"""Settings by name, as in the TOML file."""
+
+_BATCH_PIXELS: Final = (16 * 48 * 320, 32 * 48 * 320, 64 * 48 * 320)
+_BATCH_WAIT_S: Final = (0.0, 0.002, 0.005)
+
+
+def workers_and_threads(cpus: float, device: str) -> list[Knobs]:
+    """How the cores may be shared out: few workers with many engine threads, or the other way round.
+
+    Args:
+        cpus: That all workers together may use; may be a fraction.
+        device: "cuda" tries more threads, which mostly wait for the card.
+    """
+    if device == "cuda":
+        return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
+    return [{"workers": w, "engine_threads": t} for w, t in sorted(_shares(max(1, round(cpus))))]
+
+
+def batches(base: Knobs) -> list[Knobs]:
+    """How lines may be put together on a GPU, once workers and threads are chosen."""
+    pairs = product(_BATCH_PIXELS, _BATCH_WAIT_S)
+    return [{**base, "batch_pixels": pixels, "batch_wait_s": wait_s} for pixels, wait_s in pairs]
+
+
+def written(value: float) -> str:
+    """A setting's number as a settings file or a variable holds it: whole numbers without a point or an exponent."""
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
+
+
+def _shares(cores: int) -> Iterator[tuple[int, int]]:
+    """(workers, engine threads), each once: whole shares of the cores, and one thread more than those."""
+    seen = set()
+    for workers in {1, 2, 4, cores // 2, cores}:
+        if not 1 <= workers <= cores:
+            continue
+        threads = max(1, cores // workers)
+        seen |= {(workers, threads), (workers, threads + 1)}
+    yield from seen

@@ -1,0 +1,76 @@
+"""Which of the measured settings are worth having, and which one is chosen? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ocrsvc.tuning.candidates import Knobs, written
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One choice of settings, and what it showed.
+
+    Attributes:
+        knobs: The settings.
+        pages_per_s: Throughput.
+        p50_s, p95_s: Latencies.
+        peak_bytes: Most resident memory of all processes together.
+        failed: Requests that were not answered 200; such a choice is never chosen.
+    """
+
+    knobs: Knobs
+    pages_per_s: float
+    p50_s: float
+    p95_s: float
+    peak_bytes: int
+    failed: int = 0
+
+
+def frontier(measured: Sequence[Measured]) -> list[Measured]:
+    """Those that no other one beats in throughput, latency and memory at once, the quickest first."""
+    sound = [one for one in measured if not one.failed]
+    return sorted(
+        (one for one in sound if not any(_beats(other, one) for other in sound)), key=lambda one: -one.pages_per_s
+    )
+
+
+def choose(measured: Sequence[Measured], p95_s: float | None) -> Measured | None:
+    """The one with the highest throughput whose p95 keeps the goal; None when none does, or all failed requests."""
+    kept = [one for one in frontier(measured) if p95_s is None or one.p95_s <= p95_s]
+    return kept[0] if kept else None
+
+
+def _beats(one: Measured, other: Measured) -> bool:
+    better = (one.pages_per_s >= other.pages_per_s, one.p95_s <= other.p95_s, one.peak_bytes <= other.peak_bytes)
+    same = (one.pages_per_s, one.p95_s, one.peak_bytes) == (other.pages_per_s, other.p95_s, other.peak_bytes)
+    return all(better) and not same
+
+
+def to_toml(chosen: Measured, measured: Sequence[Measured], how: str) -> str:
+    """A settings file with the chosen values, and the frontier as a comment.
+
+    Args:
+        chosen: Whose values it holds.
+        measured: Everything that was tried.
+        how: One line: machine, pages, clients and goal.
+    """
+    lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
+    lines += [f"# {_row(one)}{'  <- chosen' if one is chosen else ''}" for one in frontier(measured)]
+    lines += ["", *(f"{name} = {written(value)}" for name, value in chosen.knobs.items())]
+    return "\n".join(lines) + "\n"
+
+
+def table(measured: Sequence[Measured]) -> list[str]:
+    """Everything that was tried, one line each, with a header."""
+    return [_HEADER, *(_row(one) for one in measured)]
+
+
+_HEADER = f"{'pages/s':>8} {'p50 s':>7} {'p95 s':>7} {'peak MB':>8} {'failed':>6}  settings"
+
+
+def _row(one: Measured) -> str:
+    knobs = " ".join(f"{name}={written(value)}" for name, value in one.knobs.items())
+    figures = f"{one.pages_per_s:8.2f} {one.p50_s:7.2f} {one.p95_s:7.2f} {one.peak_bytes / 1e6:8.0f} {one.failed:6}"
+    return f"{figures}  {knobs}"

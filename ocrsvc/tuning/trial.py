@@ -1,0 +1,183 @@
+"""What do some settings show on this machine? A service of its own on a free port, loaded with the user's pages."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from ocrsvc.errors import OperatorError
+from ocrsvc.settings import variable_of
+from ocrsvc.tuning.candidates import Knobs, written
+from ocrsvc.tuning.frontier import Measured
+
+_START_S: Final = 300.0
+_STOP_S: Final = 90.0
+_ANSWER_S: Final = 3700.0
+_LOOK_S: Final = 0.1
+_LOG_TAIL: Final = 2000
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent.
+
+    Attributes:
+        pages: The bytes of image files, sent in turn.
+        clients: Requests under way at once.
+        seconds: For how long.
+    """
+
+    pages: Sequence[bytes]
+    clients: int
+    seconds: float
+
+
+@dataclass
+class _Seen:
+    latencies_s: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
+def measure(command: Sequence[str], knobs: Knobs, load: Load, environ: Mapping[str, str]) -> Measured:
+    """Start the service with these settings, warm it with one page a client, load it, and end it.
+
+    Args:
+        command: Starts the service; `-b 127.0.0.1:0` is added.
+        knobs, load: What to try; the knobs name the workers.
+        environ: Of the service; the knobs come on top.
+
+    Raises:
+        OperatorError: It does not start.
+    """
+    own = {variable_of(name): written(value) for name, value in knobs.items()}
+    # Its readiness is told at this level.
+    environ = {**environ, **own, variable_of("log_level"): "info"}
+    with _running([*command, "-b", "127.0.0.1:0"], environ, int(knobs["workers"])) as (port, process):
+        _send(port, load, until_s=0.0)
+        with _watched(process.pid) as peak:
+            began_s = time.monotonic()
+            seen = _send(port, load, until_s=began_s + load.seconds)
+            wall_s = time.monotonic() - began_s
+    latencies_s = sorted(seen.latencies_s) or [wall_s]
+
+    def share(part: float) -> float:
+        return latencies_s[min(len(latencies_s) - 1, int(part * len(latencies_s)))]
+
+    return Measured(knobs, len(seen.latencies_s) / wall_s, share(0.5), share(0.95), max(peak), seen.failed)
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], environ: Mapping[str, str], workers: int
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The service's port and process, once all its workers are ready."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603  our own command
+        try:
+            yield _wait_until_ready(process, log, workers), process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers: int) -> int:
+    end_s = time.monotonic() + _START_S
+    while True:
+        log.seek(0)
+        text = log.read().decode("utf-8", "replace")
+        found = re.search(r"Listening at: http://127\.0\.0\.1:(\d+)", text)
+        if found and text.count("READY in") >= workers:
+            return int(found[1])
+        if process.poll() is not None or time.monotonic() > end_s:
+            raise OperatorError(
+                f"The service does not start with these settings. The end of its log:\n{text[-_LOG_TAIL:]}",
+                "Try `ocrsvc check`.",
+            )
+        time.sleep(_LOOK_S)
+
+
+def _send(port: int, load: Load, until_s: float) -> _Seen:
+    """Each client sends at least one page, and goes on until the time is over."""
+    seen, turns = _Seen(), iter(range(10**9))
+    threads = [
+        threading.Thread(target=_client, args=(port, load.pages, turns, until_s, seen)) for _ in range(load.clients)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seen
+
+
+def _client(port: int, pages: Sequence[bytes], turns: Iterator[int], until_s: float, seen: _Seen) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+    while True:
+        began_s = time.monotonic()
+        if _post(connection, pages[next(turns) % len(pages)]):
+            seen.latencies_s.append(time.monotonic() - began_s)
+        else:
+            seen.failed += 1
+        if time.monotonic() >= until_s:
+            break
+    connection.close()
+
+
+def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:
+    try:
+        connection.request("POST", "/v1/ocr", page, {"Content-Type": "application/octet-stream"})
+        response = connection.getresponse()
+        response.read()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return False
+    return response.status == http.client.OK
+
+
+@contextmanager
+def _watched(pid: int) -> Iterator[list[int]]:
+    """The sums of resident memory of a process and all below it, looked at ten times a second."""
+    sums, done = [_family_bytes(pid)], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_S):
+            sums.append(_family_bytes(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield sums
+    finally:
+        done.set()
+        thread.join()
+
+
+def _family_bytes(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        children = [
+            int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
+        ]
+        return own + sum(map(_family_bytes, children))
+    return 0
+
+
+def free_of_settings(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """An environment without the variables of some settings, which are to be tried."""
+    gone = {variable_of(name) for name in names}
+    return {name: value for name, value in environ.items() if name not in gone}

@@ -1,0 +1,104 @@
+"""Settings found by measuring: what is tried, what is chosen, and a real run over a real service."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT, clean_environment
+
+from ocrsvc.settings import Settings
+from ocrsvc.tuning.candidates import batches, workers_and_threads
+from ocrsvc.tuning.frontier import Measured, choose, frontier, to_toml
+
+MB = 10**6
+
+
+def measured(pages_per_s: float, p95_s: float, peak_mb: int = 500, *, failed: int = 0, workers: int = 1) -> Measured:
+    return Measured({"workers": workers}, pages_per_s, p95_s / 2, p95_s, peak_mb * MB, failed)
+
+
+@given(st.floats(0.5, 128), st.sampled_from(["cpu", "cuda"]))
+def test_every_candidate_is_a_setting_that_is_accepted_and_is_tried_once(cpus: float, device: str) -> None:
+    tried = workers_and_threads(cpus, device)
+    assert len({tuple(sorted(knobs.items())) for knobs in tried}) == len(tried) <= 12
+    for knobs in tried + batches(tried[0]):
+        Settings.model_validate(dict(knobs))
+
+
+def test_two_cores_are_shared_in_all_ways_that_make_sense() -> None:
+    shared = [(knobs["workers"], knobs["engine_threads"]) for knobs in workers_and_threads(2.0, "cpu")]
+    assert shared == [(1, 2), (1, 3), (2, 1), (2, 2)]
+
+
+def test_the_frontier_is_what_no_other_choice_beats() -> None:
+    quick, small, calm = measured(3, 4, 900), measured(1, 4, 300), measured(2, 1, 900)
+    beaten, broken = measured(1, 5, 900), measured(9, 0.1, 100, failed=1)
+    assert frontier([beaten, small, broken, calm, quick]) == [quick, calm, small]
+
+
+def test_the_quickest_that_keeps_the_goal_is_chosen() -> None:
+    quick, calm = measured(3, 4), measured(2, 1)
+    assert choose([calm, quick], None) is quick
+    assert choose([calm, quick], 1.0) is calm
+    assert choose([calm, quick], 0.5) is None
+    assert choose([measured(3, 4, failed=1)], None) is None
+
+
+def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:
+    chosen = Measured({"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002}, 3.0, 1.0, 2.0, 500 * MB)
+    text = to_toml(chosen, [chosen, measured(1, 1, workers=4)], "two cores")
+    assert tomllib.loads(text) == {"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002}
+    assert "# Made by `ocrsvc tune`: two cores" in text
+    assert text.count("<- chosen") == 1
+
+
+def tune(
+    tmp_path: Path, *flags: str, page: str = str(ROOT / "tests" / "pages" / "line.png"), **env: str
+) -> subprocess.CompletedProcess[str]:
+    out = str(tmp_path / "tuned.toml")
+    command = [sys.executable, "-m", "ocrsvc", "tune", page, "--seconds", "0.3", "--clients", "4", "--out", out, *flags]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=clean_environment({"OCRSVC_ENGINE": "fake", **env}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Path) -> None:
+    done = tune(tmp_path, OCRSVC_FAKE_LATENCY_S="0.02")
+    assert done.returncode == 0, done.stderr
+    written = Settings.model_validate(tomllib.loads((tmp_path / "tuned.toml").read_text()))
+    assert written.workers is not None
+    assert written.engine_threads is not None
+    rows = [line for line in done.stdout.splitlines() if "workers=" in line]
+    # An engine that waits 20 ms makes the more images a second the more threads there are.
+    best = max(rows, key=lambda row: float(row.split()[0]))
+    assert f"workers={written.workers} engine_threads={written.engine_threads}" in best
+
+
+@pytest.mark.parametrize(
+    ("flags", "given", "words"),
+    [
+        (["--out", str(ROOT / "pyproject.toml")], {}, "is there already"),
+        ([], {"page": "nowhere.png"}, "nowhere.png cannot be read"),
+        ([], {"OCRSVC_ENGINE": "tr"}, "does not start"),
+    ],
+    ids=["file there", "no page", "no engine"],
+)
+def test_what_cannot_be_tuned_is_told(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
+    done = tune(tmp_path, *flags, **given)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "tuned.toml").exists()
