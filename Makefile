@@ -48,9 +48,10 @@ HOST ?= http://127.0.0.1:8000
 load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
-# Files that begin with an underscore are what the others share.
+# Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
+APART := $(patsubst %,benchmarks/%.py,soak chaos endurance fuzz clients gpu peers)
 bench: install
-	@for script in $(filter-out benchmarks/soak.py benchmarks/chaos.py benchmarks/endurance.py benchmarks/fuzz.py benchmarks/clients.py,$(wildcard benchmarks/[!_]*.py)); do \
+	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 

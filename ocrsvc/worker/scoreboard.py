@@ -166,7 +166,8 @@ class Board:
         ctypes.memset(ctypes.byref(slot), 0, ctypes.sizeof(slot))
         slot.successor, slot.forked_s, slot.state = NOBODY, now_s, State.BOOTING
         self.head.high = max(self.head.high, number + 1)
-        self.head.most_live = max(self.head.most_live, len(self.live()))
+        alive = sum(slot.state != State.FREE for slot in self._slots[: self.head.high])
+        self.head.most_live = max(self.head.most_live, alive)
         return number
 
     def free(self, number: int) -> None:
