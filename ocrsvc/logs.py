@@ -120,7 +120,7 @@ class AccessLog:
         while (event := self._events.get()) is not None:
             try:
                 _write(self._target, self._format(event))
-            except OSError:
+            except Exception:  # noqa: BLE001  one event that cannot be written must not end the log
                 self._on_drop()
 
 

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +21,7 @@ from ocrsvc.kept import KeptPages, key_of, open_kept_pages
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
 from ocrsvc.serving.executor import Executor, Place
-from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone
+from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone, deadline_passed
 from ocrsvc.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
@@ -186,7 +187,7 @@ class Reader:
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        with executor.admit(wish) as place, self._decoding:
+        with executor.admit(wish) as place, self._turn_to_decode(deadline, wish):
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
             began = self._clock()
@@ -197,6 +198,19 @@ class Reader:
         size = (image.width, image.height)
         key = key_of(data, options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, size, turned, admitted, decoded - began, key)
+
+    @contextmanager
+    def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:
+        """A decoder's turn. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
+        while not self._decoding.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
+            if wish.is_gone():
+                raise client_gone()
+            if self._clock() >= deadline:
+                raise deadline_passed()
+        try:
+            yield
+        finally:
+            self._decoding.release()
 
     def _known(self, data: bytes, options: ReadOptions) -> Reading | None:
         """What was read of the same bytes before, if such pages are kept."""

@@ -124,3 +124,14 @@ def test_a_request_is_told_with_its_id_and_code_and_nothing_of_its_page() -> Non
     assert (first["id"], first["door"], first["path"], first["bytes_in"]) == ("mine", "trwebocr", "/api/tr-run/", 5)
     assert (second["door"], second["status"], second["code"]) == ("none", 404, "not_found")
     assert page[:20] not in text
+
+
+def test_an_event_that_cannot_be_written_is_dropped_and_the_next_one_is_not() -> None:
+    dropped: list[int] = []
+    with pipe() as (out, into):
+        log = AccessLog("json", on_drop=lambda: dropped.append(1), target=into)
+        # More than JSON's writer takes.
+        log.put(replace(EVENT, bytes_in=2**70))
+        log.put(EVENT)
+        log.stop(10.0)
+        assert (len(lines_of(out)), len(dropped)) == (1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import cv2
 import numpy as np
@@ -27,7 +27,7 @@ from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.cache import MemoryCache
-from ocrsvc.serving.queue import Wish
+from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.settings import Settings
 
 SOON_S = 30.0
@@ -291,3 +291,14 @@ def test_a_page_comes_back_as_it_was_kept() -> None:
     pages = KeptPages(MemoryCache(10_000, 60.0))
     pages.keep(b"key", page)
     assert pages.find(b"key") == page
+
+
+def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:
+    with reading(Mirror()) as reader, ExitStack() as taken:
+        for _ in range(2):  # an engine thread, and one more
+            taken.enter_context(reader._turn_to_decode(1e12, PLAIN_WISH))
+        with pytest.raises(DeadlineExceeded):
+            reader.read(png(30, 20), ReadOptions(), 0.05)
+        with pytest.raises(ClientGone):
+            reader.read(png(30, 20), ReadOptions(), SOON_S, Wish(is_gone=lambda: True))
+        assert reader.waiting() == 0

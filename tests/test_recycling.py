@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -146,6 +147,25 @@ def test_sighup_can_change_the_number_of_workers(tmp_path: Path) -> None:
                 server.process.send_signal(signal.SIGHUP)
                 wait_until(lambda count=count: len(server.workers()) == count, server.log)  # type: ignore[misc]
             assert set(statuses) == {200}
+
+
+def test_sighup_with_other_addresses_keeps_those_that_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    file.write_text(f'workers = 1\nbind = "127.0.0.1:{port}"\n')
+    env = {"OCRSVC_ENGINE": "fake", "OCRSVC_CONFIG": str(file)}
+    server = Server(["gunicorn", "-c", "gunicorn.conf.py", "wsgi:app"], env, ROOT)
+    try:
+        server.wait_for("READY in")
+        file.write_text(f'workers = 1\nbind = "127.0.0.1:{port + 1}"\n')
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("ocrsvc keeps its addresses")
+        server.wait_for("RECYCLED worker .*: reload")
+        assert post(server) == 200
+        assert server.stop() == 0
+    finally:
+        server.kill()
 
 
 def test_sighup_with_wrong_settings_changes_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import run_server
 
-from ocrsvc.web.sending import in_one_piece
+from ocrsvc.web.sending import SendingSocket, in_one_piece
 
 
 class Wire:
@@ -17,8 +17,9 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
-    def sendall(self, data: bytes) -> None:
+    def send(self, data: bytes, _flags: int) -> int:
         self.sent.append(data)
+        return len(data)
 
 
 class Response:
@@ -59,6 +60,15 @@ def test_headers_wait_for_the_body_where_one_follows(
     pieces: list[bytes], length: int | None, method: str, calls: list[bytes]
 ) -> None:
     assert sent(pieces, length, method) == calls
+
+
+def test_a_client_that_receives_nothing_does_not_hold_the_thread() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        sending = SendingSocket(here, holds=False, limit_s=0.05)
+        with pytest.raises(BrokenPipeError, match="does not receive"):
+            sending.sendall(bytes(64 * 2**20))
+        assert here.gettimeout() is None
 
 
 def test_another_server_is_left_alone() -> None:

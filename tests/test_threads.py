@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-from support import Server, run_server
+from support import Server, run_server, start_server
 
 from ocrsvc.worker.threads import HEAD_S, is_busier
 
@@ -139,3 +140,26 @@ def test_two_workers_share_clients_that_keep_their_connections() -> None:
     assert len(served) == 2
     # A share of 45 to 55 %.
     assert min(served.values()) >= 0.45 * 20 * 60, served
+
+
+def test_kept_connections_that_are_idle_make_room_when_there_may_be_no_more() -> None:
+    args = ("--worker-connections", "12", "--threads", "4")
+    with run_server({"OCRSVC_WORKERS": "1"}, args) as server, ExitStack() as stack:
+        for _ in range(12):
+            assert ask(stack.enter_context(connect(server))).startswith(b"HTTP/1.1 200 ")
+        assert seconds_of_a_request(server) < 5
+
+
+def test_a_worker_without_descriptors_serves_on_and_says_so() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with start_server({"OCRSVC_WORKERS": "1"}) as server:
+        server.wait_for("READY in")
+        [worker] = server.workers()
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (90, hard))
+        with ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(connect(server))
+            server.wait_for("No connection can be accepted.*ulimit -n")
+        assert seconds_of_a_request(server) < 15
+        assert server.workers() == [worker]
+        assert server.stop() == 0

@@ -16,7 +16,17 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, Protocol, TypeVar
 
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
-from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, WorkQueue, client_gone
+from ocrsvc.serving.queue import (
+    GONE_S,
+    PLAIN_WISH,
+    Item,
+    Priority,
+    Served,
+    Wish,
+    WorkQueue,
+    client_gone,
+    deadline_passed,
+)
 
 IDLE_S = 1.0
 STUCK_S = 5.0
@@ -88,10 +98,7 @@ class Place(Generic[W, A]):
 
     def _too_late(self, item: Item[W, A]) -> DeadlineExceeded:
         self._queue.discard(item)
-        return DeadlineExceeded(
-            "The answer did not come before the deadline of this request.",
-            "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
-        )
+        return deadline_passed()
 
 
 class Executor(Generic[W, A]):

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
-from ocrsvc.errors import ClientGone, NotReady, QueueFull
+from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -251,6 +251,14 @@ class WorkQueue(Generic[W, A]):
             "Send the request again after the time that Retry-After names.",
             retry_after_s=max(1, math.ceil(ahead * self._mean_run_s / self._servers)),
         )
+
+
+def deadline_passed() -> DeadlineExceeded:
+    """What ends work that is not done in time."""
+    return DeadlineExceeded(
+        "The answer did not come before the deadline of this request.",
+        "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
+    )
 
 
 def client_gone() -> ClientGone:

@@ -74,7 +74,9 @@ def read_body(
     slow_s: float = SLOW_S,
     clock: Clock = time.monotonic,
 ) -> bytes:
-    """The whole body; its bytes are counted in the request's share of the memory for bodies before they are read.
+    """The whole body; each piece is counted in the request's share of the memory for bodies before it is read.
+
+    Piece by piece, and not by the declared length, so that uploads that crawl do not hold what they have not sent.
 
     Args:
         environ: Of the request.
@@ -96,15 +98,10 @@ def read_body(
     if length is not None and length > max_body_bytes:
         raise _too_large(length, max_body_bytes)
     share: Share | None = environ.get(SHARE_KEY)
-    if share is not None and length is not None:
-        share.take(length)
     stream = environ["wsgi.input"]
     try:
         with _bounded(environ, deadline, stall_s, slow_s, clock):
-            if length is None:
-                body = _read_up_to(stream, max_body_bytes + 1, deadline, clock, share)
-            else:
-                body = _read_up_to(stream, length, deadline, clock)
+            body = _read_up_to(stream, max_body_bytes + 1 if length is None else length, deadline, clock, share)
     except TimeoutError as error:
         _cut_off(environ)
         raise _too_late(stall_s, deadline_passed=clock() >= deadline) from error

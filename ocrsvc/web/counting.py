@@ -21,6 +21,8 @@ Environ = dict[str, Any]
 Application = Callable[[Environ, Any], Iterable[bytes]]
 
 _SUCCESS: Final = "ok"
+# What JSON's writer takes; a client may declare any length.
+_MOST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _event(environ: Environ, response: Response, door: str, code: str, seconds: 
         door=door,
         status=response.status_code,
         code=code,
-        bytes_in=int(length) if length.isdecimal() else 0,
+        bytes_in=min(int(length), _MOST) if length.isdecimal() else 0,
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
     )

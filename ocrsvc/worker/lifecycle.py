@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ocrsvc.reader import Reader
     from ocrsvc.rpc.server import RpcServer
 
+_MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
 _STOP_S: Final = 2.0
@@ -83,6 +85,7 @@ class _Process:
     """
 
     settings: Settings | None = None
+    addresses: object = None
     reader: Reader | None = None
     rota: Rota | None = None
     statistics: Statistics | None = None
@@ -109,7 +112,13 @@ def configuration_or_exit() -> Mapping[str, object]:
             sys.stderr.write(f"ocrsvc cannot start: {error.title.lower()}.\n{error}\n")
             sys.exit(error.exit_code)
         sys.stderr.write(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}\n")
-    return {**configuration(_Process.settings, plan_for(_Process.settings)), **_hooks()}
+    gunicorns = dict(configuration(_Process.settings, plan_for(_Process.settings)))
+    # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
+    _Process.addresses = _Process.addresses or gunicorns["bind"]
+    if gunicorns["bind"] != _Process.addresses:
+        sys.stderr.write("ocrsvc keeps its addresses: they are read at the start only.\n")
+        gunicorns["bind"] = _Process.addresses
+    return {**gunicorns, **_hooks()}
 
 
 def _hooks() -> Mapping[str, object]:
@@ -182,12 +191,21 @@ def on_starting(server: Arbiter) -> None:
     except SettingsError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
+    _allow_many_files()
     settings = current_settings()
     current_quarantine()
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     for listener in _Process.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _allow_many_files() -> None:
+    """As many descriptors as may be: a thousand connections are more than the usual soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def check_server(config: Config) -> None:
@@ -249,7 +267,6 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
-    worker.guard()
     current_statistics().row = worker.place
     _Process.tally = current_numbers().tally(worker.place)
     logger = logging.getLogger("ocrsvc")
@@ -258,14 +275,21 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     logger.propagate = False
     limit_arenas()
     with _ending_at_failure(worker):
+        worker.guard()
         _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
         worker.engine_threads = _plan(worker).engine_threads
 
 
 def post_worker_init(worker: RecyclingWorker) -> None:
-    """Worker, before it accepts requests: load and warm the engine, or end."""
+    """Worker, before it accepts requests: load and warm the engine, serve and watch, or end."""
+    # Whatever goes wrong here would otherwise end the workers that serve, too.
+    with _ending_at_failure(worker):
+        _boot(worker)
+
+
+def _boot(worker: RecyclingWorker) -> None:
     reader = current_reader()
-    with _ending_at_failure(worker), _leaving_at_sigterm(worker), _heartbeat(worker):
+    with _leaving_at_sigterm(worker), _heartbeat(worker):
         came = time.monotonic()
         time.sleep(max(0.0, current_rota().board.head.backoff_until_s - time.monotonic()))
         gauge = _open_gauge(worker)
@@ -348,7 +372,9 @@ def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -
     slot.ready_s = time.monotonic()
     boot_s = slot.ready_s - slot.forked_s - waited_s
     watched = Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, current_reader().stuck_threads)
-    slot.state = State.READY
+    # SIGTERM may have come meanwhile.
+    if slot.state != State.DRAINING:
+        slot.state = State.READY
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
     worker.watch(watched)

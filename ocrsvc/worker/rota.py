@@ -130,6 +130,8 @@ class Rota:
         wait for them up to `graceful_timeout`. Both are 0 until the next look, which follows before anything is forked.
         """
         self.board.head.base = arbiter.cfg.workers
+        # Another engine may be larger or smaller: the first that is ready tells.
+        self.board.head.gpu_footprint_bytes = 0
         self._held_back = {name: getattr(arbiter.cfg, name) for name in _HELD_BACK}
         for name in _HELD_BACK:
             arbiter.cfg.set(name, 0)

@@ -42,6 +42,9 @@ STOP_LINGER_S: Final = 5.0
 
 Well below the 10 s after which container runtimes kill what they have asked to stop."""
 
+# Accepting fails for as long as descriptors are missing: tried again so often, told so often.
+_PAUSE_S: Final = 0.1
+_COMPLAIN_S: Final = 10.0
 _CLOSE_S: Final = 2.0
 # A client that still sends is listened to for a while, so that the reset does not cost it our answer.
 _CLOSE_BYTES: Final = 1 << 20
@@ -93,6 +96,7 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
         self._closing: dict[gthread.TConn, _Closing] = {}
         self._heads: dict[gthread.TConn, bytearray] = {}
         self._courtesy_end_s = 0.0
+        self._silent_until_s = 0.0
 
     @property
     def slot(self) -> Slot:
@@ -113,12 +117,34 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
             sock, client = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
+        except OSError as error:
+            self._pause_accepting(error)
+            return
         conn = gthread.TConn(self.cfg, sock, client, listener.getsockname())
         self.nr_conns += 1
         if self._can_read_heads(conn):
             self._begin_head(conn)
         else:
             self._wait_for_head(conn, self.on_pending_socket_readable)
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """No descriptors, no memory: what waits stays in the kernel's queue for a moment, and the rest is served on."""
+        now_s = time.monotonic()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + _COMPLAIN_S
+            self.log.error("No connection can be accepted: %s. Raise the limit of open files (ulimit -n).", error)
+        self._courtesy_end_s = now_s + _PAUSE_S
+        self.set_accept_enabled(enabled=False)
+
+    def _make_room(self, now_s: float) -> None:
+        """With as many connections as there may be, those that are kept and idle make room for others."""
+        while self.keepalived_conns and self.nr_conns >= self.worker_connections:
+            conn = self.keepalived_conns[0]
+            if conn.timeout - self.cfg.keepalive + HASTE_S > now_s:
+                return
+            self.keepalived_conns.popleft()
+            self.poller.unregister(conn.sock)
+            self._drop(conn)
 
     def on_client_socket_readable(self, conn: Any, client: socket.socket) -> None:
         """A kept connection begins its next request, or ends."""
@@ -164,6 +190,7 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
                 self._drop(conn)
         for conn in [conn for conn, closing in self._closing.items() if closing.deadline_s <= now_s]:
             self._end_close(conn)
+        self._make_room(now_s)
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         """As gunicorn's, but not longer than until something here is due."""

@@ -35,7 +35,7 @@ NONSENSE: Final = "nonsense"
 _TIMEVAL: Final = struct.Struct("@ll")
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
-_DEATH_S: Final = 2.0
+_DEATH_S: Final = 1.5
 
 
 class ChildLost(Exception):
