@@ -259,7 +259,8 @@ class Pair:
         self.connection.receive(self.client.data_to_send())
         for event in self.client.receive_data(bytes(self.connection.take_out())):
             if isinstance(event, ResponseReceived | TrailersReceived):
-                self.told.setdefault(event.stream_id, {}).update({str(name): str(value) for name, value in event.headers})
+                told = self.told.setdefault(event.stream_id, {})
+                told.update({str(name): str(value) for name, value in event.headers})
             self.answers += isinstance(event, DataReceived)
         del self.connection.take_out()[:]
         self.connection.receive(self.client.data_to_send())
