@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from types import TracebackType
 from typing import Final, Self, Unpack
@@ -114,11 +114,18 @@ class Client:
 
     def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
         """One try. Raises OcrsvcError."""
-        with _translated(left_s):
-            response = self._http.post(
-                PATH, content=body, params=query_of(options), headers=headers_of(left_s), timeout=_limits_of(left_s)
-            )
-        return answer_of(response.status_code, response.headers.get("Retry-After"), response.content)
+        end_s = time.monotonic() + left_s
+        request = self._http.build_request(
+            "POST", PATH, content=body, params=query_of(options), headers=headers_of(left_s), timeout=_limits_of(left_s)
+        )
+        with _translated(left_s), closing(self._http.send(request, stream=True)) as response:
+            pieces = []
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                # httpx bounds each wait, not their sum.
+                if time.monotonic() > end_s:
+                    raise TimeoutError
+        return answer_of(response.status_code, response.headers.get("Retry-After"), b"".join(pieces))
 
 
 class AsyncClient:
@@ -245,7 +252,7 @@ def _translated(left_s: float) -> Iterator[None]:
         raise DeadlineExceeded(
             f"No answer came within {left_s:.1f} seconds.", "Allow more time, or try later."
         ) from error
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         raise Unreachable(
             f"The service cannot be reached: {error or type(error).__name__}.", "Check its address and that it runs."
         ) from error

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import get_type_hints
 
@@ -22,8 +25,8 @@ from hypothesis import strategies as st
 from support import ROOT, Server, clean_environment, run_server
 
 from ocrsvc import errors
-from ocrsvc.calling.answer import Answer, answer_of
-from ocrsvc.calling.patience import BROKEN_TRIES, LONGEST_WAIT_S, wait_s
+from ocrsvc.calling.answer import Answer, answer_of, retry_after_s
+from ocrsvc.calling.patience import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
 from ocrsvc.calling.request import Options, Picture, body_of, query_of
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.web.options import OPTIONS
@@ -369,6 +372,44 @@ def test_no_wait_passes_the_deadline_or_comes_too_early(
     elif wait is not None:
         assert wait < left_s
         assert wait >= 3 if isinstance(error, errors.QueueFull) else 0 < wait <= LONGEST_WAIT_S
+
+
+def test_a_service_that_says_at_once_is_not_asked_as_fast_as_a_loop_turns() -> None:
+    wait = wait_s(errors.QueueFull("x", retry_after_s=0), 1, 60.0, 0.0)
+    assert wait is not None
+    assert wait >= FIRST_WAIT_S
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [("7", 7, 7), (None, 1, 1), ("soon", 1, 1), ("Thu, 01 Jan 1970 00:00:00 GMT", 0, 0), ("+30 s", 28, 31)],
+)
+def test_a_retry_after_is_a_number_or_a_date(header: str | None, least: int, most: int) -> None:
+    if header == "+30 s":
+        header = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    assert least <= retry_after_s(header) <= most
+
+
+def test_an_answer_that_trickles_does_not_outlast_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = threading.Event()
+
+        def trickle() -> None:
+            with listener.accept()[0] as wire, suppress(OSError):
+                wire.recv(1 << 16)
+                wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not done.wait(0.05):
+                    wire.sendall(b" ")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        began = time.monotonic()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url, timeout_s=0.5) as client, pytest.raises(errors.DeadlineExceeded):
+            client.read(PAGE)
+        assert time.monotonic() - began < 5
+        done.set()
+        thread.join()
 
 
 # Around it

@@ -438,3 +438,21 @@ def test_on_a_shared_path_the_form_of_the_body_decides_then_its_names(
     response = client.post("/ocr", **sent)
     assert 400 <= response.status_code < 500
     assert shape in json_of(response)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"base64": B64, "options": {"data.format": "<script src=//evil.example/x.js></script>"}},
+        {"base64": "<img src=x onerror=alert(1)>"},
+    ],
+    ids=["an option", "a picture that is none"],
+)
+def test_what_a_client_sent_to_umi_never_comes_back_as_markup(client: FlaskClient, sent: dict[str, Any]) -> None:
+    # As a form on another site can send it without asking first: as text.
+    answer = client.post("/api/ocr", data=json.dumps(sent), content_type="text/plain")
+    assert answer.content_type == "text/html; charset=UTF-8"
+    assert not {b"<"[0], b">"[0], b"&"[0]} & set(answer.get_data())
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert isinstance(json.loads(answer.get_data())["code"], int)

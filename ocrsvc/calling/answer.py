@@ -7,8 +7,11 @@ clockwise degrees; durations are seconds; confidences lie in [0, 1].
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from ocrsvc import errors
@@ -100,11 +103,23 @@ def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
     kind = _KINDS.get(str(data.get("code")), _by_status(status))
     detail = str(data.get("detail") or f"The answer has the status {status} and no explanation.")
     remedy = str(data.get("remedy", ""))
-    wait_s = int(retry_after) if retry_after and retry_after.isdecimal() else 1
-    error = kind(detail, remedy, wait_s) if issubclass(kind, Refused) else kind(detail, remedy)
+    error = kind(detail, remedy, retry_after_s(retry_after)) if issubclass(kind, Refused) else kind(detail, remedy)
     if data.get("id"):
         error.add_note(f"The request was {data['id']}.")
     return error
+
+
+def retry_after_s(value: str | None) -> int:
+    """Seconds of a Retry-After header, which may be a number or a date (RFC 9110); 1 when it says nothing."""
+    if value and value.isdecimal():
+        return int(value)
+    try:
+        moment = parsedate_to_datetime(value or "")
+    except ValueError:
+        return 1
+    # Without a zone, a date of HTTP is in UTC.
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, math.ceil((moment - datetime.now(UTC)).total_seconds()))
 
 
 def _by_status(status: int) -> type[OcrsvcError]:

@@ -23,7 +23,8 @@ def wait_s(error: OcrsvcError, broken: int, left_s: float, chance: float) -> flo
         chance: A random number in [0, 1), so that not all who failed together come back together.
     """
     if isinstance(error, Refused):
-        wait = error.retry_after_s * (1 + chance / 4)
+        # Whoever says "at once" must not be asked as fast as a loop turns.
+        wait = max(FIRST_WAIT_S, error.retry_after_s) * (1 + chance / 4)
     elif isinstance(error, Unreachable) and broken < BROKEN_TRIES:
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (broken - 1)) * (0.5 + chance / 2)
     else:

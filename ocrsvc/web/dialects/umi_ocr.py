@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, OcrsvcError, UnsupportedImage
@@ -18,7 +19,7 @@ from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, to_whole_corn
 from ocrsvc.reader import Reader
 from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings import Settings
-from ocrsvc.web.answers import as_json, is_told_in_a_200, turning, with_headers, within_bounds_px
+from ocrsvc.web.answers import is_told_in_a_200, turning, with_headers, within_bounds_px
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_of
 
@@ -30,6 +31,8 @@ CORS: Final = {
     "Access-Control-Allow-Headers": "*",
     "Access-Control-Allow-Methods": "GET, POST, PUT, OPTIONS",
 }
+
+SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
@@ -88,11 +91,11 @@ def make_umi_ocr(settings: Settings, reader: Reader) -> Blueprint:
         options = _options_of(members, empty=not members and incoming.raw is None)
         data = first_image(incoming, (), ("base64",))
         page = reader.read(data, to_read_options(options), left_s(deadline), wish_of(request.environ)).page
-        return as_json(to_answer(page, options, time.monotonic() - began_s), content_type=HTML)
+        return _as_html(to_answer(page, options, time.monotonic() - began_s))
 
     @dialect.get("/api/ocr/get_options")
     def get_options() -> Response:
-        return as_json(OPTIONS, content_type=HTML)
+        return _as_html(OPTIONS)
 
     @dialect.get("/")
     @dialect.get("/umiocr")
@@ -243,10 +246,19 @@ def _failure(error: Exception) -> Response:
         return with_headers(answer, failure)
     # The original tells that its engine broke in a 200, too; a refusal keeps its status for those who retry.
     in_a_200 = is_told_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
-    answer = as_json(
-        {"code": _code(error, failure.code), "data": str(failure)}, 200 if in_a_200 else failure.status, HTML
-    )
+    answer = _as_html({"code": _code(error, failure.code), "data": str(failure)}, 200 if in_a_200 else failure.status)
     return with_headers(answer, failure)
+
+
+def _as_html(answer: object, status: int = 200) -> Response:
+    """JSON that a browser takes for a page, as the original labels it: with nothing in it that could become markup.
+
+    What a client sent, or wrote on a picture, comes back in it; the escapes are the same JSON once it is parsed.
+    """
+    body = orjson.dumps(answer)
+    for sign in (b"<", b">", b"&"):
+        body = body.replace(sign, b"\\u%04x" % sign[0])
+    return Response(body, status, SAFE, content_type=HTML)
 
 
 def _code(error: Exception, name: str) -> int:
