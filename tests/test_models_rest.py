@@ -26,6 +26,7 @@ from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, js
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, TooManyAtOnce
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.settings import Settings
 from ocrsvc.web.model.arrays import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.web.model.card import OUTPUT_NAMES, BadTensor
 from ocrsvc.web.model.statistics import Statistics
@@ -158,6 +159,25 @@ def test_parameters_of_our_own_reach_the_engine(client: FlaskClient) -> None:
     sent = {"rotate": "90", "detect": False, "upright_boxes": "true", "min_confidence": 0.25, "priority": 3}
     outputs = outputs_of(client.post(INFER, json=in_json(as_base64(picture()), parameters=sent)))
     assert outputs["texts"]["data"][1] == "32x64 0 False True 0.25"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack_body"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress)],
+)
+def test_what_a_body_unpacks_to_counts_as_held_in_memory(encoding: str, pack_body: Any) -> None:
+    body = pack_body(b" " * (3 << 20) + b"{}")
+    with running_app(Settings(body_bytes=2 << 20, max_body_bytes=1 << 20)) as app:
+        response = app.test_client().post(INFER, data=body, headers={"Content-Encoding": encoding})
+        assert response.status_code == 413
+    with running_app(Settings(body_bytes=4 << 20, max_body_bytes=4 << 20)) as app:
+        client, headers = app.test_client(), {"Content-Encoding": encoding}
+        assert client.post(INFER, data=body, headers=headers).status_code == 400
+        larger = pack_body(b" " * (4 << 20))
+        refused = client.post(INFER, data=larger, headers=headers)
+        assert (refused.status_code, "OCRSVC_BODY_BYTES" in json_of(refused)["error"]) == (503, True)
+        # What was taken is given back.
+        assert client.post(INFER, data=body, headers=headers).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import re
 import socket
@@ -21,6 +22,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
+from hyperframe.frame import PingFrame
 from rpc_support import (
     MESSAGES,
     UNLIMITED,
@@ -326,6 +328,19 @@ def test_tensorflow_servings_output_filter_counts(channel: grpc.Channel) -> None
     assert list(predict(channel, request).outputs) == ["text"]
 
 
+def test_an_empty_element_is_an_empty_page_to_tensorflow_servings_clients(channel: grpc.Channel) -> None:
+    outputs = predict(channel, predict_request(b"", picture())).outputs
+    assert list(outputs["counts"].int_val) == [0, 2]
+    assert [text.decode() for text in outputs["texts"].string_val] == ["", "", TEXT, SEEN]
+
+
+def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.Channel) -> None:
+    request = infer_request(picture())
+    for _ in range(2000):
+        request.outputs.add(name="text")
+    assert [output.name for output in infer(channel, request).outputs] == ["text"]
+
+
 def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
     request = MESSAGES["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
@@ -377,7 +392,7 @@ def mistyped() -> Any:
         (mislabelled(), grpc.StatusCode.INVALID_ARGUMENT),
         (misshapen(), grpc.StatusCode.INVALID_ARGUMENT),
         (mistyped(), grpc.StatusCode.INVALID_ARGUMENT),
-        (predict_request(b""), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
 def test_a_wrong_prediction_request_is_told(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
@@ -511,6 +526,77 @@ def test_more_calls_than_threads_are_refused_at_once() -> None:
         assert code is grpc.StatusCode.UNAVAILABLE
         gate.open.set()
         assert first.result(PATIENCE_S).id == "1"
+
+
+def test_a_stream_waits_where_calls_are_refused() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(streaming=True), listener, threads=1), calling(listener.getsockname()[1]) as channel:
+        echo_all = channel.stream_stream(
+            "/t/Echo", lambda message: message.SerializeToString(), MESSAGES[ANSWER].FromString
+        )
+        requests = [[MESSAGES[ANSWER](id=f"{name}{number}") for number in range(3)] for name in "ab"]
+        streams = [echo_all(iter(sent), timeout=PATIENCE_S) for sent in requests]
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        gate.open.set()
+        assert [[answer.id for answer in stream] for stream in streams] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+
+
+def test_calls_of_one_address_are_limited_in_number() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with (
+        serving(gate.method(), listener, caller_requests=1),
+        calling(listener.getsockname()[1]) as channel,
+    ):
+        first = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        gate.open.set()
+        assert first.result(PATIENCE_S).id == "1"
+        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+
+
+class NoFiles(socket.socket):
+    """A listener that cannot accept while the process has too many files open."""
+
+    tries = 0
+    out_of_files = True
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        type(self).tries += 1
+        if self.out_of_files:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_want_of_files_neither_spins_nor_floods_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    listener = NoFiles()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    gate = Gate()
+    gate.open.set()
+    with serving(gate.method(), listener), calling(listener.getsockname()[1]) as channel:
+        call = echo(channel).future(MESSAGES[ANSWER](id="1"), timeout=PATIENCE_S)
+        began_s = time.monotonic()
+        wait_until(lambda: NoFiles.tries >= 3)
+        assert NoFiles.tries <= 3 + (time.monotonic() - began_s) / 0.25
+        NoFiles.out_of_files = False
+        assert call.result().id == "1"
+    assert [record.name for record in caplog.records] == ["ocrsvc.rpc"]
+
+
+@pytest.mark.parametrize(
+    ("dialects", "services"),
+    [
+        ((), []),
+        (("tfserving", "umi_ocr"), ["tensorflow.serving.ModelService", "tensorflow.serving.PredictionService"]),
+        (("paddle_serving", "kserve_v2"), [PIPELINE + "PipelineService", "inference.GRPCInferenceService"]),
+    ],
+)
+def test_dialects_that_are_off_have_no_service(dialects: tuple[str, ...], services: list[str]) -> None:
+    model = OcrModel(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine), Statistics())
+    found = {path.split("/")[1] for path in make_services(model, dialects)}
+    assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
 
 
 def test_large_answers_wait_for_flow_control() -> None:
@@ -680,6 +766,24 @@ def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
     assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
 
 
+def send_until_stuck(sock: socket.socket, data: bytes, most: int) -> None:
+    for _ in range(0, most, len(data)):
+        sock.sendall(data)
+
+
+def test_a_client_that_sends_and_does_not_read_is_listened_to_no_more(gate: Gate) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        listener.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
+    with serving(gate.method(), listener):
+        wire = Wire(listener.getsockname()[1])
+        wire.sock.settimeout(0.5)
+        # More than the sockets take, and what may wait here.
+        with pytest.raises(TimeoutError):
+            send_until_stuck(wire.sock, PingFrame(0, b"12345678").serialize() * 1024, 32 << 20)
+        wire.close()
+
+
 def text_fields(line: str, name: str) -> str:
     """The text form of a message in a recording; the PoC cut it at a number of letters, so what is cut is left out."""
     return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
@@ -714,9 +818,10 @@ def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(c
         channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
     )
     assert call(request, timeout=PATIENCE_S).model_spec.name == "ocr"
-    # It sends no image at all, which here is an error and not a page.
+    # It sends no image at all.
     empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES["tensorflow.serving.PredictRequest"]())
-    assert code_of(lambda: predict(channel, empty)) is grpc.StatusCode.INVALID_ARGUMENT
+    outputs = predict(channel, empty).outputs
+    assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
     empty.inputs["image"].string_val.append(picture())
     assert predict(channel, empty).outputs["counts"].int_val == [2]
 

@@ -12,6 +12,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.events import DataReceived, ResponseReceived, TrailersReceived
+from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame, PingFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +22,11 @@ from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFaile
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.connection import Connection, Stream
 from ocrsvc.rpc.method import Method, Methods
+from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.protobuf import FOLDER, Messages
+from ocrsvc.rpc.unread import Unread
 from ocrsvc.rpc.wire import MessageReader, escaped, frame, timeout_s
+from ocrsvc.serving.limits import Budget, Callers, Share
 from ocrsvc.web.model.card import NotOffered, UnknownModel
 
 ALL = [
@@ -41,7 +47,7 @@ def test_messages_are_cut_out_wherever_the_pieces_end() -> None:
     for size in (1, 2, 7, len(data)):
         reader = MessageReader("identity", 1000)
         found = [message for at in range(0, len(data), size) for message in reader.feed(data[at : at + size])]
-        assert found == [b"first", b"", b"third" * 100]
+        assert [sent.data for sent in found] == [b"first", b"", b"third" * 100]
         assert not reader.unfinished
 
 
@@ -55,7 +61,8 @@ def test_half_a_message_is_unfinished() -> None:
 def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
     assert callable(pack)
     reader = MessageReader(encoding, 1000)
-    assert list(reader.feed(prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))) == [b"x" * 1000, b"plain"]
+    found = reader.feed(prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))
+    assert [sent.plain(1000, Share(Budget(2000))) for sent in found] == [b"x" * 1000, b"plain"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +79,7 @@ def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
 )
 def test_a_wrong_message_fails_its_call(encoding: str, data: bytes, code: Code) -> None:
     with pytest.raises(CallFailed) as caught:
-        list(MessageReader(encoding, 1000).feed(data))
+        [sent.plain(1000, Share(Budget(2000))) for sent in MessageReader(encoding, 1000).feed(data)]
     assert caught.value.code is code
 
 
@@ -156,14 +163,18 @@ class Lone:
 
     def __init__(self) -> None:
         self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
-        self.held = 0
-
-    def hold(self, size: int) -> bool:
-        self.held += size
-        return True
+        self.memory = Budget(100_000)
+        self.callers = Callers(2)
 
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
-        connection.answered(stream, answer().SerializeToString())
+        try:
+            outcome = answer().SerializeToString()
+        except CallFailed as failure:
+            outcome = failure
+        connection.answered(stream, outcome)
+
+    def line_up(self, _connection: Connection, stream: Stream) -> None:
+        raise AssertionError(stream)
 
 
 def frame_of(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -199,4 +210,207 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
             connection.receive(sent)
     connection.look()
     connection.close()
-    assert (connection.calls, host.held) == (0, 0)
+    assert (connection.calls, host.memory.held_bytes, len(host.callers)) == (0, 0, 0)
+
+
+class Slow(Lone):
+    """Keeps answers until they are wanted; has as many threads as it is told."""
+
+    def __init__(self, threads: int = 1, **options: Any) -> None:
+        super().__init__()
+        options = {"streaming": True} | options
+        self.methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)}
+        self.threads = threads
+        self.ran: list[tuple[Stream, Callable[[], Any]]] = []
+        self.in_line: list[Stream] = []
+
+    def run(self, _connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+        if len(self.ran) >= self.threads:
+            raise QueueFull("Busy.")
+        self.ran.append((stream, answer))
+
+    def line_up(self, _connection: Connection, stream: Stream) -> None:
+        self.in_line.append(stream)
+
+    def answer(self, connection: Connection) -> None:
+        stream, answer = self.ran.pop(0)
+        try:
+            outcome: bytes | BaseException = answer().SerializeToString()
+        except (CallFailed, QueueFull) as failure:
+            outcome = failure
+        connection.answered(stream, outcome)
+
+
+class Pair:
+    """A connection on a clock of its own, and the client at its other end."""
+
+    def __init__(self, host: Lone, window: int = 65535) -> None:
+        self.now_s = 0.0
+        self.connection = Connection(host, lambda: self.now_s, caller="me")
+        self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.client.initiate_connection()
+        self.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
+        self.told: dict[int, dict[str, str]] = {}
+        self.answers = 0
+        self.move()
+
+    def move(self) -> None:
+        """Carry what both have to say."""
+        self.connection.receive(self.client.data_to_send())
+        for event in self.client.receive_data(bytes(self.connection.take_out())):
+            if isinstance(event, ResponseReceived | TrailersReceived):
+                told = self.told.setdefault(event.stream_id, {})
+                told.update({str(name): str(value) for name, value in event.headers})
+            self.answers += isinstance(event, DataReceived)
+        del self.connection.take_out()[:]
+        self.connection.receive(self.client.data_to_send())
+
+    def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:
+        headers = {":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/t/Echo"}
+        headers |= {"content-type": "application/grpc", "te": "trailers", "grpc-encoding": encoding}
+        self.client.send_headers(number, list(headers.items()))
+        self.client.send_data(number, b"".join(messages), end_stream=end)
+        self.move()
+
+    def status(self, number: int) -> str | None:
+        return self.told.get(number, {}).get("grpc-status")
+
+
+EMPTY = prefixed(b"")
+
+
+def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
+    host = Slow(streaming=False)
+    host.most_bytes, host.memory = 1 << 20, Budget(1 << 18)
+    pair = Pair(host)
+    pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
+    assert host.memory.held_bytes < 1 << 12
+    host.answer(pair.connection)
+    pair.move()
+    assert (pair.status(1), pair.told[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
+    assert host.memory.held_bytes == 0
+
+
+def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
+    pair = Pair(Slow(streaming=False))
+    pair.call(1, EMPTY, EMPTY)
+    assert pair.status(1) == "12"
+
+
+def test_empty_messages_that_wait_are_counted_too() -> None:
+    host = Slow()
+    pair = Pair(host)
+    pair.call(1, *[EMPTY] * 1000)
+    assert pair.status(1) == "14"
+    assert host.memory.held_bytes < 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("inference.ModelInferRequest", b"\x2a\x00" * 10_001),
+        ("inference.ModelInferRequest", b"\x2a" + b"\xa4\x9c\x01" + b"\x1a\xa0\x9c\x01" + bytes(20_000)),
+        ("baidu.paddle_serving.pipeline_serving.Request", b"\x0a\x00" * 10_001),
+        ("grpc.health.v1.HealthCheckRequest", b"\x78\x01" * 10_001),
+    ],
+)
+def test_a_message_of_too_many_parts_is_not_parsed(name: str, data: bytes) -> None:
+    with pytest.raises(CallFailed) as caught:
+        parse(Messages(*ALL)[name], data)
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\xff" * 20, b"\x2a\x02\x2a\x7f", b"\x0e"])
+def test_what_is_cut_or_garbled_cannot_be_parsed(data: bytes) -> None:
+    with pytest.raises(CallFailed) as caught:
+        parse(Messages(*ALL)["inference.ModelInferRequest"], data)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
+    host = Slow()
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY, EMPTY)
+    host.answer(pair.connection)
+    pair.move()
+    assert (host.ran, pair.answers) == ([], 0)
+    pair.client.increment_flow_control_window(100, 1)
+    pair.move()
+    assert (len(host.ran), pair.answers) == (1, 1)
+    pair.connection.close()
+
+
+def test_a_stream_whose_answers_nobody_takes_is_given_up() -> None:
+    host = Slow()
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY)
+    host.answer(pair.connection)
+    pair.now_s = 29.0
+    pair.connection.look()
+    assert pair.connection.calls == 1
+    # To send more is no reading.
+    pair.client.send_data(1, EMPTY)
+    pair.move()
+    pair.now_s = 31.0
+    pair.connection.look()
+    assert pair.connection.calls == 0
+
+
+def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> None:
+    drip, steady = Unread(), Unread()
+    for second in range(0, 60, 20):
+        drip.note(second, left=True, taken=1)
+        steady.note(second, left=True, taken=40_000)
+    assert drip.is_stalled(59.0)
+    assert not steady.is_stalled(59.0)
+    drip.note(59.0, left=False)
+    assert not drip.is_stalled(100.0)
+
+
+def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
+    host = Slow(threads=0)
+    pair = Pair(host)
+    pair.call(1, EMPTY)
+    assert (pair.status(1), len(host.in_line)) == (None, 1)
+    host.threads = 1
+    pair.connection.resume(host.in_line.pop())
+    host.answer(pair.connection)
+    pair.move()
+    assert pair.answers == 1
+    pair.connection.close()
+    single = Pair(Slow(threads=0, streaming=False))
+    single.call(1, EMPTY, end=True)
+    assert (single.status(1), single.told[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
+
+
+def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> None:
+    pair = Pair(Slow())
+    pair.call(1, b"")
+    pair.connection.part()
+    pair.now_s = 100.0
+    pair.connection.look()
+    assert pair.connection.calls == 1
+    pair.connection.leave()
+    pair.now_s = 103.0
+    pair.connection.look()
+    assert pair.connection.calls == 0
+
+
+def test_what_comes_behind_a_goodbye_harms_no_call() -> None:
+    host = Slow(streaming=False)
+    pair = Pair(host)
+    pair.call(1, EMPTY, end=True)
+    goodbye = GoAwayFrame(0, last_stream_id=0, error_code=0).serialize()
+    pair.connection.receive(goodbye + PingFrame(0, b"12345678").serialize())
+    assert (pair.connection.broken, pair.connection.calls) == (False, 1)
+    host.answer(pair.connection)
+    pair.move()
+    assert pair.status(1) == "0"
+
+
+def test_a_caller_has_no_more_calls_under_way_than_it_may() -> None:
+    pair = Pair(Slow(threads=5, streaming=False))
+    for number in (1, 3, 5):
+        pair.call(number, EMPTY, end=True)
+    assert [pair.status(number) for number in (1, 3, 5)] == [None, None, "8"]
+    pair.connection.close()

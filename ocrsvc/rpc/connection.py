@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
-from google.protobuf.message import DecodeError
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
@@ -33,10 +32,13 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
-from ocrsvc.errors import Refused
+from ocrsvc.errors import QueueFull, Refused
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.method import Call, Method, Methods
-from ocrsvc.rpc.wire import ENCODINGS, MessageReader, escaped, frame, timeout_s
+from ocrsvc.rpc.parsing import parse
+from ocrsvc.rpc.unread import Unread
+from ocrsvc.rpc.wire import ENCODINGS, MessageReader, Sent, escaped, frame, timeout_s
+from ocrsvc.serving.limits import Budget, Callers, Share
 
 MAX_STREAMS: Final = 1000
 STREAM_WINDOW: Final = 4 << 20
@@ -45,15 +47,19 @@ MAX_FRAME: Final = 1 << 20
 MAX_HEADERS: Final = 1 << 16
 # Messages of one stream that may wait for their turn; then its client is told to wait, by flow control.
 _MOST_PENDING: Final = 2
+# What a message costs beside its bytes: many may be empty.
+_MESSAGE_BYTES: Final = 512
 # A call whose answer is not there at its deadline is given up by its own thread first; then by the loop.
 _GRACE_S: Final = 0.5
-# How long a client may take nothing of its answer.
-_UNREAD_S: Final = 30.0
+# Beyond this a message is parsed in a pool thread, however quick its answer is.
+_QUICK_BYTES: Final = 1 << 14
 # How long a stream of requests may be silent while its worker leaves.
 _SILENT_S: Final = 2.0
 _ANY_STREAM: Final = 2**31 - 1
 _GOODBYE: Final = b"goodbye!"
 _DRAIN_PING_S: Final = 2.0
+_PREFACE_BYTES: Final = 24
+_FRAME_HEAD_BYTES: Final = 9
 
 
 class Host(Protocol):
@@ -62,14 +68,24 @@ class Host(Protocol):
     methods: Methods
     most_bytes: int
     limit_s: float
-
-    def hold(self, size: int) -> bool:
-        """Keep so many more bytes of requests in memory, or fewer if negative; False if there are too many."""
-        ...
+    memory: Budget
+    callers: Callers
 
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
-        """Make an answer in a pool thread; `answered` follows, on the loop's thread. Raises CallFailed."""
+        """Make an answer in a pool thread; `answered` follows, on the loop's thread. Raises QueueFull."""
         ...
+
+    def line_up(self, connection: Connection, stream: Stream) -> None:
+        """Call `resume` once a thread is free."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A message that waits, and its share of the memory."""
+
+    sent: Sent
+    share: Share
 
 
 @dataclass(eq=False, slots=True)
@@ -78,12 +94,15 @@ class Stream:
 
     Attributes:
         pending: Messages that wait for the one before them.
-        held: Bytes of it that count as kept in memory.
+        share: Holds the bytes of the message that is not complete.
+        caller: Whose call it counts as; None for none.
         unacknowledged: Bytes of it that flow control has not given back to the client.
         active_s: When it was last heard of, or answered.
         busy: Whether a message is being answered.
+        in_line: Whether it waits for a thread.
         ended: Whether the client has sent everything.
         out: Framed answers that flow control does not let through yet.
+        unread: Whether the client takes them.
         trailers: The status, once it is known; sent after `out`.
     """
 
@@ -91,14 +110,17 @@ class Stream:
     method: Method
     call: Call
     reader: MessageReader
-    pending: deque[bytes] = field(default_factory=deque)
-    held: int = 0
+    share: Share
+    caller: str | None = None
+    pending: deque[_Pending] = field(default_factory=deque)
     unacknowledged: int = 0
     active_s: float = 0.0
     busy: bool = False
+    in_line: bool = False
     ended: bool = False
     begun: bool = False
     out: deque[memoryview] = field(default_factory=deque)
+    unread: Unread = field(default_factory=Unread)
     trailers: list[tuple[str, str]] | None = None
 
 
@@ -108,14 +130,19 @@ class Connection:
     Args:
         host: The server.
         clock: Monotonic seconds.
+        caller: Whose calls these are, for the cap of one caller.
     """
 
-    def __init__(self, host: Host, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, host: Host, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
         self._host = host
+        self._caller = caller
         self._clock = clock
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._streams: dict[int, Stream] = {}
         self._out = bytearray()
+        self._head = b""
+        self._left_bytes = _PREFACE_BYTES
+        self._leaving_s: float | None = None
         self._parting_s: float | None = None
         self._parted = False
         self.began_s = clock()
@@ -136,8 +163,9 @@ class Connection:
     def receive(self, data: bytes) -> None:
         """What the client has sent; sets `broken` when it does not speak HTTP/2."""
         with self._speaking():
-            for event in self._h2.receive_data(data):
-                self._on_event(event)
+            for piece in self._frames(data):
+                for event in self._h2.receive_data(piece):
+                    self._on_event(event)
 
     def take_out(self) -> bytearray:
         """What is to be sent; the caller removes from its front what it has sent."""
@@ -154,6 +182,18 @@ class Connection:
             with self._speaking():
                 self._send_goaway(_ANY_STREAM)
                 self._h2.ping(_GOODBYE)
+
+    def leave(self) -> None:
+        """Part, and end the streams that are silent: their worker goes."""
+        self._leaving_s = self._clock() if self._leaving_s is None else self._leaving_s
+        self.part()
+
+    def resume(self, stream: Stream) -> None:
+        """A thread is free for this stream, which has lined up for it."""
+        stream.in_line = False
+        if self._streams.get(stream.number) is stream:
+            with self._speaking():
+                self._advance(stream)
 
     def look(self) -> None:
         """Give up what is over its time."""
@@ -190,19 +230,36 @@ class Connection:
             self.broken = True
         self._collect()
 
+    def _frames(self, data: bytes) -> Iterator[bytes]:
+        """What came, cut where frames end: h2 refuses whatever is in one piece with a goodbye, and behind it."""
+        data, self._head, at = self._head + data, b"", 0
+        while at < len(data):
+            if not self._left_bytes:
+                if len(data) - at < _FRAME_HEAD_BYTES:
+                    self._head = data[at:]
+                    return
+                self._left_bytes = _FRAME_HEAD_BYTES + int.from_bytes(data[at : at + 3])
+            piece = data[at : at + self._left_bytes]
+            at += len(piece)
+            self._left_bytes -= len(piece)
+            yield piece
+
     def _look_at(self, stream: Stream, now_s: float) -> None:
-        if stream.trailers is not None:
-            if now_s - stream.active_s > _UNREAD_S:
-                self._reset(stream.number, ErrorCodes.CANCEL)
-                self._forget(stream)
+        if stream.unread.is_stalled(now_s):
+            self._reset(stream.number, ErrorCodes.CANCEL)
+            self._forget(stream)
+        elif stream.trailers is not None:
+            return
         elif now_s - stream.call.deadline > _GRACE_S:
             self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
-        elif stream.method.streaming and not stream.busy and self._has_parted_s(now_s, stream.active_s) > _SILENT_S:
+        elif stream.method.streaming and self._is_silent(stream, now_s):
             self._fail(stream, CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream."))
 
-    def _has_parted_s(self, now_s: float, active_s: float) -> float:
-        """How long nothing has happened since this connection began to part; 0 if it has not."""
-        return now_s - max(self._parting_s, active_s) if self._parting_s is not None else 0.0
+    def _is_silent(self, stream: Stream, now_s: float) -> bool:
+        """Whether nothing has happened for a while in a stream whose worker leaves."""
+        if self._leaving_s is None or stream.busy or stream.in_line:
+            return False
+        return now_s - max(self._leaving_s, stream.active_s) > _SILENT_S
 
     def _greet(self) -> None:
         self._h2.local_settings = Settings(
@@ -255,15 +312,18 @@ class Connection:
         method = self._host.methods.get(sent.get(":path", ""), _NO_METHOD)
         # A stream of requests may stay open; each of them has the limit of a call.
         limit_s = math.inf if method.streaming else self._host.limit_s
-        reader = MessageReader(encoding, self._host.most_bytes)
-        now_s = self._clock()
-        stream = self._streams[number] = Stream(number, method, Call(now_s + limit_s), reader, active_s=now_s)
+        reader, share, now_s = MessageReader(encoding, self._host.most_bytes), Share(self._host.memory), self._clock()
+        stream = Stream(number, method, Call(now_s + limit_s), reader, share, active_s=now_s)
+        self._streams[number] = stream
         try:
             if "grpc-timeout" in sent:
                 stream.call = Call(now_s + min(timeout_s(sent["grpc-timeout"]), limit_s))
             if method is _NO_METHOD:
                 raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
-        except CallFailed as failure:
+            if not method.quick:
+                self._host.callers.enter(self._caller)
+                stream.caller = self._caller
+        except (CallFailed, Refused) as failure:
             self._fail(stream, failure)
 
     def _on_data(self, event: DataReceived) -> None:
@@ -274,14 +334,22 @@ class Connection:
         stream.active_s = self._clock()
         stream.unacknowledged += event.flow_controlled_length
         try:
-            self._hold(stream, len(event.data))
-            stream.pending.extend(stream.reader.feed(event.data))
-            if stream.method.streaming:
-                self._advance(stream)
-        except CallFailed as failure:
+            stream.share.take(len(event.data))
+            for sent in stream.reader.feed(event.data):
+                if stream.number in self._streams:
+                    self._on_message(stream, sent)
+        except (CallFailed, Refused) as failure:
             self._fail(stream, failure)
         if len(stream.pending) <= _MOST_PENDING:
             self._acknowledge_all(stream)
+
+    def _on_message(self, stream: Stream, sent: Sent) -> None:
+        stream.share.take(_MESSAGE_BYTES)
+        stream.pending.append(_Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
+        if stream.method.streaming:
+            self._advance(stream)
+        elif len(stream.pending) > 1:
+            raise CallFailed(Code.UNIMPLEMENTED, "The request has more than one message.")
 
     def _on_end(self, number: int) -> None:
         stream = self._streams.get(number)
@@ -290,9 +358,8 @@ class Connection:
         stream.ended = True
         if stream.reader.unfinished:
             self._fail(stream, CallFailed(Code.INTERNAL, "The request ends in the middle of a message."))
-        elif not stream.method.streaming and len(stream.pending) != 1:
-            told = f"The request has {len(stream.pending)} messages instead of 1."
-            self._fail(stream, CallFailed(Code.UNIMPLEMENTED, told))
+        elif not stream.method.streaming and not stream.pending:
+            self._fail(stream, CallFailed(Code.UNIMPLEMENTED, "The request has no message."))
         else:
             self._advance(stream)
 
@@ -308,38 +375,44 @@ class Connection:
         self._parted = True
 
     def _advance(self, stream: Stream) -> None:
-        """Answer the next message, or end the call after the last."""
-        if stream.busy or stream.trailers is not None:
+        """Answer the next message, or end the call after the last; not before the client has taken the last answer."""
+        if stream.busy or stream.in_line or stream.trailers is not None:
             return
         if stream.pending:
-            if stream.method.streaming or stream.ended:
+            if not stream.out and (stream.method.streaming or stream.ended):
                 self._answer_next(stream)
         elif stream.ended:
             self._end(stream, Code.OK, "")
 
     def _answer_next(self, stream: Stream) -> None:
-        data = stream.pending.popleft()
-        self._acknowledge_all(stream)
+        pending = stream.pending.popleft()
         call = Call(min(stream.call.deadline, self._clock() + self._host.limit_s), stream.call.gone)
+        answer = partial(_answer, stream.method, pending, call, self._host)
+        stream.busy = True
         try:
-            message = stream.method.request.FromString(data)
-            stream.busy = True
-            if stream.method.quick:
-                self._answer_here(stream, message, call)
+            if stream.method.quick and pending.sent.encoding is None and pending.sent.size <= _QUICK_BYTES:
+                self._answer_here(stream, answer)
             else:
-                self._host.run(self, stream, partial(stream.method.answer, message, call))
-        except DecodeError:
-            self._fail(stream, CallFailed(Code.INVALID_ARGUMENT, "The message cannot be decoded."))
-        except CallFailed as failure:
-            self._fail(stream, failure)
-        finally:
-            if stream.method.streaming:
-                self._hold(stream, -min(stream.held, len(data)))
+                self._host.run(self, stream, answer)
+        except QueueFull as refusal:
+            stream.busy = False
+            self._wait_in_line(stream, pending, refusal)
+        if len(stream.pending) <= _MOST_PENDING and not stream.in_line:
+            self._acknowledge_all(stream)
 
-    def _answer_here(self, stream: Stream, message: Any, call: Call) -> None:
+    def _wait_in_line(self, stream: Stream, pending: _Pending, refusal: QueueFull) -> None:
+        """No thread is free: a call is to be sent again, but a stream would lose all that is to follow."""
+        stream.pending.appendleft(pending)
+        if stream.method.streaming:
+            stream.in_line = True
+            self._host.line_up(self, stream)
+        else:
+            self._fail(stream, refusal)
+
+    def _answer_here(self, stream: Stream, answer: Callable[[], Any]) -> None:
         outcome: bytes | BaseException
         try:
-            outcome = stream.method.answer(message, call).SerializeToString()
+            outcome = answer().SerializeToString()
         except Exception as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
             outcome = error
         self.answered(stream, outcome)
@@ -362,12 +435,14 @@ class Connection:
             if code is not Code.OK:
                 stream.call.gone.set()
                 stream.out.clear()
+                self._drop_pending(stream)
             self._flush(stream)
 
     def _flush_all(self) -> None:
         for stream in list(self._streams.values()):
             if stream.out:
                 self._flush(stream)
+                self._advance(stream)
 
     def _flush(self, stream: Stream) -> None:
         """Send what flow control lets through, and the status after everything else."""
@@ -379,6 +454,7 @@ class Connection:
                 if not stream.ended:
                     self._reset(stream.number, ErrorCodes.NO_ERROR)
                 self._forget(stream)
+            stream.unread.note(self._clock(), left=bool(stream.out))
         except ProtocolError:
             # The client has reset the stream; h2 knows it before its event comes here.
             self._forget(stream)
@@ -394,6 +470,7 @@ class Connection:
             piece = stream.out.popleft()
             self._h2.send_data(stream.number, piece[:room].tobytes())
             stream.active_s = self._clock()
+            stream.unread.note(stream.active_s, left=True, taken=min(room, len(piece)))
             if len(piece) > room:
                 stream.out.appendleft(piece[room:])
 
@@ -404,15 +481,15 @@ class Connection:
 
     def _forget(self, stream: Stream) -> None:
         stream.call.gone.set()
-        self._streams.pop(stream.number, None)
+        if self._streams.pop(stream.number, None) is not None and stream.caller is not None:
+            self._host.callers.leave(stream.caller)
         self._acknowledge_all(stream)
-        self._hold(stream, -stream.held)
-        stream.pending.clear()
+        self._drop_pending(stream)
 
-    def _hold(self, stream: Stream, size: int) -> None:
-        stream.held += size
-        if not self._host.hold(size) and size > 0:
-            raise CallFailed(Code.UNAVAILABLE, "Too many bytes of requests are held already; try again in a moment.")
+    def _drop_pending(self, stream: Stream) -> None:
+        while stream.pending:
+            stream.pending.popleft().share.release()
+        stream.share.release()
 
     def _acknowledge_all(self, stream: Stream) -> None:
         size, stream.unacknowledged = stream.unacknowledged, 0
@@ -434,6 +511,17 @@ class Connection:
 
     def _collect(self) -> None:
         self._out += self._h2.data_to_send()
+
+
+def _answer(method: Method, pending: _Pending, call: Call, host: Host) -> Any:
+    """Any thread: open one message, and answer it; its memory is given back. Raises OcrsvcError, CallFailed."""
+    try:
+        if call.gone.is_set():
+            raise CallFailed(Code.CANCELLED, "The client has gone.")
+        message = parse(method.request, pending.sent.plain(host.most_bytes, pending.share))
+        return method.answer(message, call)
+    finally:
+        pending.share.release()
 
 
 _HEADERS: Final = [

@@ -20,9 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from ocrsvc.rpc.codes import LOGGER, CallFailed, Code
+from ocrsvc.errors import QueueFull
+from ocrsvc.rpc.codes import LOGGER
 from ocrsvc.rpc.connection import Connection, Stream
 from ocrsvc.rpc.method import Methods
+from ocrsvc.rpc.unread import Unread
+from ocrsvc.serving.limits import Budget, Callers
 
 MAX_CONNECTIONS: Final = 1000
 FIRST_BYTES_S: Final = 10.0
@@ -31,10 +34,10 @@ FIRST_BYTES_S: Final = 10.0
 MAX_AGE_S: Final = 300.0
 """After which a connection is asked to connect anew: channels stay for ever otherwise, and never meet a new worker."""
 
-STALLED_S: Final = 30.0
-"""How long a client may leave its answers unread."""
+MAX_UNSENT_BYTES: Final = 1 << 20
+"""While more is to be sent on a connection, nothing is read from it: what it sends makes yet more."""
 
-_HELD_MESSAGES: Final = 8
+_COMPLAIN_S: Final = 60.0
 _LOOK_S: Final = 0.25
 _LINGER_S: Final = 2.0
 _RECEIVE_BYTES: Final = 1 << 18
@@ -49,6 +52,8 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
+        body_bytes: Messages that are held in memory at once; at least one of the largest.
+        caller_requests: Calls that one address may have under way, beside the quick ones; 0 is no limit.
         on_call: Called for each call that runs, on the loop's thread.
     """
 
@@ -60,11 +65,15 @@ class RpcServer:
         threads: int,
         most_bytes: int,
         limit_s: float,
+        body_bytes: int = 0,
+        caller_requests: int = 0,
         on_call: Callable[[], object] = bool,
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
+        self.memory = Budget(max(body_bytes, most_bytes))
+        self.callers = Callers(caller_requests)
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
@@ -74,8 +83,10 @@ class RpcServer:
         self._done: deque[Callable[[], None]] = deque()
         self._wake_read, self._wake_write = os.pipe()
         self._running = 0
-        self._held = 0
+        self._in_line: deque[tuple[Connection, Stream]] = deque()
         self._accepting = False
+        self._paused = False
+        self._complained_s = -_COMPLAIN_S
         self._leaving = False
         self._aborted = False
         self._thread = threading.Thread(target=self._live, name="rpc-loop", daemon=True)
@@ -111,25 +122,22 @@ class RpcServer:
         os.close(self._wake_write)
         return clean
 
-    def hold(self, size: int) -> bool:
-        """See connection.Host."""
-        self._held += size
-        return self._held <= _HELD_MESSAGES * self.most_bytes
-
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
         """See connection.Host."""
         if self._running >= self._threads:
-            raise CallFailed(Code.UNAVAILABLE, f"All {self._threads} threads are busy; try again in a moment.")
+            raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
         self._running += 1
         self._on_call()
         self._pool.submit(self._work, connection, stream, answer)
+
+    def line_up(self, connection: Connection, stream: Stream) -> None:
+        """See connection.Host."""
+        self._in_line.append((connection, stream))
 
     def _work(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
         """Pool thread: make one answer."""
         outcome: bytes | BaseException
         try:
-            if stream.call.gone.is_set():
-                raise CallFailed(Code.CANCELLED, "The client has gone.")
             outcome = answer().SerializeToString()
         except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
             outcome = error
@@ -138,6 +146,10 @@ class RpcServer:
 
     def _finish(self, connection: Connection, stream: Stream, outcome: bytes | BaseException) -> None:
         self._running -= 1
+        # Before this stream's next message: otherwise one stream could keep a thread for ever.
+        while self._in_line and self._running < self._threads:
+            waiting, next_stream = self._in_line.popleft()
+            waiting.resume(next_stream)
         connection.answered(stream, outcome)
 
     def _wake(self) -> None:
@@ -154,18 +166,18 @@ class RpcServer:
         looked_s = 0.0
         self._accept_or_not()
         while not self._aborted and not (self._leaving and not self._wires and not self._running):
-            for key, events in self._selector.select(_LOOK_S if self._wires else None):
+            for key, events in self._selector.select(_LOOK_S if self._wires or self._paused else None):
                 key.data(events)
             while self._done:
                 self._done.popleft()()
             if self._leaving:
                 self._part()
-            self._accept_or_not()
             now_s = time.monotonic()
             if now_s - looked_s >= _LOOK_S:
-                looked_s = now_s
+                looked_s, self._paused = now_s, False
                 for wire in list(self._wires):
                     wire.look(now_s)
+            self._accept_or_not()
             for wire in list(self._wires):
                 wire.write()
         for wire in list(self._wires):
@@ -177,11 +189,11 @@ class RpcServer:
     def _part(self) -> None:
         self._close_listeners()
         for wire in self._wires:
-            wire.connection.part()
+            wire.connection.leave()
 
     def _accept_or_not(self) -> None:
         """Watch the listeners while there is room; to watch one and not to accept would keep the loop awake."""
-        able = len(self._wires) < MAX_CONNECTIONS and not self._leaving
+        able = len(self._wires) < MAX_CONNECTIONS and not self._leaving and not self._paused
         if able == self._accepting:
             return
         self._accepting = able
@@ -199,13 +211,22 @@ class RpcServer:
     def _accept(self, listener: socket.socket, _events: int) -> None:
         """Take one connection; what stays in the kernel's queue may be another worker's."""
         try:
-            sock, _ = listener.accept()
+            sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
-            LOGGER.exception("A connection cannot be accepted")
+            self._pause()
             return
-        self._wires.add(_Wire(sock, Connection(self), self._selector, self._wires))
+        caller = str(address[0]) if isinstance(address, tuple) else ""
+        self._wires.add(_Wire(sock, Connection(self, caller=caller), self._selector, self._wires))
+
+    def _pause(self) -> None:
+        """No connection can be accepted, for want of files for example, and the loop would turn on and on for it."""
+        self._paused = True
+        now_s = time.monotonic()
+        if now_s - self._complained_s >= _COMPLAIN_S:
+            self._complained_s = now_s
+            LOGGER.exception("A connection cannot be accepted; it is tried again %g times a second", 1 / _LOOK_S)
 
 
 class _Wire:
@@ -219,7 +240,7 @@ class _Wire:
         self._selector = selector
         self._wires = wires
         self._events = selectors.EVENT_READ
-        self._wrote_s = time.monotonic()
+        self._unread = Unread()
         self._closing_s: float | None = None
         self._age_s = MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
         sock.setblocking(False)
@@ -256,19 +277,19 @@ class _Wire:
         if self not in self._wires:
             return
         out = self.connection.take_out()
-        if not out:
-            self._wrote_s = time.monotonic()
+        before = len(out)
         try:
             while out:
                 sent = self._sock.send(out)
                 del out[:sent]
-                self._wrote_s = time.monotonic()
         except BlockingIOError:
             pass
         except OSError:
             self.drop()
             return
-        self._want(selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0))
+        self._unread.note(time.monotonic(), left=bool(out), taken=before - len(out))
+        reading = 0 if len(out) > MAX_UNSENT_BYTES else selectors.EVENT_READ
+        self._want(reading | (selectors.EVENT_WRITE if out else 0))
         if self.connection.broken or self.connection.finished:
             self._begin_close()
 
@@ -276,8 +297,11 @@ class _Wire:
         """Whatever is due."""
         connection = self.connection
         silent = not connection.greeted and now_s - connection.began_s > FIRST_BYTES_S
-        stalled = bool(connection.take_out()) and now_s - self._wrote_s > STALLED_S
-        if silent or stalled or (self._closing_s is not None and now_s - self._closing_s > _LINGER_S):
+        if (
+            silent
+            or self._unread.is_stalled(now_s)
+            or (self._closing_s is not None and now_s - self._closing_s > _LINGER_S)
+        ):
             self.drop()
             return
         if now_s - connection.began_s > self._age_s:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ocrsvc.records import ReadOptions
+from ocrsvc.records import Page, ReadOptions
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.protobuf import Messages
 from ocrsvc.web.model.arrays import Array, arrays_of, check_input, image_of
@@ -23,6 +23,7 @@ DTYPES: Final = {"BYTES": 7, "FP32": 1, "INT32": 3}
 
 _VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
 _LOADING, _AVAILABLE = 20, 30
+_NO_PAGE: Final = Page(0, 0, 0, ())
 
 
 def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
@@ -42,7 +43,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         check_signature(request.model_spec.signature_name)
         names = wanted_outputs(list(request.output_filter))
         elements, batch = _elements(request)
-        pages = model.infer([image_of(element) for element in elements], ReadOptions(), call)
+        pages = _read(model, elements, call)
         response = predicted()
         _sign(response.model_spec, request.model_spec.name, request.model_spec.signature_name or SIGNATURE)
         for array in arrays_of(pages, names, batch):
@@ -78,6 +79,13 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
     }
 
 
+def _read(model: OcrModel, elements: Sequence[bytes], call: Call) -> list[Page]:
+    """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
+    images = [image_of(element) for element in elements if element]
+    pages = iter(model.infer(images, ReadOptions(), call) if images else ())
+    return [next(pages) if element else _NO_PAGE for element in elements]
+
+
 def _place(spec: Any) -> tuple[str, str | None, str | None]:
     """The model's name, its version, and the version's label; None where it is not named."""
     version = str(spec.version.value) if spec.HasField("version") else None
@@ -98,6 +106,9 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
     datatype = IMAGE.datatype if tensor.dtype == DTYPES[IMAGE.datatype] else f"DataType {tensor.dtype}"
     lengths = [dim.size for dim in tensor.tensor_shape.dim]
     shape = check_input(IMAGE.name, datatype, lengths)
+    if not tensor.string_val:
+        # What is left out of a TensorProto is empty.
+        return [b""] * math.prod(shape), shape
     count = len(tensor.string_val)
     if count != math.prod(shape):
         raise BadTensor(

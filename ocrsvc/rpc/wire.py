@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.rpc.codes import CallFailed, Code
+from ocrsvc.serving.limits import Share
+from ocrsvc.serving.unpacking import Damaged, TooMuch, unpack
 
 ENCODINGS: Final = {"gzip": 31, "deflate": 15}
 """Compressions that are read, and the window bits of each in zlib."""
@@ -18,12 +20,48 @@ _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message as it came.
+
+    Attributes:
+        data: As it is, or packed.
+        encoding: How it is packed, one of ENCODINGS; None if it is not.
+    """
+
+    data: bytes
+    encoding: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire, with those in front of it."""
+        return _PREFIX.size + len(self.data)
+
+    def plain(self, most_bytes: int, share: Share) -> bytes:
+        """The message itself; what unpacking makes is counted in the share.
+
+        Raises:
+            CallFailed: It is too large, or cannot be unpacked.
+            QueueFull: Others hold the memory.
+        """
+        if self.encoding is None:
+            return self.data
+        try:
+            return unpack(self.data, ENCODINGS[self.encoding], most_bytes, share)
+        except TooMuch as error:
+            raise CallFailed(
+                Code.RESOURCE_EXHAUSTED, f"The message unpacks to more than {most_bytes} bytes."
+            ) from error
+        except Damaged as error:
+            raise CallFailed(Code.INTERNAL, f"The compressed message is damaged: {error}.") from error
+
+
 class MessageReader:
     """Cuts what arrives on one stream into messages.
 
     Args:
         encoding: What grpc-encoding says.
-        most_bytes: Largest message, packed and unpacked.
+        most_bytes: Largest message, as it comes.
     """
 
     def __init__(self, encoding: str, most_bytes: int) -> None:
@@ -38,11 +76,11 @@ class MessageReader:
         """Whether a message has begun and not ended."""
         return bool(self._held) or self._prefix is not None
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterator[Sent]:
         """The messages that are complete with this data.
 
         Raises:
-            CallFailed: A message is too large, or cannot be unpacked.
+            CallFailed: A message is too large, or packed in a way that is not known.
         """
         self._pieces.append(data)
         self._held += len(data)
@@ -55,8 +93,7 @@ class MessageReader:
             if self._held < length:
                 return
             self._prefix = None
-            message = self._take(length)
-            yield self._unpack(message) if packed else message
+            yield Sent(self._take(length), self._encoding if packed else None)
 
     def _take(self, size: int) -> bytes:
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -66,22 +103,11 @@ class MessageReader:
 
     def _checked(self, packed: int, length: int) -> tuple[int, int]:
         if length > self._most_bytes:
-            raise _too_large(length, self._most_bytes)
+            told = f"The message has more than {self._most_bytes} bytes ({length})."
+            raise CallFailed(Code.RESOURCE_EXHAUSTED, told)
         if packed and (packed > 1 or self._encoding not in ENCODINGS):
             raise CallFailed(Code.UNIMPLEMENTED, f"The grpc-encoding {self._encoding[:40]!r} is not known.")
         return packed, length
-
-    def _unpack(self, message: bytes) -> bytes:
-        press = zlib.decompressobj(ENCODINGS[self._encoding])
-        try:
-            plain = press.decompress(message, self._most_bytes + 1)
-        except zlib.error as error:
-            raise CallFailed(Code.INTERNAL, f"The compressed message is damaged: {error}.") from error
-        if len(plain) > self._most_bytes:
-            raise _too_large(len(plain), self._most_bytes)
-        if not press.eof:
-            raise CallFailed(Code.INTERNAL, "The compressed message ends too early.")
-        return plain
 
 
 def frame(message: bytes) -> bytes:
@@ -102,7 +128,3 @@ def escaped(text: str) -> str:
     return "".join(
         chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x25 else f"%{byte:02X}" for byte in text[:4000].encode()
     )
-
-
-def _too_large(length: int, most: int) -> CallFailed:
-    return CallFailed(Code.RESOURCE_EXHAUSTED, f"The message has more than {most} bytes ({length}).")

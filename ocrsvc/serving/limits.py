@@ -40,7 +40,7 @@ class Budget:
 
 
 class Share:
-    """What one request holds of a budget; used by its own thread only."""
+    """What one request holds of a budget; used by one thread at a time."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -59,6 +59,13 @@ class Share:
         """Hold so many bytes less."""
         self._held_bytes -= size_bytes
         self._budget.give_back(size_bytes)
+
+    def split(self, size_bytes: int) -> Share:
+        """Hand over so many of the bytes that it holds to a share of their own."""
+        other = Share(self._budget)
+        self._held_bytes -= size_bytes
+        other._held_bytes = size_bytes
+        return other
 
     def release(self) -> None:
         """Give everything back; a second time changes nothing."""

@@ -339,10 +339,12 @@ def _start_rpc(worker: RecyclingWorker) -> None:
     settings = current_settings()
     _Process.rpc = worker.companion = RpcServer(
         _Process.grpc_listeners,
-        make_services(OcrModel(current_reader(), current_statistics())),
+        make_services(OcrModel(current_reader(), current_statistics()), settings.dialects),
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
+        body_bytes=settings.body_bytes,
+        caller_requests=settings.caller_requests,
         on_call=count,
     )
     _Process.rpc.start()

@@ -85,7 +85,11 @@ def check_model(name: str, version: str = "") -> None:
 
 
 def wanted_outputs(names: list[str], asked: str = IMAGE.name) -> list[str]:
-    """The outputs to answer for the input `asked`: those named, or all; raises BadTensor for one that it has not."""
+    """The outputs to answer for the input `asked`: those named, each once, or all.
+
+    Raises:
+        BadTensor: For one that it has not.
+    """
     outputs = (JSON_OUT,) if asked == JSON_IN else OUTPUT_NAMES
     for name in names:
         if name not in outputs:
@@ -93,4 +97,5 @@ def wanted_outputs(names: list[str], asked: str = IMAGE.name) -> list[str]:
                 f"unexpected inference output '{name[:100]}' for model '{NAME}'.",
                 f"Its outputs are: {', '.join(outputs)}.",
             )
-    return names or list(outputs)
+    # Named a thousand times, an output would be a thousand copies.
+    return list(dict.fromkeys(names)) or list(outputs)

@@ -12,7 +12,8 @@ from flask import Blueprint, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
-from ocrsvc.web.body import read_body
+from ocrsvc.serving.unpacking import Damaged, TooMuch, unpack
+from ocrsvc.web.body import SHARE_KEY, read_body
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import Environ
 from ocrsvc.web.model.card import NotOffered
@@ -92,21 +93,17 @@ def receive_body(environ: Environ, max_body_bytes: int, deadline: float) -> byte
         return body
     if encoding not in _WINDOW_BITS:
         raise NotOffered(f"The Content-Encoding {encoding[:40]!r} is not known.", "Send gzip, deflate, or neither.")
-    return unpack(body, _WINDOW_BITS[encoding], max_body_bytes)
+    return _unpack(environ, body, _WINDOW_BITS[encoding], max_body_bytes)
 
 
-def unpack(data: bytes, window_bits: int, most: int) -> bytes:
-    """What zlib data holds. Raises CallerError for damaged data, BodyTooLarge beyond `most` bytes."""
-    press = zlib.decompressobj(window_bits)
+def _unpack(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
+    """What a packed body holds, counted as the body is. Raises CallerError, BodyTooLarge, QueueFull."""
     try:
-        body = press.decompress(data, most + 1)
-    except zlib.error as error:
+        return unpack(body, window_bits, most, environ.get(SHARE_KEY))
+    except TooMuch as error:
+        raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.") from error
+    except Damaged as error:
         raise CallerError(f"The compressed body is damaged: {error}.", "Send it again.") from error
-    if len(body) > most:
-        raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.")
-    if not press.eof:
-        raise CallerError("The compressed body ends too early.", "Send it again.")
-    return body
 
 
 def answer_ready(members: dict[str, Any], *, ready: bool) -> Response:
