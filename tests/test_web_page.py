@@ -303,6 +303,8 @@ def test_a_click_on_a_line_copies_it_even_where_the_clipboard_api_refuses(opened
 @in_browser
 def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
     page = opened()
+    # The browser is told to hand over file choosers when the first listener comes, and nobody waits until it does.
+    page.on("filechooser", lambda _chooser: None)
 
     def tab_to(selector: str) -> None:
         for _ in range(30):
