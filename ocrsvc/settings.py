@@ -180,6 +180,10 @@ class Settings(BaseModel):
     device: Literal["cpu", "cuda", "auto"] = _knob(
         "auto", "Where the engine computes; cuda refuses to start without a usable GPU, auto takes one if there is one."
     )
+    precision: Literal["auto", "fp32", "fp16", "int8"] = _knob(
+        "auto",
+        "How ppocr computes: fp16 wants a GPU, int8 a CPU and `ocrsvc optimize`; auto takes what was measured to win.",
+    )
     tr_home: Path | None = _knob(None, "Folder with libtr.so, ctpn.bin and crnn.bin, for the engine tr.")
     tr_shared_sessions: bool = _knob(
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
