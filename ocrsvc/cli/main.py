@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ocrsvc import __version__
-from ocrsvc.cli import check, read, recycle, serve, settings, status, tune
+from ocrsvc.cli import check, optimize, read, recycle, serve, settings, status, tune
 from ocrsvc.errors import OcrsvcError
 
 
@@ -58,4 +58,5 @@ def _parser() -> argparse.ArgumentParser:
     status.add_command(commands)
     recycle.add_command(commands)
     tune.add_command(commands)
+    optimize.add_command(commands)
     return parser

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.progress import tell
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.plan import expected_device, has_gpu_runtime, read_cpus
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
 
 _TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s")
-_BAR: Final = 24
 
 
 def add_command(commands: Commands) -> None:
@@ -73,18 +72,10 @@ def _try_all(candidates: Sequence[Knobs], load: Load) -> list[Measured]:
     measured = []
     environ = free_of_settings(os.environ, _TRIED)
     for number, knobs in enumerate(candidates):
-        _tell(number, len(candidates), " ".join(f"{name}={written(value)}" for name, value in knobs.items()))
+        tell(number, len(candidates), " ".join(f"{name}={written(value)}" for name, value in knobs.items()))
         measured.append(measure(command_line(()), knobs, load, environ))
-    _tell(len(candidates), len(candidates), "")
+    tell(len(candidates), len(candidates), "")
     return measured
-
-
-def _tell(done: int, count: int, doing: str) -> None:
-    """A bar on a terminal, a line elsewhere."""
-    filled = _BAR * done // count
-    end = "\r" if sys.stderr.isatty() and done < count else "\n"
-    sys.stderr.write(f"[{'#' * filled}{'.' * (_BAR - filled)}] {done}/{count} {doing:60}{end}")
-    sys.stderr.flush()
 
 
 def _how(settings: Settings, load: Load, p95_s: float | None) -> str:

@@ -33,7 +33,7 @@ class Detector:
         self._narrow = narrow
         self._wide = wide
         self._crew = crew
-        self.device, self.provider = narrow.device, narrow.provider
+        self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, tensor: Tensor) -> Tensor:
         """(1, 3, h, w) float32 in, (1, 1, h, w) probabilities out."""

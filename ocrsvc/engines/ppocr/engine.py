@@ -16,7 +16,7 @@ from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether
-from ocrsvc.engines.ppocr.session import Device, Running, Session, open_session
+from ocrsvc.engines.ppocr.session import Device, Precision, Running, Session, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
@@ -39,6 +39,7 @@ class PpocrSettings:
         store: Folder for optimised models; None keeps none.
         batch: How many lines a GPU reads in one run, and how long it waits for them.
         batched: Read lines in batches on the CPU too, which a GPU always does.
+        precision: What to compute in; see Running.
     """
 
     device: Device = "auto"
@@ -47,6 +48,7 @@ class PpocrSettings:
     store: Path | None = None
     batch: Limits = BATCH
     batched: bool = False
+    precision: Precision = "auto"
 
 
 class PpocrEngine:
@@ -60,7 +62,7 @@ class PpocrEngine:
 
     def __init__(self, settings: PpocrSettings) -> None:
         cv2.setNumThreads(settings.run_threads)
-        running = Running(settings.device, settings.run_threads, batched=settings.batched)
+        running = Running(settings.device, settings.run_threads, batched=settings.batched, precision=settings.precision)
         store = Store(settings.store)
         recognition = open_session(models.RECOGNITION, running, store)
         self._crew = Crew(settings.hands if recognition.device == "cpu" else 1)
@@ -71,8 +73,9 @@ class PpocrEngine:
             "greedy": Recogniser(self._runs, characters),
             "beam": BeamRecogniser(self._runs, characters),
         }
+        precision = _precision(self._detector.precision, recognition.precision)
         self._info = EngineInfo(
-            "ppocr", models.NAME, models.version(), self._detector.device, "fp32", self._detector.provider
+            "ppocr", models.NAME, models.version(), self._detector.device, precision, self._detector.provider
         )
 
     def describe(self) -> EngineInfo:
@@ -87,6 +90,11 @@ class PpocrEngine:
         """End the threads; the sessions go with the last reference."""
         self._runs.close()
         self._crew.close()
+
+
+def _precision(detection: str, recognition: str) -> str:
+    """What is told about the two models together."""
+    return detection if detection == recognition else f"{detection} detection, {recognition} recognition"
 
 
 def _make_runs(recognition: Session, crew: Crew, batch: Limits) -> Runs:

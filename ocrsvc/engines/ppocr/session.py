@@ -16,11 +16,13 @@ from ocrsvc.engines.ppocr.store import Store, key_of
 from ocrsvc.errors import EngineUnavailable
 
 Device = Literal["cpu", "cuda", "auto"]
+Precision = Literal["auto", "fp32", "fp16", "int8"]
 Tensor = NDArray[np.float32]
 Providers = Sequence[tuple[str, dict[str, Any]]]
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
+_EIGHT: Final = "int8-"
 CUDA_OPTIONS: Final = {
     # EXHAUSTIVE searches for every new shape: 634 ms against 1.9 ms a shape (PaddleX PR 5057).
     "cudnn_conv_algo_search": "HEURISTIC",
@@ -38,12 +40,14 @@ class Running:
         arena_values: On the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one;
             larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
         batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
+        precision: What to compute in; "auto" takes what is kept in eight bits by `make_eight`, else single precision.
     """
 
     device: Device = "auto"
     threads: int = 1
     arena_values: int = 0
     batched: bool = False
+    precision: Precision = "auto"
 
 
 class Session:
@@ -52,16 +56,20 @@ class Session:
     Attributes:
         provider, device: Where it runs.
         batched: Whether the recogniser's graph takes many lines at once; see surgery.py.
+        precision: What it computes in: "fp32" or "int8".
         metadata: The model's own.
     """
 
-    def __init__(self, session: ort.InferenceSession, arena_values: int, *, batched: bool) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, arena_values: int, *, batched: bool, precision: str = "fp32"
+    ) -> None:
         self._session = session
         self._input = session.get_inputs()[0].name
         self._arena_values = arena_values
         self.provider = str(session.get_providers()[0])
         self.device = "cpu" if self.provider == CPU else "cuda"
         self.batched = batched
+        self.precision = precision
         self.metadata: dict[str, str] = session.get_modelmeta().custom_metadata_map
         self._shrinking = ort.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -112,7 +120,11 @@ def open_session(name: str, running: Running, store: Store | None = None) -> Ses
     shipped = models.read_model(name)
     on_cpu = [provider for provider, _ in providers] == [CPU]
     batched = running.batched or not on_cpu
+    _check_precision(running.precision, on_cpu=on_cpu)
     if on_cpu and not batched:
+        kept = _find_eight(name, shipped, running.precision, store or Store(None))
+        if kept is not None:
+            return _open_eight(kept, options, running)
         opened = _open_kept(name, shipped, options, store or Store(None))
     else:
         mended = models.mend(name, shipped, batched=batched)
@@ -141,9 +153,72 @@ def _options(running: Running) -> ort.SessionOptions:
     return options
 
 
+def make_eight(name: str, running: Running, store: Store | None = None) -> Session:
+    """Open the model with its large products in eight bits, made anew, on the CPU.
+
+    Args:
+        name: One of models.IN_EIGHT_BITS.
+        running: Of the session.
+        store: Keeps it, and from then on `open_session` takes it where the precision is "auto" or "int8".
+    """
+    options, shipped = _options(running), models.read_model(name)
+    with (store or Store(None)).place(_EIGHT + name, _key(shipped, _EIGHT), 2 * len(shipped)) as file:
+        if file is not None:
+            options.optimized_model_filepath = os.fspath(file)
+        made = ort.InferenceSession(models.quantised(name, shipped), options, providers=[CPU])
+    return Session(made, running.arena_values, batched=False, precision="int8")
+
+
+def has_eight(name: str, store: Store) -> bool:
+    """Whether `make_eight` kept this model, in this version and for this processor."""
+    return store.find(_EIGHT + name, _key(models.read_model(name), _EIGHT)) is not None
+
+
+def forget_eight(name: str, store: Store) -> None:
+    """Keep no model in eight bits."""
+    store.forget(_EIGHT + name, _key(models.read_model(name), _EIGHT))
+
+
+def _key(shipped: bytes, kind: str = "") -> str:
+    return key_of(shipped, models.recipe(), ort.__version__.encode(), *([kind.encode()] if kind else []))
+
+
+def _find_eight(name: str, shipped: bytes, precision: Precision, store: Store) -> bytes | None:
+    if name not in models.IN_EIGHT_BITS or precision not in ("auto", "int8"):
+        return None
+    kept = store.find(_EIGHT + name, _key(shipped, _EIGHT))
+    if kept is None and precision == "int8":
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=int8, but no model in eight bits is kept for this version and this processor.",
+            "Run `ocrsvc optimize` with pages like yours, with the same OCRSVC_MODEL_CACHE, or set "
+            "OCRSVC_PRECISION=auto.",
+        )
+    return kept
+
+
+def _open_eight(kept: bytes, options: ort.SessionOptions, running: Running) -> Session:
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    opened = ort.InferenceSession(kept, options, providers=[CPU])
+    return Session(opened, running.arena_values, batched=False, precision="int8")
+
+
+def _check_precision(precision: Precision, *, on_cpu: bool) -> None:
+    """Raises EngineUnavailable where this device does not compute in that precision."""
+    if precision == "fp16" and on_cpu:
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=fp16, but the engine computes on the CPU, which gains nothing from it.",
+            "Set OCRSVC_PRECISION=auto, or give it a GPU (OCRSVC_DEVICE=cuda).",
+        )
+    if precision == "int8" and not on_cpu:
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=int8 is for the CPU, but the engine computes on a GPU.",
+            "Set OCRSVC_PRECISION=auto or fp16, or OCRSVC_DEVICE=cpu.",
+        )
+
+
 def _open_kept(name: str, shipped: bytes, options: ort.SessionOptions, store: Store) -> ort.InferenceSession:
     """The model as it was optimised at an earlier start, or as it is now, and kept for a later one."""
-    key = key_of(shipped, models.recipe(), ort.__version__.encode())
+    key = _key(shipped)
     kept = store.find(name, key)
     if kept is not None:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -47,6 +47,11 @@ class Store:
         model, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
         return model if digest == _digest(model) else None
 
+    def forget(self, name: str, key: str) -> None:
+        """Keep the model under that key no longer."""
+        if self._folder is not None:
+            (self._folder / f"{name}-{key}").unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def place(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
         """A file to write the model to, which is kept when the block ends well; None where nothing can be kept."""

@@ -1,0 +1,105 @@
+"""What `ocrsvc optimize` does: makes models in eight bits and keeps those that win here, on the user's own pages."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.cli.progress import tell
+from ocrsvc.errors import CallerError, NothingSent, OperatorError
+from ocrsvc.plan import set_library_threads
+from ocrsvc.settings import read_settings
+
+if TYPE_CHECKING:
+    from ocrsvc.cli.commands import Commands
+    from ocrsvc.engines.ppocr.optimise import Compared, Lines
+    from ocrsvc.imaging.decode import PixelLimits
+
+_ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+_TOLD: Final = 25
+
+
+def add_command(commands: Commands) -> None:
+    """Declare `ocrsvc optimize`."""
+    parser = commands.add_parser("optimize", help="make models in eight bits, and keep those that win on this machine")
+    parser.add_argument(
+        "--pages",
+        nargs="+",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="image files like those that will be read, or folders of them; a few dozen are plenty",
+    )
+    parser.add_argument("--out", type=Path, help="folder to keep models in; that of OCRSVC_MODEL_CACHE if left out")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, compare, tell and keep.
+
+    Raises:
+        OperatorError: The engine is another one, or there is nowhere to keep a model.
+        NothingSent: Too little text is on the pages, or there are none.
+    """
+    # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
+    set_library_threads(os.environ)
+    from ocrsvc.engines.ppocr.optimise import Lines, table
+    from ocrsvc.engines.ppocr.store import Store, default_folder
+    from ocrsvc.imaging.decode import PixelLimits
+
+    settings = read_settings()
+    if settings.engine != "ppocr":
+        raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
+    folder = args.out or settings.model_cache or default_folder()
+    if folder is None:
+        raise OperatorError("There is no home to keep models in.", "Name a folder with --out.")
+    files = list(_files_in(args.pages))
+    lines = Lines(Store(folder))
+    try:
+        compared = _compare(lines, files, PixelLimits(settings.max_pixels))
+        lines.keep(compared)
+    finally:
+        lines.close()
+    print("\n".join(table(compared)))
+    if compared.wins:
+        print(f"kept in {folder}; OCRSVC_PRECISION=auto and int8 use it from the next start")
+        if args.out is not None:
+            print(f"start with OCRSVC_MODEL_CACHE={folder}")
+    return 0
+
+
+def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
+    """Files as they are named, and the images of a folder in order."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(file for file in path.iterdir() if file.suffix.lower() in _ENDINGS)
+        else:
+            yield path
+
+
+def _compare(lines: Lines, files: Sequence[Path], limits: PixelLimits) -> Compared:
+    from ocrsvc.engines.ppocr.optimise import FEWEST_CHARACTERS
+    from ocrsvc.imaging.decode import decode
+
+    for number, file in enumerate(files):
+        tell(number, len(files), f"reading {file.name}")
+        try:
+            lines.collect(decode(file.read_bytes(), limits, gray=False))
+        except (CallerError, OSError) as error:
+            print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
+    compared = lines.compare(_tell_lines)
+    if compared.characters < FEWEST_CHARACTERS:
+        raise NothingSent(
+            f"Only {compared.characters} characters were read on {len(files)} files, too few to compare two models.",
+            f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",
+        )
+    return compared
+
+
+def _tell_lines(done: int, count: int) -> None:
+    if done % _TOLD == 0 or done == count:
+        tell(done, count, "comparing lines")

@@ -1,0 +1,201 @@
+"""Which products of a model are computed in eight bits, and how is its graph changed for that?
+
+Convolutions of 1 x 1 over whole planes, which are plain matrix products once the channels come last, and the product
+that scores the classes: together two thirds of the recogniser's time. Weights are rounded once, by output channel; what
+comes in is rounded in each run, by the range that it has there: a range fixed beforehand, whether by extremes or by
+percentiles, read twice as many lines differently. Between two such products everything else (GELU, sums, the scales of
+squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is transposed back and forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+LEAST_CHANNELS: Final = 96
+"""Products with fewer channels than that, on either side, win nothing."""
+
+_CHANNELS_LAST: Final = (0, 2, 3, 1)
+_CHANNELS_FIRST: Final = (0, 3, 1, 2)
+_MICROSOFT: Final = "com.microsoft"
+_BY_ELEMENT: Final = frozenset({"Add", "Mul", "Div", "Erf", "Relu"})
+_POOLS: Final = frozenset({"ReduceMean", "GlobalAveragePool"})
+_OF_POOLED: Final = frozenset({"Conv", "Add", "Relu", "HardSigmoid", "Sigmoid"})
+
+Weights = NDArray[np.float32]
+
+
+def quantise(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
+    """Let the model's large 1 x 1 convolutions and its Gemm be computed in eight bits; returns how many those are.
+
+    Args:
+        proto: Of opset 11 or later, with batches of one; changed in place.
+        least_channels: That a convolution must have going in and coming out.
+    """
+    del proto.graph.value_info[:]
+    _drop_identities(proto)
+    rewriting = _Rewriting(proto, least_channels)
+    rewriting.run()
+    if rewriting.count:
+        proto.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
+    return rewriting.count
+
+
+def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """(C, K) float32 to the same in -127..127, and the (K,) scales that give them back."""
+    scales = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
+
+
+def _drop_identities(proto: onnx.ModelProto) -> None:
+    """Nodes that do nothing would hide who reads whom."""
+    outputs = {output.name for output in proto.graph.output}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in proto.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        if node.op_type == "Identity" and node.output[0] not in outputs:
+            renamed[node.output[0]] = node.input[0]
+        else:
+            kept.append(node)
+    _put_nodes(proto, kept)
+
+
+def _put_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+
+
+class _Rewriting:
+    """Writes the nodes of a graph anew, in order, and knows in which layout each tensor is to be had."""
+
+    def __init__(self, proto: onnx.ModelProto, least_channels: int) -> None:
+        self._proto = proto
+        self._least = least_channels
+        self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in proto.graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._pooled = self._find_pooled()
+        self._last: dict[str, str] = {}  # tensors by name: what holds them with channels last
+        self._only_last: set[str] = set()  # those of them that exist in no other layout yet
+        self._written: list[onnx.NodeProto] = []
+        self.count = 0
+
+    def run(self) -> None:
+        """Rewrite all nodes."""
+        swallowed: set[int] = set()
+        for node in self._proto.graph.node:
+            if id(node) in swallowed:
+                continue
+            if self._is_plain_gemm(node):
+                self._to_first(node.input[0])
+                weights, bias = self._constants[node.input[1]], self._constants[node.input[2]]
+                self._write_product(node.input[0], weights, bias, node.output[0])
+            elif self._is_wanted(node):
+                bias = self._bias_after(node)
+                swallowed.update([id(bias)] if bias is not None else [])
+                self._write_convolution(node, bias)
+            elif self._stays_last(node):
+                self._write_by_element(node)
+            else:
+                self._copy(node)
+        for output in self._proto.graph.output:
+            self._to_first(output.name)
+        _put_nodes(self._proto, self._written)
+
+    def _find_pooled(self) -> set[str]:
+        """Tensors of one value a channel: products of those cost nothing."""
+        pooled: set[str] = set()
+        for node in self._proto.graph.node:
+            if node.op_type in _POOLS or (node.op_type in _OF_POOLED and node.input[0] in pooled):
+                pooled.update(node.output)
+        return pooled
+
+    def _is_wanted(self, node: onnx.NodeProto) -> bool:
+        if node.op_type != "Conv" or node.input[1] not in self._constants or node.input[0] in self._pooled:
+            return False
+        shape = self._constants[node.input[1]].shape
+        said = _attributes(node)
+        plain = said.get("group", 1) == 1 and set(said.get("strides", [1])) == {1} and not any(said.get("pads", [0]))
+        return shape[2:] == (1, 1) and plain and min(shape[:2]) >= self._least
+
+    def _bias_after(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The addition of one constant a channel that alone reads this convolution, if there is one."""
+        readers = self._readers.get(node.output[0], [])
+        if len(node.input) > 2 or len(readers) != 1 or readers[0].op_type != "Add":
+            return None
+        added = self._constants.get(readers[0].input[1])
+        channels = self._constants[node.input[1]].shape[0]
+        return readers[0] if added is not None and added.shape == (1, channels, 1, 1) else None
+
+    def _is_plain_gemm(self, node: onnx.NodeProto) -> bool:
+        """A constant by which rows are multiplied, and one that is added."""
+        if node.op_type != "Gemm" or _attributes(node) or len(node.input) < 3:
+            return False
+        return all(name in self._constants for name in node.input[1:])
+
+    def _write_convolution(self, node: onnx.NodeProto, bias: onnx.NodeProto | None) -> None:
+        weights = self._constants[node.input[1]][:, :, 0, 0].T
+        added = np.zeros(weights.shape[1], np.float32)
+        if bias is not None or len(node.input) > 2:
+            added = self._constants[bias.input[1] if bias is not None else node.input[2]].reshape(-1)
+        self._write_product(self._to_last(node.input[0]), weights, added, self._made_last((bias or node).output[0]))
+
+    def _write_product(self, rows: str, weights: Weights, bias: Weights, output: str) -> None:
+        rounded, scales = round_weights(weights)
+        constants = {"w": rounded, "s": scales, "z": np.zeros(len(scales), np.int8), "b": bias}
+        inputs = [self._constant(f"eight.{self.count}.{name}", value) for name, value in constants.items()]
+        self._written.append(helper.make_node("DynamicQuantizeMatMul", [rows, *inputs], [output], domain=_MICROSOFT))
+        self.count += 1
+
+    def _stays_last(self, node: onnx.NodeProto) -> bool:
+        """By element, on what is to be had with channels last, or made for a product."""
+        if node.op_type not in _BY_ELEMENT or not all(self._fits_last(name) for name in node.input):
+            return False
+        for_product = any(self._is_wanted(reader) for reader in self._readers.get(node.output[0], []))
+        return for_product or any(name in self._only_last for name in node.input)
+
+    def _fits_last(self, name: str) -> bool:
+        constant = self._constants.get(name)
+        return constant is None or constant.size == 1
+
+    def _write_by_element(self, node: onnx.NodeProto) -> None:
+        inputs = [name if name in self._constants else self._to_last(name) for name in node.input]
+        self._written.append(helper.make_node(node.op_type, inputs, [self._made_last(node.output[0])]))
+
+    def _copy(self, node: onnx.NodeProto) -> None:
+        for name in node.input:
+            self._to_first(name)
+        self._written.append(node)
+
+    def _made_last(self, name: str) -> str:
+        """What will hold this tensor, to be had with channels last only."""
+        self._last[name] = f"{name}.last"
+        self._only_last.add(name)
+        return self._last[name]
+
+    def _to_last(self, name: str) -> str:
+        if name not in self._last:
+            self._last[name] = f"{name}.last"
+            self._written.append(helper.make_node("Transpose", [name], [self._last[name]], perm=_CHANNELS_LAST))
+        return self._last[name]
+
+    def _to_first(self, name: str) -> None:
+        if name in self._only_last:
+            self._only_last.remove(name)
+            self._written.append(helper.make_node("Transpose", [self._last[name]], [name], perm=_CHANNELS_FIRST))
+
+    def _constant(self, name: str, value: NDArray[Any]) -> str:
+        self._proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+
+def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
