@@ -27,6 +27,7 @@ FLOORS = {
     "ocrsvc.engines.ppocr.crew": 1,
     "ocrsvc.engines.ppocr.store": 1,
     "ocrsvc.engines.ppocr.surgery": 1,
+    "ocrsvc.engines.ppocr.layout": 1,
     "ocrsvc.engines.ppocr.quantise": 1,
     "ocrsvc.worker.retire": 1,
     "ocrsvc.worker.memory": 1,

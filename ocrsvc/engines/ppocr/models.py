@@ -10,6 +10,7 @@ import importlib.util
 from importlib import metadata
 from pathlib import Path
 
+from ocrsvc.engines.ppocr.store import processor
 from ocrsvc.errors import EngineUnavailable
 
 DETECTION = "PP-OCRv6_det_small.onnx"
@@ -30,14 +31,26 @@ def mend(name: str, shipped: bytes, *, batched: bool = False) -> bytes:
     """
     import onnx
 
-    from ocrsvc.engines.ppocr import surgery
+    from ocrsvc.engines.ppocr import layout, surgery
 
     proto = onnx.load_from_string(shipped)
     surgery.zero_subnormal_weights(proto)
+    if not batched:
+        layout.drop_identities(proto)
+    if name == DETECTION and not batched:
+        layout.average_by_pooling(proto)
+        layout.add_one_before_scaling(proto)
+        layout.deconvolve_in_phases(proto)
+        layout.fill_blocks_of_stem(proto, block_of(processor()))
     if name == RECOGNITION:
         (surgery.decide_in_batches if batched else surgery.decide_inside)(proto)
     mended: bytes = proto.SerializeToString()
     return mended
+
+
+def block_of(features: bytes) -> int:
+    """How many channels ONNX Runtime's convolutions take at once on a processor that can do that."""
+    return 16 if b" avx512f " in features else 8
 
 
 def quantised(name: str, shipped: bytes) -> bytes:
@@ -55,7 +68,7 @@ def quantised(name: str, shipped: bytes) -> bytes:
 def recipe() -> bytes:
     """What decides how a model is mended: the code that does it."""
     folder = Path(__file__).parent
-    return b"".join((folder / name).read_bytes() for name in ("models.py", "quantise.py", "surgery.py"))
+    return b"".join((folder / name).read_bytes() for name in ("layout.py", "models.py", "quantise.py", "surgery.py"))
 
 
 def version() -> str:

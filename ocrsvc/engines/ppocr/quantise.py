@@ -34,11 +34,10 @@ def quantise(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> in
     """Let the model's large 1 x 1 convolutions and its Gemm be computed in eight bits; returns how many those are.
 
     Args:
-        proto: Of opset 11 or later, with batches of one; changed in place.
+        proto: Of opset 11 or later, without nodes that do nothing, for batches of one; changed in place.
         least_channels: That a convolution must have going in and coming out.
     """
     del proto.graph.value_info[:]
-    _drop_identities(proto)
     rewriting = _Rewriting(proto, least_channels)
     rewriting.run()
     if rewriting.count:
@@ -52,23 +51,14 @@ def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float3
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _drop_identities(proto: onnx.ModelProto) -> None:
-    """Nodes that do nothing would hide who reads whom."""
-    outputs = {output.name for output in proto.graph.output}
-    renamed: dict[str, str] = {}
-    kept = []
-    for node in proto.graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-        if node.op_type == "Identity" and node.output[0] not in outputs:
-            renamed[node.output[0]] = node.input[0]
-        else:
-            kept.append(node)
-    _put_nodes(proto, kept)
-
-
 def _put_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+    """These nodes and the constants that they read."""
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
+    read = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name in read]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
 
 
 class _Rewriting:
@@ -96,8 +86,8 @@ class _Rewriting:
                 continue
             if self._is_plain_gemm(node):
                 self._to_first(node.input[0])
-                weights, bias = self._constants[node.input[1]], self._constants[node.input[2]]
-                self._write_product(node.input[0], weights, bias, node.output[0])
+                weights, added = (self._constants[name] for name in node.input[1:])
+                self._write_product(node.input[0], weights, added, node.output[0])
             elif self._is_wanted(node):
                 bias = self._bias_after(node)
                 swallowed.update([id(bias)] if bias is not None else [])
@@ -150,7 +140,7 @@ class _Rewriting:
 
     def _write_product(self, rows: str, weights: Weights, bias: Weights, output: str) -> None:
         rounded, scales = round_weights(weights)
-        constants = {"w": rounded, "s": scales, "z": np.zeros(len(scales), np.int8), "b": bias}
+        constants: dict[str, NDArray[Any]] = {"w": rounded, "s": scales, "z": np.zeros(len(scales), np.int8), "b": bias}
         inputs = [self._constant(f"eight.{self.count}.{name}", value) for name, value in constants.items()]
         self._written.append(helper.make_node("DynamicQuantizeMatMul", [rows, *inputs], [output], domain=_MICROSOFT))
         self.count += 1

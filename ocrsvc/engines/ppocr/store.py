@@ -94,13 +94,13 @@ def default_folder() -> Path | None:
 def key_of(*parts: bytes) -> str:
     """A short name for everything that an optimised model depends on, the processor included."""
     digest = hashlib.blake2b(digest_size=16)
-    for part in (*parts, _processor()):
+    for part in (*parts, processor()):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
 
 
-def _processor() -> bytes:
+def processor() -> bytes:
     """What the layout of optimised weights may depend on: the architecture and what the processor can do."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

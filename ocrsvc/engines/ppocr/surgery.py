@@ -1,4 +1,4 @@
-"""What is changed in the models' graphs before they run, and why? The only file that edits ONNX graphs.
+"""What is changed in the models' graphs before they run, and why? See also layout.py and quantise.py.
 
 Neither change alters what is read: zeroed weights leave the detector's output bit-identical, and the classes chosen
 inside the recogniser are those of the greatest scores, the first of equals.

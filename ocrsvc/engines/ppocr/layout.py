@@ -1,0 +1,185 @@
+"""How is a model's graph put so that ONNX Runtime's CPU kernels waste less on it? Same sums, other shapes.
+
+Its convolutions work on blocks of channels (NCHWc, sixteen with AVX-512, else eight at most); where a neighbour cannot,
+or where the channels fill no block, planes are copied from one layout into the other, which in the detector takes as
+long as its smaller convolutions. Results differ from the shipped graph's by rounding only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+_DECONVOLUTIONS: Final = ("ConvTranspose", "Add", "Relu", "ConvTranspose", "Add", "Sigmoid")
+
+Weights = NDArray[np.float32]
+
+
+def drop_identities(proto: onnx.ModelProto) -> None:
+    """Take away nodes that do nothing and hide who reads whom."""
+    outputs = {output.name for output in proto.graph.output}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in proto.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        if node.op_type == "Identity" and node.output[0] not in outputs:
+            renamed[node.output[0]] = node.input[0]
+        else:
+            kept.append(node)
+    _put_nodes(proto, kept)
+
+
+def average_by_pooling(proto: onnx.ModelProto) -> None:
+    """Means over whole planes become GlobalAveragePool, which knows the blocked layout."""
+    for node in proto.graph.node:
+        if node.op_type == "ReduceMean" and _attributes(node) == {"axes": [2, 3], "keepdims": 1}:
+            node.op_type = "GlobalAveragePool"
+            del node.attribute[:]
+
+
+def add_one_before_scaling(proto: onnx.ModelProto) -> None:
+    """x + x * s becomes x * (s + 1): a sum of one value a channel in place of one over the whole planes."""
+    graph = _Graph(proto)
+    for node in proto.graph.node:
+        scaled = graph.scaled_summand(node)
+        if scaled is None:
+            continue
+        plane = next(name for name in node.input if name != scaled.output[0])
+        scale = next(name for name in scaled.input if name != plane)
+        raised = f"{scaled.output[0]}.raised"
+        scaled.CopyFrom(helper.make_node("Add", [scale, graph.constant("one", np.ones((1, 1, 1, 1)))], [raised]))
+        node.CopyFrom(helper.make_node("Mul", [plane, raised], list(node.output)))
+
+
+def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
+    """The detector's end: two deconvolutions by 2 become two 1 x 1 convolutions on the small plane, then interleaved.
+
+    A deconvolution of 2 x 2 with stride 2 computes each of the four pixels that a pixel becomes from that pixel alone.
+    """
+    nodes = list(proto.graph.node)
+    begin = len(nodes) - len(_DECONVOLUTIONS)
+    tail = nodes[begin:]
+    if tuple(node.op_type for node in tail) != _DECONVOLUTIONS:
+        raise ValueError(f"the detector ends in {[node.op_type for node in tail]}, not in two deconvolutions")
+    graph = _Graph(proto)
+    first, first_bias = graph.value(tail[0].input[1]), graph.value(tail[1].input[1]).reshape(-1)
+    second, second_bias = graph.value(tail[3].input[1]), graph.value(tail[4].input[1]).reshape(-1)
+    channels, middle = first.shape[:2]
+    inner = first.transpose(2, 3, 1, 0).reshape(4 * middle, channels, 1, 1)
+    apart = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)  # rows and columns of: first, second, read from
+    for row, column in np.ndindex(2, 2):
+        apart[row, column, :, :, row, column] = second[:, 0].transpose(1, 2, 0)
+    outer = apart.transpose(0, 2, 1, 3, 4, 5, 6).reshape(16, 4 * middle, 1, 1)
+    weights = graph.constant("inner", inner), graph.constant("inner.bias", np.tile(first_bias, 4))
+    further = graph.constant("outer", outer), graph.constant("outer.bias", np.repeat(second_bias, 16))
+    added = [
+        helper.make_node("Conv", [tail[0].input[0], *weights], ["phases.inner"], kernel_shape=[1, 1]),
+        helper.make_node("Relu", ["phases.inner"], ["phases.relu"]),
+        helper.make_node("Conv", ["phases.relu", *further], ["phases.outer"], kernel_shape=[1, 1]),
+        helper.make_node("Sigmoid", ["phases.outer"], ["phases"]),
+        helper.make_node("DepthToSpace", ["phases"], list(tail[-1].output), blocksize=4, mode="CRD"),
+    ]
+    _put_nodes(proto, nodes[:begin] + added)
+
+
+def fill_blocks_of_stem(proto: onnx.ModelProto, block: int) -> None:
+    """The first four convolutions and the pooling beside them: channels that fill blocks, and no concatenation.
+
+    Added channels are zero. The convolution over two concatenated inputs becomes the sum of one over each.
+    """
+    graph = _Graph(proto)
+    joined = next(node for node in proto.graph.node if node.op_type == "Concat")
+    (third,) = graph.readers[joined.output[0]]
+    (bias,) = graph.readers[third.output[0]]
+    first, inner, outer = [node for node in proto.graph.node if node.op_type == "Conv"][:3]
+    split = graph.value(inner.input[1]).shape[1]
+    weights = graph.value(third.input[1])
+    if weights.shape[1] != 2 * split or len(joined.input) != 2:
+        raise ValueError("the model's stem does not end in the concatenation of two branches")
+    for convolution in (first, inner, outer):
+        graph.fill(convolution, block, input_too=convolution is not first)
+    halves = []
+    for number, name in enumerate(joined.input):
+        part = filled(weights[:, number * split : (number + 1) * split], 1, block)
+        inputs = [name, graph.constant(f"stem.{number}", part)]
+        if number == 0:
+            inputs.append(graph.constant("stem.bias", graph.value(bias.input[1]).reshape(-1)))
+        halves.append(helper.make_node("Conv", inputs, [f"stem.{number}.out"], **_attributes(third)))
+    total = helper.make_node("Add", [half.output[0] for half in halves], list(bias.output))
+    replaced = {joined.output[0]: [], third.output[0]: halves, bias.output[0]: [total]}
+    _put_nodes(proto, [new for node in proto.graph.node for new in replaced.get(node.output[0], [node])])
+
+
+def filled(weights: Weights, axis: int, block: int) -> Weights:
+    """Zeros appended along an axis, up to a multiple of `block`."""
+    missing = [(0, -weights.shape[axis] % block if place == axis else 0) for place in range(weights.ndim)]
+    return np.pad(weights, missing)
+
+
+class _Graph:
+    """Who reads what, and constants by name."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        del proto.graph.value_info[:]  # shapes that hold no longer
+        self._graph = proto.graph
+        self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self._makers = {name: node for node in proto.graph.node for name in node.output}
+        self.readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in proto.graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def value(self, name: str) -> Weights:
+        """A constant."""
+        value: Weights = numpy_helper.to_array(self._constants[name])
+        return value
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """Add a constant in single precision; returns its name."""
+        name = f"layout.{name}"
+        if name not in self._constants:
+            tensor = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)
+            self._graph.initializer.append(tensor)
+            self._constants[name] = tensor
+        return name
+
+    def fill(self, convolution: onnx.NodeProto, block: int, *, input_too: bool) -> None:
+        """Fill a convolution's channels, and those of the bias added to it, up to whole blocks."""
+        weights = filled(self.value(convolution.input[1]), 0, block)
+        self._replace(convolution.input[1], filled(weights, 1, block) if input_too else weights)
+        (bias,) = self.readers[convolution.output[0]]
+        self._replace(bias.input[1], filled(self.value(bias.input[1]), 1, block))
+
+    def scaled_summand(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """Of an addition x + x * s, the product."""
+        if node.op_type != "Add":
+            return None
+        for name, other in (node.input, node.input[::-1]):
+            maker: onnx.NodeProto | None = self._makers.get(name)
+            if maker is None or maker.op_type != "Mul" or len(self.readers[name]) > 1:
+                continue
+            if other in maker.input:
+                return maker
+        return None
+
+    def _replace(self, name: str, value: Weights) -> None:
+        self._constants[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
+
+
+def _put_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+    """These nodes and the constants that they read."""
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    read = {name for node in copies for name in node.input}
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name in read]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
