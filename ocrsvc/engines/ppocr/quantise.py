@@ -2,9 +2,10 @@
 
 Convolutions of 1 x 1 over whole planes, which are plain matrix products once the channels come last, and the product
 that scores the classes: together two thirds of the recogniser's time. Weights are rounded once, by output channel; what
-comes in is rounded in each run, by the range that it has there: a range fixed beforehand, whether by extremes or by
-percentiles, decided on twice as many lines differently. Between two such products everything else (GELU, sums, the scales of
-squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is transposed back and forth.
+comes in is rounded in each run, by the range that it has there: with a range fixed beforehand, whether by extremes or
+by percentiles, twice as many lines came out differently. Between two such products everything else (GELU, sums, the
+scales of squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is transposed back
+and forth.
 """
 
 from __future__ import annotations
