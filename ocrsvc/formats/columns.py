@@ -7,8 +7,7 @@ dicts and lists make thirteen. For 200 lines that is 0.1 ms in place of 0.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from collections.abc import Sequence
 from typing import AnyStr
 
 import numpy as np
@@ -40,11 +39,20 @@ def weave(template: AnyStr, *columns: Sequence[AnyStr]) -> AnyStr:
     Args:
         template: With as many % as there are columns.
         columns: One piece a line each.
+
+    Raises:
+        ValueError: The columns differ in length, or there are more or fewer than %.
     """
-    sign = "%" if isinstance(template, str) else b"%"
-    first, *others = map(repeat, template.split(sign))
-    lines: Iterable[tuple[AnyStr, ...]] = zip(first, *chain.from_iterable(zip(columns, others, strict=True)))
-    return template[:0].join(chain.from_iterable(lines))
+    begin, *between, end = template.split("%" if isinstance(template, str) else b"%")
+    count, step = len(columns[0]), 2 * len(columns)
+    if not count:
+        return template[:0]
+    pieces = [begin] * (step * count)
+    for place, (fixed, column) in enumerate(zip([end + begin, *between], columns, strict=True)):
+        pieces[2 * place :: step] = [fixed] * count
+        pieces[2 * place + 1 :: step] = column
+    pieces[0] = begin
+    return template[:0].join(pieces) + end
 
 
 def text_column(lines: Sequence[Line]) -> list[bytes]:
