@@ -48,9 +48,7 @@ LANGUAGES: Final = frozenset(
 )
 READ_FILE, FAILED = 1, 3
 FATAL: Final = 4
-LINE: Final = (
-    b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
-)
+LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 
