@@ -82,7 +82,7 @@ def to_answer(page: Page, spent_s: float, *, overlay: bool) -> dict[str, object]
         "TextOverlay": _overlay(page) if overlay else {"Lines": [], "HasOverlay": False, "Message": NO_OVERLAY},
         "TextOrientation": str(page.angle),
         "FileParseExitCode": 1,
-        "ParsedText": "".join(f"{line.text}\r\n" for line in page.lines),
+        "ParsedText": "".join([f"{line.text}\r\n" for line in page.lines]),
         "ErrorMessage": "",
         "ErrorDetails": "",
     }
