@@ -1,0 +1,217 @@
+"""What did a real client send, and what is answered when its very bytes come again?
+
+A recording is what one client sent over all its connections, byte for byte, with pictures that the tests draw. It
+stands in for the client where that cannot be had. HTTP/1.1 requests follow one another in a .http file; of gRPC, which
+is HTTP/2, each connection begins with its preface in a .h2 file. `python benchmarks/clients.py --record` makes them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from hpack import Decoder
+from hyperframe.frame import ContinuationFrame, DataFrame, Frame, HeadersFrame
+from support import ROOT
+
+FOLDER: Final = ROOT / "tests" / "clients" / "recorded"
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_LIMIT_S: Final = 30.0
+# perf_analyzer repeats itself many thousand times.
+_MOST_CALLS: Final = 16
+_HEAD: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        fine: Whether the status is that of a success, in HTTP and, where it is gRPC, in gRPC.
+        body: Without framing.
+    """
+
+    fine: bool
+    body: bytes
+
+
+def replay(recording: Path, http_address: str, grpc_address: str) -> list[Answer]:
+    """Send what was recorded, in its order, and wait for each answer before the next request goes out."""
+    data = recording.read_bytes()
+    if recording.suffix == ".h2":
+        return [answer for connection in _connections(data) for answer in _call(connection, grpc_address)]
+    return [_ask(request, http_address) for request in _requests(data)]
+
+
+def _ask(request: bytes, address: str) -> Answer:
+    with _connect(address) as connection:
+        connection.sendall(request)
+        response = http.client.HTTPResponse(connection, method=request.partition(b" ")[0].decode())
+        response.begin()
+        return Answer(response.status < 400, response.read())
+
+
+def _connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), _LIMIT_S)
+
+
+def _requests(data: bytes) -> Iterator[bytes]:
+    """The HTTP/1.1 requests in a row of them; what is unfinished at the end is left out."""
+    while (at := data.find(b"\r\n\r\n") + 4) > 3:
+        head = data[:at].lower()
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head)
+        end = at + int(length[1]) if length else at
+        if b"\r\ntransfer-encoding: chunked" in head:
+            end = _end_of_chunks(data, at)
+        if end > len(data):
+            return
+        yield data[:end]
+        data = data[end:]
+
+
+def _end_of_chunks(data: bytes, at: int) -> int:
+    while (line := data.find(b"\r\n", at)) >= 0:
+        size = int(data[at:line], 16)
+        at = line + 2 + size + 2
+        if size == 0:
+            return at
+    return len(data) + 1
+
+
+def _connections(data: bytes) -> list[bytes]:
+    return [PREFACE + part for part in data.split(PREFACE)[1:]]
+
+
+def _call(connection: bytes, address: str) -> list[Answer]:
+    """Send a connection's bytes, up to each call's end, and read until that call is answered."""
+    with _connect(address) as server:
+        reading = _Reading(server)
+        rest = connection
+        for end, stream in _ends(connection):
+            server.sendall(connection[len(connection) - len(rest) : end])
+            rest = connection[end:]
+            reading.wait_for(stream)
+        return [reading.answers[stream] for _, stream in _ends(connection)]
+
+
+def _ends(connection: bytes) -> list[tuple[int, int]]:
+    """Where in the bytes each call's request ends, and on which stream."""
+    return [(end, frame.stream_id) for frame, end in _frames(connection, len(PREFACE)) if "END_STREAM" in frame.flags]
+
+
+def _frames(data: bytes, at: int) -> Iterator[tuple[Frame, int]]:
+    """The whole frames in it, each with the place where it ends."""
+    while at + _HEAD <= len(data):
+        frame, length = Frame.parse_frame_header(memoryview(data[at : at + _HEAD]))
+        at += _HEAD + length
+        if at > len(data):
+            return
+        frame.parse_body(memoryview(data[at - length : at]))
+        yield frame, at
+
+
+@dataclass
+class _Reading:
+    """The server's side of a connection."""
+
+    server: socket.socket
+    answers: dict[int, Answer] = field(default_factory=dict)
+    _unread: bytes = b""
+    _decoder: Decoder = field(default_factory=Decoder)
+    _bodies: dict[int, bytes] = field(default_factory=dict)
+    _heads: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def wait_for(self, stream: int) -> None:
+        """Read until this call is answered."""
+        while stream not in self.answers:
+            data = self.server.recv(1 << 16)
+            assert data, f"the connection ended before stream {stream} was answered"
+            self._unread += data
+            whole = list(_frames(self._unread, 0))
+            for frame, _ in whole:
+                self._take(frame)
+            self._unread = self._unread[whole[-1][1] if whole else 0 :]
+
+    def _take(self, frame: Frame) -> None:
+        number = frame.stream_id
+        if isinstance(frame, HeadersFrame | ContinuationFrame):
+            told = self._decoder.decode(bytes(frame.data))
+            self._heads.setdefault(number, {}).update((str(name), str(value)) for name, value in told)
+        elif isinstance(frame, DataFrame):
+            self._bodies[number] = self._bodies.get(number, b"") + bytes(frame.data)
+        if "END_STREAM" in frame.flags:
+            head = self._heads[number]
+            fine = head[":status"] == "200" and head.get("grpc-status") == "0"
+            self.answers[number] = Answer(fine, self._bodies.get(number, b""))
+
+
+class Recorder:
+    """Stands between clients and servers, and keeps what the clients send."""
+
+    def __init__(self) -> None:
+        self._connections: list[bytearray] = []
+
+    @contextmanager
+    def listening(self, listener: socket.socket, server: str) -> Iterator[None]:
+        """Pass on what arrives at a listener, which is closed at the end, to a server."""
+        with ExitStack() as stack:
+            accepting = threading.Thread(target=self._accept, args=(listener, server, stack), name="recorder")
+            accepting.start()
+            try:
+                yield
+            finally:
+                listener.shutdown(socket.SHUT_RDWR)
+                accepting.join(_LIMIT_S)
+                listener.close()
+
+    def save(self, key: str) -> None:
+        """Write what was sent since the last time, without repetitions, and forget it."""
+        sent, self._connections = [bytes(data) for data in self._connections if data], []
+        is_grpc = any(data.startswith(PREFACE) for data in sent)
+        kept = (
+            (_shortened(data) for data in sent)
+            if is_grpc
+            else dict.fromkeys(r for data in sent for r in _requests(data))
+        )
+        FOLDER.mkdir(exist_ok=True)
+        (FOLDER / f"{key}{'.h2' if is_grpc else '.http'}").write_bytes(b"".join(kept))
+
+    def _accept(self, listener: socket.socket, server: str, stack: ExitStack) -> None:
+        with suppress(OSError):
+            while True:
+                client = stack.enter_context(listener.accept()[0])
+                onward = stack.enter_context(_connect(server))
+                onward.settimeout(None)
+                self._connections.append(sent := bytearray())
+                for source, target, kept in ((client, onward, sent), (onward, client, bytearray())):
+                    thread = threading.Thread(target=_pump, args=(source, target, kept), name="recorder-pump")
+                    thread.start()
+                    stack.callback(thread.join, _LIMIT_S)
+                    stack.callback(_shut, source)
+
+
+def _pump(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            kept += data
+            target.sendall(data)
+    _shut(target)
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _shortened(connection: bytes) -> bytes:
+    """A connection up to the end of its last call, and of many calls the first ones."""
+    ends = _ends(connection)[:_MOST_CALLS]
+    return connection[: ends[-1][0]] if ends else b""
