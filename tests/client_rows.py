@@ -83,7 +83,7 @@ class Client:
         return (self.source,) if self.also is None else (self.source, self.also)
 
 
-def run(place: Place, command: Sequence[str | Path], env: dict[str, str] | None = None) -> str:
+def run(place: Place, command: Sequence[object], env: dict[str, str] | None = None) -> str:
     """Run a client in the folder; it must end well. What it printed."""
     told = {"PYTHONIOENCODING": "utf-8", "NO_PROXY": "*", "no_proxy": "*", "PYTHONPATH": "", **(env or {})}
     done = subprocess.run(
@@ -344,7 +344,7 @@ CLIENTS: Final = (
         "pipeline_rpc_client.py of PaddleOCR, with paddle-serving-server 0.9.0, over gRPC",
         fetching.PIPELINE_RPC,
         _pipeline_rpc,
-        said=(SIZE, "err_no: 0"),
+        said=(SIZE, 'key: "result"'),
         port=PIPELINE_RPC_PORT,
         also=fetching.PADDLE_SERVING,
     ),
@@ -356,7 +356,7 @@ CLIENTS: Final = (
         _umi_manual,
         # The size of the image in the manual.
         said=("ocr.language", "optionsList", "46x23"),
-        answered=("ocr.language", "optionsList", '"code": 100'),
+        answered=("ocr.language", "optionsList", '"code":100'),
         port=USUAL_PORTS["umi_ocr"],
     ),
     Client(
@@ -366,7 +366,7 @@ CLIENTS: Final = (
         fetching.UMI_DOC_DEMO,
         _script,
         said=("OCR task completed.", "Target file downloaded successfully", "Process completed."),
-        answered=('"code": 100', '"is_done": true'),
+        answered=('"code":100', '"is_done":true'),
         port=USUAL_PORTS["umi_ocr"],
     ),
     Client(

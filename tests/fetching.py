@@ -56,6 +56,8 @@ class Source(Protocol):
     @property
     def cost(self) -> Cost: ...
 
+    def __hash__(self) -> int: ...
+
     def place(self) -> Path:
         """What a test runs, once it is fetched."""
 
@@ -140,8 +142,9 @@ class Environment:
     def fetch(self) -> None:
         """Make it anew. Raises NotAtHandError."""
         _run(sys.executable, "-m", "venv", "--without-pip", "--clear", self._folder())
-        pip = [sys.executable, "-m", "pip", "--python", self._folder() / "bin" / "python", "install", "--quiet"]
-        pip += ["--disable-pip-version-check", "--retries", "1", "--prefer-binary"]
+        target = str(self._folder() / "bin" / "python")
+        pip = [sys.executable, "-m", "pip", "--python", target, "install", "--quiet", "--prefer-binary"]
+        pip += ["--disable-pip-version-check", "--retries", "1"]
         if self.alone:
             _run(*pip, "--no-deps", *self.alone, limit_s=_INSTALL_S)
         if self.requirements:
@@ -274,8 +277,17 @@ PIPELINE_RPC: Final = Repository(
 PADDLE_SERVING: Final = Environment(
     "paddle_serving",
     # Its own pins are of 2020 and do not install on any Python that is still looked after.
-    tuple(
-        ["flask", "func-timeout", "grpcio>=1.76", "numpy<2", "opencv-python-headless<5", "protobuf<3.21", "pytest", "pyyaml", "requests", "six"]
+    (
+        "flask",
+        "func-timeout",
+        "grpcio>=1.76",
+        "numpy<2",
+        "opencv-python-headless<5",
+        "protobuf<3.21",
+        "pytest",
+        "pyyaml",
+        "requests",
+        "six",
     ),
     alone=("paddle-serving-server==0.9.0",),
     cost=Cost.MINUTES,

@@ -11,9 +11,11 @@ import http.client
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from operator import contains
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LIMIT_S: Final = 30.0
 # perf_analyzer repeats itself many thousand times.
 _MOST_CALLS: Final = 16
+_MOST_FRAMES: Final = 100
 _HEAD: Final = 9
 
 
@@ -91,15 +94,22 @@ def _connections(data: bytes) -> list[bytes]:
 
 
 def _call(connection: bytes, address: str) -> list[Answer]:
-    """Send a connection's bytes, up to each call's end, and read until that call is answered."""
+    """Send a connection's bytes, up to each call's end, and read until that call is answered.
+
+    Of a stream whose end was not recorded, the first answer is enough.
+    """
+    ends, sent = _ends(connection), 0
     with _connect(address) as server:
         reading = _Reading(server)
-        rest = connection
-        for end, stream in _ends(connection):
-            server.sendall(connection[len(connection) - len(rest) : end])
-            rest = connection[end:]
-            reading.wait_for(stream)
-        return [reading.answers[stream] for _, stream in _ends(connection)]
+        for end, stream in ends:
+            server.sendall(connection[sent:end])
+            sent = end
+            reading.wait_for(partial(contains, reading.answers, stream))
+        server.sendall(connection[sent:])
+        opened = {frame.stream_id for frame, _ in _frames(connection, len(PREFACE)) if isinstance(frame, DataFrame)}
+        for stream in opened - reading.answers.keys():
+            reading.wait_for(partial(contains, reading.bodies, stream))
+        return list(reading.answers.values()) + [Answer(fine=True, body=body) for body in reading.bodies.values()]
 
 
 def _ends(connection: bytes) -> list[tuple[int, int]]:
@@ -120,20 +130,26 @@ def _frames(data: bytes, at: int) -> Iterator[tuple[Frame, int]]:
 
 @dataclass
 class _Reading:
-    """The server's side of a connection."""
+    """The server's side of a connection.
+
+    Attributes:
+        server: Read from.
+        answers: To calls that are over, by stream.
+        bodies: Of the others, as far as they have come.
+    """
 
     server: socket.socket
     answers: dict[int, Answer] = field(default_factory=dict)
+    bodies: dict[int, bytes] = field(default_factory=dict)
     _unread: bytes = b""
     _decoder: Decoder = field(default_factory=Decoder)
-    _bodies: dict[int, bytes] = field(default_factory=dict)
     _heads: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def wait_for(self, stream: int) -> None:
-        """Read until this call is answered."""
-        while stream not in self.answers:
+    def wait_for(self, is_enough: Callable[[], bool]) -> None:
+        """Read until enough is answered."""
+        while not is_enough():
             data = self.server.recv(1 << 16)
-            assert data, f"the connection ended before stream {stream} was answered"
+            assert data, "the connection ended before all was answered"
             self._unread += data
             whole = list(_frames(self._unread, 0))
             for frame, _ in whole:
@@ -146,11 +162,11 @@ class _Reading:
             told = self._decoder.decode(bytes(frame.data))
             self._heads.setdefault(number, {}).update((str(name), str(value)) for name, value in told)
         elif isinstance(frame, DataFrame):
-            self._bodies[number] = self._bodies.get(number, b"") + bytes(frame.data)
+            self.bodies[number] = self.bodies.get(number, b"") + bytes(frame.data)
         if "END_STREAM" in frame.flags:
             head = self._heads[number]
             fine = head[":status"] == "200" and head.get("grpc-status") == "0"
-            self.answers[number] = Answer(fine, self._bodies.get(number, b""))
+            self.answers[number] = Answer(fine, self.bodies.pop(number, b""))
 
 
 class Recorder:
@@ -172,9 +188,13 @@ class Recorder:
                 accepting.join(_LIMIT_S)
                 listener.close()
 
+    def begin(self) -> None:
+        """Forget what was sent so far."""
+        self._connections = []
+
     def save(self, key: str) -> None:
-        """Write what was sent since the last time, without repetitions, and forget it."""
-        sent, self._connections = [bytes(data) for data in self._connections if data], []
+        """Write what was sent since the beginning, without repetitions."""
+        sent = [bytes(data) for data in self._connections if data]
         is_grpc = any(data.startswith(PREFACE) for data in sent)
         kept = (
             (_shortened(data) for data in sent)
@@ -212,6 +232,10 @@ def _shut(connection: socket.socket) -> None:
 
 
 def _shortened(connection: bytes) -> bytes:
-    """A connection up to the end of its last call, and of many calls the first ones."""
-    ends = _ends(connection)[:_MOST_CALLS]
-    return connection[: ends[-1][0]] if ends else b""
+    """The first calls of a connection, and of a long stream the first messages."""
+    at = calls = 0
+    for number, (frame, end) in enumerate(_frames(connection, len(PREFACE))):
+        if calls == _MOST_CALLS or number == _MOST_FRAMES:
+            break
+        at, calls = end, calls + ("END_STREAM" in frame.flags)
+    return connection[:at] if calls else b""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Place
 from fetching import UMI_DOC_DEMO, Cost, NotAtHandError, at_hand
 from PIL import Image
 from recorded import FOLDER, Recorder, replay
-from support import run_server
+from support import Server, start_server
 from web_support import picture
 
 from ocrsvc.doors import USUAL_PORTS
@@ -49,9 +49,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
     Image.new("L", (64, 32), 200).save(folder / "XXXXX.pdf")
     with ExitStack() as stack:
         free = frozenset(port for port in HARD_WIRED if _is_free(port))
+        other = _started(stack, {"OCRSVC_TRWEBOCR_BOXES": "poly"})
         http, grpc = _serve(stack, frozenset() if RECORDS else free)
-        poly = stack.enter_context(run_server({"OCRSVC_TRWEBOCR_BOXES": "poly"})).url.removeprefix("http://")
-        place = Place(http, poly, grpc, folder, free)
+        other.wait_for("READY in")
+        place = Place(http, other.url.removeprefix("http://"), grpc, folder, free)
         yield _watched(place, recorder, stack) if RECORDS else place
 
 
@@ -61,10 +62,22 @@ def _serve(stack: ExitStack, ports: frozenset[int]) -> tuple[str, str]:
     binds = [part for name in names for part in ("-b", f"127.0.0.1:{USUAL_PORTS[name]}")]
     grpc = [f"127.0.0.1:{port}" for port in (0, *({PIPELINE_RPC_PORT} & ports))]
     told = {"OCRSVC_USUAL_PORTS": ",".join(names), "OCRSVC_GRPC_BIND": ",".join(grpc)}
-    server = stack.enter_context(run_server(told, binds))
+    server = _started(stack, told, binds)
+    server.wait_for("READY in")
     found = (re.findall(rf"{before}(127\.0\.0\.1:(\d+))", server.log) for before in ("http://", "gRPC at: "))
     http, grpc = (next(address for address, port in each if int(port) not in ports) for each in found)
     return http, grpc
+
+
+def _started(stack: ExitStack, env: Mapping[str, str], args: Sequence[str] = ()) -> Server:
+    """A service that need not be ready yet, and ends well at the stack's end."""
+    server = stack.enter_context(start_server(env, args))
+
+    def end() -> None:
+        assert server.stop() == 0, server.log
+
+    stack.callback(end)
+    return server
 
 
 def _is_free(port: int) -> bool:
@@ -103,6 +116,7 @@ def test_a_real_client_is_served_or_what_it_sent_is(
         _stand_in(client, place, str(lack))
         record_property("result", "recorded")
         return
+    recorder.begin()
     printed = client.run(place, at)
     assert [text for text in client.said if text not in printed] == [], printed
     record_property("result", "passed")
