@@ -64,6 +64,7 @@ class Client:
         refused: How many of the recorded requests are asked in order to be refused.
         port: The one that it has hard-wired.
         also: A second source that it needs.
+        repeats: Whether it sends the same whatever is answered, so that a recording can stand in for it.
     """
 
     key: str
@@ -76,6 +77,7 @@ class Client:
     refused: int = 0
     port: int | None = None
     also: Source | None = None
+    repeats: bool = True
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -356,7 +358,7 @@ CLIENTS: Final = (
         _umi_manual,
         # The size of the image in the manual.
         said=("ocr.language", "optionsList", "46x23"),
-        answered=("ocr.language", "optionsList", '"code":100'),
+        answered=("ocr.language", "optionsList", SIZE),
         port=USUAL_PORTS["umi_ocr"],
     ),
     Client(
@@ -366,8 +368,8 @@ CLIENTS: Final = (
         fetching.UMI_DOC_DEMO,
         _script,
         said=("OCR task completed.", "Target file downloaded successfully", "Process completed."),
-        answered=('"code":100', '"is_done":true'),
         port=USUAL_PORTS["umi_ocr"],
+        repeats=False,
     ),
     Client(
         "ocr_space-python",

@@ -7,6 +7,7 @@ is HTTP/2, each connection begins with its preface in a .h2 file. `python benchm
 
 from __future__ import annotations
 
+import base64
 import http.client
 import re
 import socket
@@ -192,15 +193,12 @@ class Recorder:
         """Forget what was sent so far."""
         self._connections = []
 
-    def save(self, key: str) -> None:
-        """Write what was sent since the beginning, without repetitions."""
+    def save(self, key: str, picture: bytes) -> None:
+        """Write what was sent since the beginning, without repetitions and with no picture but this."""
         sent = [bytes(data) for data in self._connections if data]
         is_grpc = any(data.startswith(PREFACE) for data in sent)
-        kept = (
-            (_shortened(data) for data in sent)
-            if is_grpc
-            else dict.fromkeys(r for data in sent for r in _requests(data))
-        )
+        requests = (_with(picture, request) for data in sent for request in _requests(data))
+        kept = (_shortened(data) for data in sent) if is_grpc else dict.fromkeys(requests)
         FOLDER.mkdir(exist_ok=True)
         (FOLDER / f"{key}{'.h2' if is_grpc else '.http'}").write_bytes(b"".join(kept))
 
@@ -216,6 +214,14 @@ class Recorder:
                     thread.start()
                     stack.callback(thread.join, _LIMIT_S)
                     stack.callback(_shut, source)
+
+
+def _with(picture: bytes, request: bytes) -> bytes:
+    """The request with this picture where a manual brings one of its own."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    body = re.sub(rb'(?<="base64": ")[^"]+', base64.b64encode(picture), body)
+    head = re.sub(rb"(?<=Content-Length: )\d+", str(len(body)).encode(), head)
+    return head + b"\r\n\r\n" + body
 
 
 def _pump(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
