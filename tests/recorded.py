@@ -220,7 +220,7 @@ def _with(picture: bytes, request: bytes) -> bytes:
     """The request with this picture where a manual brings one of its own."""
     head, _, body = request.partition(b"\r\n\r\n")
     body = re.sub(rb'(?<="base64": ")[^"]+', base64.b64encode(picture), body)
-    head = re.sub(rb"(?<=Content-Length: )\d+", str(len(body)).encode(), head)
+    head = re.sub(rb"(?<=\r\nContent-Length: )\d+", str(len(body)).encode(), head)
     return head + b"\r\n\r\n" + body
 
 

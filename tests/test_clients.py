@@ -7,12 +7,12 @@ clients` fetches all that can be fetched, runs this, and writes docs/clients.md.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,15 +100,30 @@ def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
 
     for port in place.ports:
         watch(place.grpc if port == PIPELINE_RPC_PORT else place.http, port)
-    return replace(place, http=watch(place.http), poly=watch(place.poly), grpc=watch(place.grpc))
+    return dataclasses.replace(place, http=watch(place.http), poly=watch(place.poly), grpc=watch(place.grpc))
 
 
-@pytest.mark.parametrize("client", [client for client in CLIENTS if client.repeats], ids=lambda client: client.key)
-def test_a_recording_holds_no_more_than_what_was_sent_of_ours(client: Client) -> None:
-    (recording,) = FOLDER.glob(f"{client.key}.*")
-    sent = recording.read_bytes()
+RECORDED = pytest.mark.parametrize(
+    "client", [client for client in CLIENTS if client.repeats], ids=lambda client: client.key
+)
+
+
+@RECORDED
+def test_what_a_real_client_once_sent_is_served(client: Client, place: Place) -> None:
+    _replay(client, place)
+
+
+@RECORDED
+def test_a_recording_is_small_and_names_no_folder_and_no_machine(client: Client) -> None:
+    sent = _recording(client).read_bytes()
     assert len(sent) < 10_000
     assert not re.search(rb"/(tmp|root|home|Users|var)/|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])", sent)
+
+
+def test_a_client_that_is_refused_is_noticed(place: Place) -> None:
+    client = next(client for client in CLIENTS if client.key == "kserve_v2-triton-http")
+    with pytest.raises(AssertionError):
+        _replay(dataclasses.replace(client, refused=0), place)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.key)
@@ -151,13 +166,21 @@ def _ask(place: Place, path: str) -> int:
 
 
 def _stand_in(client: Client, place: Place, lack: str) -> None:
-    """Send the recorded requests; skips the test, and says why, where there are none."""
-    recording = next(FOLDER.glob(f"{client.key}.*"), None)
-    if recording is None:
-        pytest.skip(
-            f"{lack}{'' if client.repeats else '; what it sends depends on the answers, so no recording stands in'}"
-        )
-    answers = replay(recording, place.poly if client.key.startswith("chineseocr_lite") else place.http, place.grpc)
+    """Send the recorded requests; skips the test, and says why, where none can stand in."""
+    if not client.repeats:
+        pytest.skip(f"{lack}; what it sends depends on the answers, so no recording stands in")
+    _replay(client, place)
+
+
+def _replay(client: Client, place: Place) -> None:
+    """Send what was recorded; the answers must hold what the client needs."""
+    http = place.poly if client.key.startswith("chineseocr_lite") else place.http
+    answers = replay(_recording(client), http, place.grpc)
     everything = b"".join(answer.body for answer in answers)
     assert [text for text in client.answered if text.encode() not in everything] == [], everything
     assert sum(not answer.fine for answer in answers) == client.refused, answers
+
+
+def _recording(client: Client) -> Path:
+    (found,) = FOLDER.glob(f"{client.key}.*")
+    return found
