@@ -49,7 +49,7 @@ class Order:
         return 0 if self.options.rotate == "auto" else int(self.options.rotate)
 
     def prepare(self) -> ReadTask:
-        """Decode, unless that is done, and apply a fixed turn and the largest side, which no engine needs to know about.
+        """Decode, unless that is done; apply a fixed turn and the largest side, which no engine needs to know about.
 
         Raises:
             BrokenImage: Cut off or damaged.

@@ -1,7 +1,8 @@
-"""How is the detection model run: by one thread beside other pages, by all of them for a page that is alone?"""
+"""How is the detection model run: by one thread beside other pages, by all of them where a page is alone or large?"""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Final
 
@@ -13,15 +14,18 @@ from ocrsvc.engines.ppocr.detect import COARSE_PX, STRIDE
 from ocrsvc.engines.ppocr.session import Running, Session, Tensor, open_session
 from ocrsvc.engines.ppocr.store import Store
 
-# Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values.
+# Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values. A run on
+# more takes hundreds of megabytes, so there is one of those at a time.
 ARENA_VALUES: Final = 3 * 960 * 768
+WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
 
 
 class Detector:
     """The detection model; safe to share between threads.
 
     A session with two threads takes 0.6 of the time for a lone page, and 1.13 of the processor time for each of several
-    pages: so there are two sessions, and whether the page is alone decides. Both give the same bits.
+    pages: so there are two sessions, and whether the page is alone decides. Both give the same bits. Large looks take
+    turns, each with all threads, so that memory does not grow with the pages under way.
 
     Args:
         narrow: Runs on the calling thread.
@@ -33,14 +37,27 @@ class Detector:
         self._narrow = narrow
         self._wide = wide
         self._crew = crew
+        self._large = threading.Lock()
         self.device, self.provider = narrow.device, narrow.provider
 
     def run(self, tensor: Tensor) -> Tensor:
         """(1, 3, h, w) float32 in, (1, 1, h, w) probabilities out."""
         if self._wide is None or self._crew is None:
             return _probabilities(self._narrow, tensor)
+        if tensor.size > ARENA_VALUES:
+            return self._run_large(tensor, self._wide, self._crew)
         with self._crew.all_hands() as alone:
             return _probabilities(self._wide if alone else self._narrow, tensor)
+
+    def _run_large(self, tensor: Tensor, wide: Session, crew: Crew) -> Tensor:
+        """When its turn has come; until then another page may use this one's hand."""
+        with crew.hand_laid_down():
+            self._large.acquire()
+        try:
+            with crew.all_hands():
+                return _probabilities(wide, tensor)
+        finally:
+            self._large.release()
 
     def warm_up(self) -> None:
         """One run of each session at an ordinary size."""
@@ -61,7 +78,8 @@ def open_detector(running: Running, store: Store | None = None, crew: Crew | Non
     narrow = open_session(models.DETECTION, replace(running, arena_values=ARENA_VALUES), store)
     if crew is None or crew.hands <= running.threads or narrow.device != "cpu":
         return Detector(narrow)
-    return Detector(narrow, open_session(models.DETECTION, replace(running, threads=crew.hands), store), crew)
+    wide = replace(running, threads=crew.hands, arena_values=WIDE_ARENA_VALUES)
+    return Detector(narrow, open_session(models.DETECTION, wide, store), crew)
 
 
 def _probabilities(session: Session, tensor: Tensor) -> Tensor:
