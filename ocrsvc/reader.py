@@ -105,6 +105,10 @@ class Reader:
         """Images admitted that no engine thread has taken yet."""
         return self._executor.waiting() if self._executor is not None else 0
 
+    def waiting_bytes(self) -> int:
+        """Bytes that the images hold that no engine thread has taken yet."""
+        return self._executor.waiting_bytes() if self._executor is not None else 0
+
     @property
     def engine_threads(self) -> int:
         """Threads that run the engine."""

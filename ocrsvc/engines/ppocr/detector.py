@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,17 +18,69 @@ from ocrsvc.engines.ppocr.session import Running, Session, Tensor, open_session
 from ocrsvc.engines.ppocr.store import Store
 
 # Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values. A run on
-# more takes hundreds of megabytes, so there is one of those at a time.
+# more takes hundreds of megabytes.
 ARENA_VALUES: Final = 3 * 960 * 768
 WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A look that wants to be run, or is."""
+
+    size: int
+
+
+class Turns:
+    """Looks that are run together are no larger than the largest single one so far, so that they need no more memory.
+
+    First come, first served. All calls may come from any thread.
+
+    Args:
+        least: The size up to which looks are run together whatever came before.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._largest = least
+        self._changed = threading.Condition()
+        self._waiting: deque[Ticket] = deque()
+        self._under_way = 0
+
+    def queue(self, size: int) -> Ticket:
+        """A ticket for a look of that size, which must come to its turn and be ended."""
+        ticket = Ticket(size)
+        with self._changed:
+            self._waiting.append(ticket)
+        return ticket
+
+    def has_come(self, ticket: Ticket) -> bool:
+        """Whether the turn has come, and so has begun."""
+        with self._changed:
+            self._largest = max(self._largest, ticket.size)
+            if self._waiting[0] is not ticket or self._under_way + ticket.size > self._largest:
+                return False
+            self._waiting.popleft()
+            self._under_way += ticket.size
+            self._changed.notify_all()
+            return True
+
+    def wait(self, ticket: Ticket) -> None:
+        """Return when the turn has come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.has_come(ticket))
+
+    def end(self, ticket: Ticket) -> None:
+        """The look is done."""
+        with self._changed:
+            self._under_way -= ticket.size
+            self._changed.notify_all()
 
 
 class Detector:
     """The detection model; safe to share between threads.
 
     A session with two threads takes 0.6 of the time for a lone page, and 1.13 of the processor time for each of several
-    pages: so there are two sessions, and whether the page is alone decides. Both give the same bits. Large looks take
-    turns, each with all threads, so that memory does not grow with the pages under way.
+    pages: so there are two sessions, and whether the page is alone decides. Both give the same bits. Looks take turns
+    where they would need more memory together than one alone; a large one has all threads, because others wait for it.
 
     Args:
         narrow: Runs on the calling thread.
@@ -37,27 +92,27 @@ class Detector:
         self._narrow = narrow
         self._wide = wide
         self._crew = crew
-        self._large = threading.Lock()
+        self._turns = Turns((crew.hands if crew is not None else 1) * ARENA_VALUES)
         self.device, self.provider = narrow.device, narrow.provider
 
     def run(self, tensor: Tensor) -> Tensor:
         """(1, 3, h, w) float32 in, (1, 1, h, w) probabilities out."""
         if self._wide is None or self._crew is None:
             return _probabilities(self._narrow, tensor)
-        if tensor.size > ARENA_VALUES:
-            return self._run_large(tensor, self._wide, self._crew)
-        with self._crew.all_hands() as alone:
-            return _probabilities(self._wide if alone else self._narrow, tensor)
+        with self._turn(tensor.size, self._crew), self._crew.all_hands() as alone:
+            return _probabilities(self._wide if alone or tensor.size > ARENA_VALUES else self._narrow, tensor)
 
-    def _run_large(self, tensor: Tensor, wide: Session, crew: Crew) -> Tensor:
-        """When its turn has come; until then another page may use this one's hand."""
-        with crew.hand_laid_down():
-            self._large.acquire()
+    @contextmanager
+    def _turn(self, size: int, crew: Crew) -> Iterator[None]:
+        """A turn; while the page waits for it, another one may use its hand."""
+        ticket = self._turns.queue(size)
+        if not self._turns.has_come(ticket):
+            with crew.hand_laid_down():
+                self._turns.wait(ticket)
         try:
-            with crew.all_hands():
-                return _probabilities(wide, tensor)
+            yield
         finally:
-            self._large.release()
+            self._turns.end(ticket)
 
     def warm_up(self) -> None:
         """One run of each session at an ordinary size."""
