@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -116,7 +116,7 @@ def _corners_of(contour: Contour, probabilities: ProbabilityMap) -> NDArray[np.f
     return cast("NDArray[np.float32]", cv2.boxPoints(grown))
 
 
-def _score(corners: NDArray[np.float32], probabilities: ProbabilityMap) -> float:
+def _score(corners: NDArray[Any], probabilities: ProbabilityMap) -> float:
     """Mean probability inside a rectangle. Plain numbers, because arrays of four points cost more than they hold."""
     xs, ys = corners.T.tolist()
     bottom, right = (side - 1 for side in probabilities.shape)
