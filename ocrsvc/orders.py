@@ -19,7 +19,7 @@ from ocrsvc.imaging.picture import Picture
 from ocrsvc.records import Page, ReadOptions, ReadTask, Rotate
 
 AHEAD_BYTES: Final = 16 * 2**20
-"""Bytes of waiting work from which images are no longer decoded ahead: some pages of an ordinary size."""
+"""Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +42,11 @@ class Order:
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
     _task: ReadTask | None = field(default=None, init=False)
+
+    @property
+    def pixel_bytes(self) -> int:
+        """What the decoded image will hold, by its header."""
+        return self.picture.width * self.picture.height * (1 if self.gray or self.picture.gray else 3)
 
     @property
     def turned(self) -> int:

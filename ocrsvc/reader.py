@@ -194,7 +194,7 @@ class Reader:
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
             order = Order(open_picture(data, self._limits), options, deadline, engine.driving.wants_gray)
-            ahead = executor.waiting_bytes() < AHEAD_BYTES
+            ahead = executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
             size_bytes = order.prepare().image.pixels.nbytes if ahead else len(data)
             item = place.submit(order, deadline, size_bytes)
         key = key_of(data, options, self.describe()) if self._kept is not None else None

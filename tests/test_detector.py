@@ -12,11 +12,12 @@ import pytest
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import ARENA_VALUES, Detector, Turns
 from ocrsvc.engines.ppocr.session import Session, Tensor
+from ocrsvc.records import Pixels
 
 LIMIT_S = 10.0
-SMALL = np.zeros((1, 3, 32, 32), np.float32)
+SMALL = np.zeros((32, 32), np.uint8)
 # Two of them are more than the least that may be run together, one and a small one are not.
-LARGE = np.zeros((1, 3, 32, ARENA_VALUES // 96 + 32), np.float32)
+LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
 
 
 class Watched:
@@ -48,12 +49,12 @@ def crew() -> Iterator[Crew]:
     crew.close()
 
 
-def read(detector: Detector, crew: Crew, tensor: Tensor) -> threading.Thread:
+def read(detector: Detector, crew: Crew, pixels: Pixels) -> threading.Thread:
     """A page under way on a thread of its own."""
 
     def look() -> None:
         with crew.page():
-            detector.run(tensor)
+            detector.run(pixels)
 
     thread = threading.Thread(target=look)
     thread.start()

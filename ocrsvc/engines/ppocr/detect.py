@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.records import Pixels
 
@@ -38,7 +37,7 @@ ProbabilityMap = NDArray[np.float32]
 Contour = NDArray[np.int32]
 
 
-def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> list[Quad]:
+def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Quad]:
     """Find the lines of an image, in no particular order.
 
     The first look is coarse and learns how tall the text is; only if its smaller lines are too small for the network a
@@ -46,7 +45,7 @@ def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.f
 
     Args:
         pixels: (H, W) or (H, W, 3) uint8.
-        run: The model: (1, 3, h, w) float32 in, (1, 1, h, w) probabilities out.
+        run: The model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out.
 
     Returns:
         Quads in the pixels of the image, clockwise from the top left corner.
@@ -81,9 +80,9 @@ def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
 
 
-def _look(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float32]], scale: float) -> list[Quad]:
+def _look(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], scale: float) -> list[Quad]:
     height, width = pixels.shape[:2]
-    return quads_from_map(run(to_tensor(_resize(pixels, scale)))[0, 0], width, height)
+    return quads_from_map(run(_resize(pixels, scale)), width, height)
 
 
 def _resize(pixels: Pixels, scale: float) -> Pixels:

@@ -13,9 +13,11 @@ import numpy as np
 
 from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
-from ocrsvc.engines.ppocr.detect import COARSE_PX, STRIDE
-from ocrsvc.engines.ppocr.session import Running, Session, Tensor, open_session
+from ocrsvc.engines.ppocr.detect import COARSE_PX, STRIDE, ProbabilityMap
+from ocrsvc.engines.ppocr.session import Running, Session, open_session
 from ocrsvc.engines.ppocr.store import Store
+from ocrsvc.engines.ppocr.tensors import to_tensor
+from ocrsvc.records import Pixels
 
 # Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values. A run on
 # more takes hundreds of megabytes.
@@ -95,12 +97,13 @@ class Detector:
         self._turns = Turns((crew.hands if crew is not None else 1) * ARENA_VALUES)
         self.device, self.provider = narrow.device, narrow.provider
 
-    def run(self, tensor: Tensor) -> Tensor:
-        """(1, 3, h, w) float32 in, (1, 1, h, w) probabilities out."""
+    def run(self, pixels: Pixels) -> ProbabilityMap:
+        """(h, w[, 3]) uint8 in, (h, w) probabilities out; the sides must be multiples of STRIDE."""
         if self._wide is None or self._crew is None:
-            return _probabilities(self._narrow, tensor)
-        with self._turn(tensor.size, self._crew), self._crew.all_hands() as alone:
-            return _probabilities(self._wide if alone or tensor.size > ARENA_VALUES else self._narrow, tensor)
+            return _probabilities(self._narrow, pixels)
+        size = 3 * pixels.shape[0] * pixels.shape[1]
+        with self._turn(size, self._crew), self._crew.all_hands() as alone:
+            return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
 
     @contextmanager
     def _turn(self, size: int, crew: Crew) -> Iterator[None]:
@@ -116,7 +119,7 @@ class Detector:
 
     def warm_up(self) -> None:
         """One run of each session at an ordinary size."""
-        page = np.zeros((1, 3, COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.float32)
+        page = np.zeros((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.uint8)
         for session in (self._narrow, self._wide):
             if session is not None:
                 _probabilities(session, page)
@@ -137,6 +140,7 @@ def open_detector(running: Running, store: Store | None = None, crew: Crew | Non
     return Detector(narrow, open_session(models.DETECTION, wide, store), crew)
 
 
-def _probabilities(session: Session, tensor: Tensor) -> Tensor:
-    found: Tensor = session.run(tensor)[0]
+def _probabilities(session: Session, pixels: Pixels) -> ProbabilityMap:
+    """The tensor is made here, because a page that waits for its turn should not hold 12 bytes a pixel."""
+    found: ProbabilityMap = session.run(to_tensor(pixels))[0][0, 0]
     return found
