@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # Stage, and the functions whose own time it is: the module, the class if there is one, the name.
 STAGES: Mapping[str, Sequence[str]] = {
     "parse": ("web.api:receive", "web.api:read_options", "web.api:images_or_errors"),
-    "decode": ("reader:decode",),
-    "resize": ("engines.ppocr.detect:_resize", "engines.ppocr.detect:to_tensor"),
+    "decode": ("reader:open_picture", "orders:develop"),
+    "resize": ("engines.ppocr.detect:_resize", "engines.ppocr.detector:to_tensor"),
     "detect": ("engines.ppocr.detector:Detector.run",),
     "post": ("engines.ppocr.detect:quads_from_map",),
     "crop": ("engines.ppocr.page:crop", "engines.ppocr.recognise:to_tensor"),

@@ -1,4 +1,4 @@
-"""The story of one request: decode, admit, prepare, engine, result. Read this file first."""
+"""The story of one request: admit, decode, engine, result. Read this file first."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode
-from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.imaging.decode import PixelLimits, decode, open_picture
+from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.kept import KeptPages, key_of, open_kept_pages
+from ocrsvc.orders import AHEAD_BYTES, DecodingHandle, Order
 from ocrsvc.plan import ThreadPlan
-from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
+from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
 from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone, deadline_passed
 from ocrsvc.settings import Settings
@@ -31,12 +32,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.reader")
 class _Pending:
     """One image on its way: what is needed to wait for it and to put its page back into the frame of the image."""
 
-    place: Place[ReadTask, Page]
-    item: Item[ReadTask, Page]
-    size: tuple[int, int]
-    turned: int
+    place: Place[Order, Page]
+    item: Item[Order, Page]
+    ahead: bool
     admitted: float
-    decode_s: float
     key: bytes | None
 
 
@@ -69,7 +68,7 @@ class Reader:
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
         self._kept: KeptPages | None = None
         self._engine: Engine | None = None
-        self._executor: Executor[ReadTask, Page] | None = None
+        self._executor: Executor[Order, Page] | None = None
         self.ready = False
 
     def start(self) -> None:
@@ -81,7 +80,7 @@ class Reader:
         self._kept = open_kept_pages(self._settings)
         engine = self._open_engine()
         self._executor = Executor(
-            engine.open_handle,
+            lambda: DecodingHandle(engine.open_handle()),
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
             most_bytes=self._settings.queue_bytes,
@@ -105,6 +104,10 @@ class Reader:
     def waiting(self) -> int:
         """Images admitted that no engine thread has taken yet."""
         return self._executor.waiting() if self._executor is not None else 0
+
+    def waiting_bytes(self) -> int:
+        """Bytes that the images hold that no engine thread has taken yet."""
+        return self._executor.waiting_bytes() if self._executor is not None else 0
 
     @property
     def engine_threads(self) -> int:
@@ -177,27 +180,25 @@ class Reader:
                     entry.place.give_up(entry.item)
         return answers
 
-    def _running(self) -> Executor[ReadTask, Page]:
+    def _running(self) -> Executor[Order, Page]:
         if self._executor is None or not self.ready:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
         return self._executor
 
     def _begin(self, data: bytes, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
-        """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
+        """Admit first, then queue, decoded where little waits: a request that cannot be served costs no decoding."""
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
         with executor.admit(wish) as place, self._turn_to_decode(deadline, wish):
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
-            began = self._clock()
-            image = decode(data, self._limits, gray=engine.driving.wants_gray)
-            task, turned = _prepare(image, options, deadline)
-            decoded = self._clock()
-            item = place.submit(task, deadline, task.image.pixels.nbytes)
-        size = (image.width, image.height)
+            order = Order(open_picture(data, self._limits), options, deadline, engine.driving.wants_gray)
+            ahead = executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+            size_bytes = order.prepare().image.pixels.nbytes if ahead else len(data)
+            item = place.submit(order, deadline, size_bytes)
         key = key_of(data, options, self.describe()) if self._kept is not None else None
-        return _Pending(place, item, size, turned, admitted, decoded - began, key)
+        return _Pending(place, item, ahead, admitted, key)
 
     @contextmanager
     def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:
@@ -248,20 +249,12 @@ class Reader:
         except ClientGone:
             LOGGER.info("dropped before the engine: its client has gone")
             raise
-        page = restore_page(served.answer, pending.turned, *pending.size)
+        order = pending.item.work
+        page = restore_page(served.answer, order.turned, *order.size)
         if self._kept is not None and pending.key is not None:
             self._kept.keep(pending.key, page)
-        timing = Timing(pending.decode_s, served.queue_s, served.run_s, self._clock() - pending.admitted)
+        engine_s = served.run_s if pending.ahead else max(0.0, served.run_s - order.decode_s)
+        timing = Timing(order.decode_s, served.queue_s, engine_s, self._clock() - pending.admitted)
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)
         return reading
-
-
-def _prepare(image: Image, options: ReadOptions, deadline: float) -> tuple[ReadTask, int]:
-    """Apply a fixed turn and the largest side, which no engine needs to know about; returns the task and the turn."""
-    turned = 0 if options.rotate == "auto" else int(options.rotate)
-    pixels = turn(image.pixels, turned)
-    if options.max_side is not None:
-        pixels, _ = shrink(pixels, options.max_side)
-    rotate: Rotate = "auto" if options.rotate == "auto" else "0"
-    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate), deadline), turned

@@ -236,8 +236,8 @@ class Settings(BaseModel):
     )
     queue_bytes: ByteCount = _knob(
         512 * 2**20,
-        "Decoded images (pixels times channels) that may wait for the engine in each worker; from there on more are "
-        "answered 503.",
+        "Images that may wait for the engine in each worker, some decoded (pixels times channels), the rest as files; "
+        "from there on more are answered 503.",
         "bytes",
         ge=2**20,
         le=2**40,

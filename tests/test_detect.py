@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.detect import find_quads, first_scale, order_clockwise, quads_from_map, scale_for_text
+from ocrsvc.records import Pixels
 
 
 def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (64, 160)) -> NDArray[np.float32]:
@@ -81,10 +82,10 @@ def test_a_long_strip_keeps_its_width() -> None:
 def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:
     seen: list[tuple[int, ...]] = []
 
-    def run(tensor: NDArray[np.float32]) -> NDArray[np.float32]:
+    def run(pixels: Pixels) -> NDArray[np.float32]:
         """Takes everything dark for text."""
-        seen.append(tensor.shape)
-        return (tensor[:, :1] < 0).astype(np.float32)
+        seen.append(pixels.shape)
+        return (pixels < 128).astype(np.float32)
 
     page = np.full((704, 704), 255, np.uint8)
     page[100:160, 20:680] = 0

@@ -37,6 +37,7 @@ FLOORS = {
     "ocrsvc.plan": 2,
     "ocrsvc.gpu": 2,
     "ocrsvc.kept": 3,
+    "ocrsvc.orders": 3,
     "ocrsvc.tuning.candidates": 0,
     "ocrsvc.tuning.frontier": 1,
     "ocrsvc.tuning.trial": 2,

@@ -31,6 +31,7 @@ from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.settings import Settings
 
 SOON_S = 30.0
+DECODED_BYTES = 2000 * 1500 * 3
 
 
 class Mirror:
@@ -244,6 +245,36 @@ def test_images_that_were_admitted_together_do_not_fill_the_memory_one_after_the
     # One in the engine, two fill the queue (1.47 MB each); as many as decode at once may come on top.
     assert 26 <= len(refused) <= 28
     assert "bytes of images wait" in refused[0]
+
+
+def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
+    gate, data, large = threading.Event(), png(2000, 1500), png(3000, 2000)
+    engine = Mirror(gate=gate)
+    pages: list[Reading] = []
+    # The first goes into the engine, the second is decoded ahead; the third is too large for that by itself, and the
+    # fourth together with the second.
+    files = [data, data, large, data]
+
+    def ask() -> None:
+        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S))
+
+    with reading(engine) as reader:
+        asked = [threading.Thread(target=ask) for _ in range(4)]
+        asked[0].start()
+        assert engine.entered.wait(SOON_S)
+        for thread, waits in zip(asked[1:], np.cumsum([DECODED_BYTES, len(large), len(data)]), strict=True):
+            thread.start()
+            while reader.waiting_bytes() < waits:
+                assert thread.is_alive()
+            assert reader.waiting_bytes() == waits
+        gate.set()
+        for thread in asked:
+            thread.join(SOON_S)
+    assert sorted(page.page.text for page in pages) == ["1500x2000"] * 3 + ["2000x3000"]
+    assert {(page.page.width, page.page.height) for page in pages} == {(2000, 1500), (3000, 2000)}
+    for page in pages:
+        timing = page.timing
+        assert 0 < timing.decode_s <= timing.decode_s + timing.queue_s + timing.engine_s <= timing.total_s
 
 
 def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_kept() -> None:

@@ -38,7 +38,7 @@ class Models:
 
     def __init__(self, cores: int) -> None:
         from ocrsvc.engines.ppocr import models
-        from ocrsvc.engines.ppocr.detector import ARENA_VALUES
+        from ocrsvc.engines.ppocr.detector import ARENA_VALUES, WIDE_ARENA_VALUES
         from ocrsvc.engines.ppocr.runs import DECIDED
         from ocrsvc.engines.ppocr.session import Running, open_session
         from ocrsvc.engines.ppocr.store import Store, default_folder
@@ -46,7 +46,7 @@ class Models:
         store = Store(default_folder())
         self.cores = cores
         self.detection = open_session(models.DETECTION, Running("cpu", 1, ARENA_VALUES), store)
-        self.detection_wide = open_session(models.DETECTION, Running("cpu", cores), store)
+        self.detection_wide = open_session(models.DETECTION, Running("cpu", cores, WIDE_ARENA_VALUES), store)
         self.recognition = open_session(models.RECOGNITION, Running("cpu", 1), store)
         self.recognition_wide = open_session(models.RECOGNITION, Running("cpu", cores), store)
         self._decided = DECIDED

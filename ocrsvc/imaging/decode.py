@@ -77,8 +77,6 @@ class PixelLimits:
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
     """The first picture in `data`, upright, over an opaque ground.
 
-    Runs in the calling thread, and holds the GIL for the header only where OpenCV decodes.
-
     Args:
         data: The whole file.
         limits: What the header may declare.
@@ -89,9 +87,22 @@ def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Imag
         ImageTooLarge: The header declares more than `limits` allow; nothing was decoded.
         BrokenImage: Empty, cut off or damaged.
     """
-    raw = bytes(data)
-    picture = _open(raw)
+    return develop(open_picture(data, limits), gray=gray)
+
+
+def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
+    """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
+    picture = _open(bytes(data))
     _check_size(picture, limits)
+    return picture
+
+
+def develop(picture: Picture, *, gray: bool) -> Image:
+    """Decode, flatten and turn upright; in the calling thread, without the GIL where OpenCV decodes.
+
+    Raises:
+        BrokenImage: Cut off or damaged.
+    """
     gray = gray or picture.gray
     pixels = flatten(picture.read(gray=gray), gray=gray)
     return Image(turn_upright(pixels, picture.orientation), picture.format)

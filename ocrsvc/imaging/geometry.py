@@ -86,7 +86,8 @@ def heading(quad: Quad) -> int:
 
 def sides(quad: Quad) -> tuple[float, float]:
     """Lengths in pixels along the reading direction (mean of top and bottom) and across it (mean of left and right)."""
-    top, right, bottom, left = (float(np.hypot(*(quad[(n + 1) % 4] - quad[n]))) for n in range(4))
+    edges = quad[[1, 2, 3, 0]] - quad
+    top, right, bottom, left = np.hypot(edges[:, 0], edges[:, 1]).tolist()
     return (top + bottom) / 2, (left + right) / 2
 
 

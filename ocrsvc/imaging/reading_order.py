@@ -30,10 +30,8 @@ Frames = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A gutter at `x`, the share of text that crosses it, and the lines on both sides and across."""
+    """The lines on both sides of a gutter, and across it."""
 
-    x: float
-    crossing_share: float
     left: list[int]
     right: list[int]
     across: list[int]
@@ -70,28 +68,26 @@ def _band_by_band(frames: Frames, cut: _Cut, deeper: int) -> list[int]:
 
 
 def _best_cut(frames: Frames, lines: list[int]) -> _Cut | None:
-    """The gutter that the least text crosses; of equals the widest."""
-    ends = np.unique(np.round(frames[lines, 2]))
-    tried = ends[:: 1 + len(ends) // MOST_GUTTERS]
-    cuts = [cut for right in tried if (cut := _cut_behind(frames, lines, float(right)))]
-    return min(cuts, key=lambda cut: (round(cut.crossing_share, 3), -_gap(frames, cut)), default=None)
+    """The gutter that the least text crosses; of equals the widest. Tried just behind the ends of lines.
 
-
-def _cut_behind(frames: Frames, lines: list[int], right: float) -> _Cut | None:
-    """The cut just behind the end of a line; None if it leaves too little on a side or too much across."""
+    None if each leaves too little on a side or too much across.
+    """
     here = np.asarray(lines)
     lefts, rights = frames[here, 0], frames[here, 2]
-    x = right + GUTTER_HEIGHTS * float(np.median(frames[here, 3] - frames[here, 1]))
-    across = (lefts < x) & (x < rights)
-    share = float((rights - lefts)[across].sum() / max(1.0, float((rights - lefts).sum())))
-    left, beyond = here[rights <= x].tolist(), here[lefts >= x].tolist()
-    if min(len(left), len(beyond)) < COLUMN_ROWS or share > MOST_CROSSING:
+    behind = GUTTER_HEIGHTS * float(np.median(frames[here, 3] - frames[here, 1]))
+    ends = np.unique(np.round(rights))
+    gutters = (ends[:: 1 + len(ends) // MOST_GUTTERS, None] + behind).astype(np.float32)
+    left, beyond = rights <= gutters, lefts >= gutters
+    across = ~(left | beyond)
+    widths = (rights - lefts).astype(np.float64)
+    shares = across @ widths / max(1.0, float(widths.sum()))
+    gaps = np.where(beyond, lefts, np.inf).min(axis=1) - np.where(left, rights, -np.inf).max(axis=1)
+    fewest = np.minimum(left.sum(axis=1), beyond.sum(axis=1))
+    possible = np.flatnonzero((fewest >= COLUMN_ROWS) & (shares <= MOST_CROSSING)).tolist()
+    if not possible:
         return None
-    return _Cut(x, share, left, beyond, here[across].tolist())
-
-
-def _gap(frames: Frames, cut: _Cut) -> float:
-    return float(frames[cut.right, 0].min() - frames[cut.left, 2].max())
+    best = min(possible, key=lambda gutter: (round(float(shares[gutter]), 3), -float(gaps[gutter])))
+    return _Cut(*(here[side[best]].tolist() for side in (left, beyond, across)))
 
 
 def _are_columns(frames: Frames, left: list[int], right: list[int]) -> bool:
@@ -115,18 +111,20 @@ def _row_by_row(frames: Frames, lines: list[int]) -> list[int]:
 
 def _rows(frames: Frames, lines: Sequence[int]) -> list[list[int]]:
     """Rows from top to bottom, each from left to right."""
+    # Plain numbers: taken out of an array one by one, they would cost more than all that is done with them.
+    frame_of = dict(zip(lines, frames[list(lines)].tolist(), strict=True))
     rows: list[list[int]] = []
-    for line in sorted(lines, key=lambda line: float(frames[line, 1] + frames[line, 3])):
-        if rows and _same_row(frames[rows[-1][-1]], frames[line]):
+    for line in sorted(lines, key=lambda line: frame_of[line][1] + frame_of[line][3]):
+        if rows and _same_row(frame_of[rows[-1][-1]], frame_of[line]):
             rows[-1].append(line)
         else:
             rows.append([line])
-    return [sorted(row, key=lambda line: float(frames[line, 0])) for row in rows]
+    return [sorted(row, key=lambda line: frame_of[line][0]) for row in rows]
 
 
-def _same_row(one: Frames, other: Frames) -> bool:
+def _same_row(one: Sequence[float], other: Sequence[float]) -> bool:
     overlap = min(one[3], other[3]) - max(one[1], other[1])
-    return bool(overlap >= SAME_ROW * min(one[3] - one[1], other[3] - other[1]))
+    return overlap >= SAME_ROW * min(one[3] - one[1], other[3] - other[1])
 
 
 def _between(frames: Frames, lines: list[int], above: float, below: float) -> list[int]:

@@ -169,6 +169,10 @@ class Executor(Generic[W, A]):
         """Requests admitted whose work no thread has taken yet."""
         return self._queue.waiting()
 
+    def waiting_bytes(self) -> int:
+        """Bytes of the work that no thread has taken yet."""
+        return self._queue.waiting_bytes()
+
     def stuck_threads(self) -> int:
         """Threads that still run work whose deadline passed STUCK_S ago; a native call cannot be ended from here."""
         latest = self._clock() - STUCK_S

@@ -199,6 +199,11 @@ class WorkQueue(Generic[W, A]):
         with self._changed:
             return self._taken_now()
 
+    def waiting_bytes(self) -> int:
+        """Bytes of the work that waits now."""
+        with self._changed:
+            return self._bytes
+
     def _taken_now(self) -> int:
         return sum(self._taken.values())
 

@@ -48,6 +48,17 @@ class Crew:
                 self._held -= 1
 
     @contextmanager
+    def hand_laid_down(self) -> Iterator[None]:
+        """While a page waits for something, its hand is free for others."""
+        with self._lock:
+            self._held -= 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held += 1
+
+    @contextmanager
     def all_hands(self) -> Iterator[bool]:
         """Borrow every other hand at once, if the caller's page is the only one; says whether it got them."""
         with self._lock:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.records import Pixels
 
@@ -38,7 +37,7 @@ ProbabilityMap = NDArray[np.float32]
 Contour = NDArray[np.int32]
 
 
-def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> list[Quad]:
+def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Quad]:
     """Find the lines of an image, in no particular order.
 
     The first look is coarse and learns how tall the text is; only if its smaller lines are too small for the network a
@@ -46,7 +45,7 @@ def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.f
 
     Args:
         pixels: (H, W) or (H, W, 3) uint8.
-        run: The model: (1, 3, h, w) float32 in, (1, 1, h, w) probabilities out.
+        run: The model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out.
 
     Returns:
         Quads in the pixels of the image, clockwise from the top left corner.
@@ -81,9 +80,9 @@ def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
 
 
-def _look(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float32]], scale: float) -> list[Quad]:
+def _look(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], scale: float) -> list[Quad]:
     height, width = pixels.shape[:2]
-    return quads_from_map(run(to_tensor(_resize(pixels, scale)))[0, 0], width, height)
+    return quads_from_map(run(_resize(pixels, scale)), width, height)
 
 
 def _resize(pixels: Pixels, scale: float) -> Pixels:
@@ -97,43 +96,55 @@ def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> li
     """Turn an (h, w) probability map into quads in the pixels of the width x height image it stands for."""
     mask = cv2.dilate((probabilities > MAP_THRESHOLD).astype(np.uint8), np.ones((2, 2), np.uint8))
     contours = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
+    found = [_corners_of(contour, probabilities) for contour in contours[:MOST_BOXES]]
+    corners = np.array([four for four in found if four is not None], np.float32).reshape(-1, 4, 2)
     scale = np.array([width / probabilities.shape[1], height / probabilities.shape[0]], np.float32)
     limit = np.array([width, height], np.float32)
-    quads = (_quad_of(contour, probabilities) for contour in contours[:MOST_BOXES])
-    placed = (np.clip(quad * scale, 0, limit).astype(np.float32) for quad in quads if quad is not None)
-    return [quad for quad in placed if _is_large_enough(quad)]
+    quads = np.clip(order_clockwise(corners) * scale, 0, limit).astype(np.float32)
+    return list(quads[_are_large_enough(quads)])
 
 
-def _quad_of(contour: Contour, probabilities: ProbabilityMap) -> Quad | None:
-    (cx, cy), (across, along), angle = cv2.minAreaRect(contour)
-    if min(across, along) < SMALLEST_PX or _score(contour, probabilities) < BOX_THRESHOLD:
+def _corners_of(contour: Contour, probabilities: ProbabilityMap) -> NDArray[np.float32] | None:
+    """The contour's smallest rectangle, grown, in any order; None where it is a speck or faint."""
+    around = cv2.minAreaRect(contour)
+    (cx, cy), (across, along), angle = around
+    if min(across, along) < SMALLEST_PX or _score(cv2.boxPoints(around), probabilities) < BOX_THRESHOLD:
         return None
     distance = across * along * UNCLIP_RATIO / (2 * (across + along))
     grown = ((cx, cy), (across + 2 * distance, along + 2 * distance), angle)
-    return order_clockwise(cv2.boxPoints(grown).astype(np.float32))
+    return cast("NDArray[np.float32]", cv2.boxPoints(grown))
 
 
-def _score(contour: Contour, probabilities: ProbabilityMap) -> float:
-    """Mean probability inside the contour's smallest rectangle."""
-    corners = cv2.boxPoints(cv2.minAreaRect(contour))
-    height, width = probabilities.shape
-    left, top = np.clip(np.floor(corners.min(axis=0)).astype(int), 0, (width - 1, height - 1))
-    right, bottom = np.clip(np.ceil(corners.max(axis=0)).astype(int), 0, (width - 1, height - 1))
+def _score(corners: NDArray[Any], probabilities: ProbabilityMap) -> float:
+    """Mean probability inside a rectangle. Plain numbers, because arrays of four points cost more than they hold."""
+    xs, ys = corners.T.tolist()
+    bottom, right = (side - 1 for side in probabilities.shape)
+    left, top = (min(max(math.floor(min(ends)), 0), most) for ends, most in ((xs, right), (ys, bottom)))
+    right, bottom = (min(max(math.ceil(max(ends)), 0), most) for ends, most in ((xs, right), (ys, bottom)))
     inside = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
-    cv2.fillConvexPoly(inside, (corners - (left, top)).astype(np.int32), 1)
+    shape = np.array([(int(x - left), int(y - top)) for x, y in zip(xs, ys, strict=True)], np.int32)
+    cv2.fillConvexPoly(inside, shape, 1)
     return float(cv2.mean(probabilities[top : bottom + 1, left : right + 1], inside)[0])
 
 
 def order_clockwise(corners: NDArray[np.float32]) -> Quad:
-    """Order four corners clockwise, beginning with the upper one of the two leftmost."""
-    by_x = corners[np.argsort(corners[:, 0], kind="stable")]
-    top_left, bottom_left = by_x[:2][np.argsort(by_x[:2, 1], kind="stable")]
-    top_right, bottom_right = by_x[2:][np.argsort(by_x[2:, 1], kind="stable")]
-    return np.array([top_left, top_right, bottom_right, bottom_left], np.float32)
+    """Order the four corners of each of (..., 4, 2) clockwise, beginning with the upper one of the two leftmost."""
+    by_x = _sorted_by(corners, 0)
+    lefts, rights = _sorted_by(by_x[..., :2, :], 1), _sorted_by(by_x[..., 2:, :], 1)
+    return np.stack([lefts[..., 0, :], rights[..., 0, :], rights[..., 1, :], lefts[..., 1, :]], axis=-2)
 
 
-def _is_large_enough(quad: Quad) -> bool:
-    return bool(np.hypot(*(quad[1] - quad[0])) > SMALLEST_PX and np.hypot(*(quad[3] - quad[0])) > SMALLEST_PX)
+def _sorted_by(points: NDArray[np.float32], column: int) -> NDArray[np.float32]:
+    """(..., N, 2) with each N points sorted by a column."""
+    order = np.argsort(points[..., column], axis=-1, kind="stable")
+    return np.take_along_axis(points, order[..., None], axis=-2)
+
+
+def _are_large_enough(quads: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(N,) of (N, 4, 2)."""
+    along, across = quads[:, 1] - quads[:, 0], quads[:, 3] - quads[:, 0]
+    lengths = np.hypot(along[:, 0], along[:, 1]), np.hypot(across[:, 0], across[:, 1])
+    return cast("NDArray[np.bool_]", (lengths[0] > SMALLEST_PX) & (lengths[1] > SMALLEST_PX))
 
 
 def _to_stride(side: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -119,6 +120,9 @@ def open_session(name: str, running: Running, store: Store | None = None) -> Ses
     options = _options(running)
     shipped = models.read_model(name)
     on_cpu = [provider for provider, _ in providers] == [CPU]
+    if on_cpu and running.arena_values:
+        _register_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
     batched = running.batched or not on_cpu
     _check_precision(running.precision, on_cpu=on_cpu)
     if on_cpu and not batched:
@@ -139,6 +143,13 @@ def open_session(name: str, running: Running, store: Store | None = None) -> Ses
             "installed, or set OCRSVC_DEVICE=cpu.",
         )
     return session
+
+
+@functools.cache
+def _register_arena() -> None:
+    """One arena for all sessions of the process that keep memory: what one has kept, another need not ask for."""
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 
 
 def _options(running: Running) -> ort.SessionOptions:

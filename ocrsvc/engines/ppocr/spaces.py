@@ -50,10 +50,23 @@ def _is_chinese(character: str) -> bool:
 
 def _blank_columns(crop: Pixels) -> NDArray[np.bool_]:
     """(w,) whether a column of the line's core holds no ink."""
-    core = (crop[CORE] if crop.ndim == 2 else crop[CORE].mean(axis=2)).astype(np.float32)
-    contrast = np.abs(core - np.median(core)).max(axis=0)
+    core = crop[CORE]
+    if crop.ndim == 2:
+        tones, shades = core, np.arange(256, dtype=np.float32)
+    else:
+        # Sums of the channels instead of means, which would be ten times as dear.
+        tones = core[..., 0].astype(np.uint16) + core[..., 1] + core[..., 2]
+        shades = (np.arange(3 * 255 + 1) / 3).astype(np.float32)
+    contrast = np.abs(shades - _median(tones, shades))[tones].max(axis=0)
     blank: NDArray[np.bool_] = contrast < INKED * np.percentile(contrast, 90)
     return blank
+
+
+def _median(tones: NDArray[np.unsignedinteger], shades: NDArray[np.float32]) -> np.float32:
+    """The median of `shades[tones]`, by counting."""
+    upto = np.cumsum(np.bincount(tones.ravel(), minlength=len(shades)))
+    lower, upper = np.searchsorted(upto, [(tones.size - 1) // 2, tones.size // 2], side="right")
+    return np.float32((shades[lower] + shades[upper]) / np.float32(2))
 
 
 def _longest_run(flags: NDArray[np.bool_]) -> int:

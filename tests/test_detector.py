@@ -1,0 +1,104 @@
+"""Who runs the detector, and how many large looks at once, with sessions that only tell when they are inside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import pytest
+
+from ocrsvc.engines.ppocr.crew import Crew
+from ocrsvc.engines.ppocr.detector import ARENA_VALUES, Detector, Turns
+from ocrsvc.engines.ppocr.session import Session, Tensor
+from ocrsvc.records import Pixels
+
+LIMIT_S = 10.0
+SMALL = np.zeros((32, 32), np.uint8)
+# Two of them are more than the least that may be run together, one and a small one are not.
+LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
+
+
+class Watched:
+    """A session that waits inside its run, and counts who is there."""
+
+    device, provider = "cpu", "none"
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self.runs = 0
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Event()
+
+    def run(self, tensor: Tensor) -> list[Tensor]:
+        self.inside += 1
+        self.runs += 1
+        self.most = max(self.most, self.inside)
+        self.entered.release()
+        assert self.go_on.wait(LIMIT_S)
+        self.inside -= 1
+        return [tensor[:, :1]]
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    crew = Crew(2)
+    yield crew
+    crew.close()
+
+
+def read(detector: Detector, crew: Crew, pixels: Pixels) -> threading.Thread:
+    """A page under way on a thread of its own."""
+
+    def look() -> None:
+        with crew.page():
+            detector.run(pixels)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    return thread
+
+
+def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: Crew) -> None:
+    narrow, wide = Watched(), Watched()
+    detector = Detector(cast(Session, narrow), cast(Session, wide), crew)
+    pages = [read(detector, crew, LARGE)]
+    assert wide.entered.acquire(timeout=LIMIT_S)
+    pages.append(read(detector, crew, SMALL))
+    assert narrow.entered.acquire(timeout=LIMIT_S)
+    pages.append(read(detector, crew, LARGE))
+    narrow.go_on.set()
+    wide.go_on.set()
+    for page in pages:
+        page.join(LIMIT_S)
+    assert (wide.runs, wide.most) == (2, 1)
+    assert narrow.runs == 1
+
+
+def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
+    turns = Turns(10)
+    one, other, large, third = (turns.queue(size) for size in (5, 5, 30, 1))
+    assert turns.has_come(one)
+    assert turns.has_come(other)
+    assert not turns.has_come(large)  # larger than all before it: runs alone
+    turns.end(one)
+    assert not turns.has_come(large)
+    assert not turns.has_come(third)  # not before who came first
+    turns.end(other)
+    assert turns.has_come(large)
+    assert not turns.has_come(third)
+    turns.end(large)
+    assert turns.has_come(third)
+    now_they_fit = [turns.queue(size) for size in (14, 15)]
+    assert [turns.has_come(ticket) for ticket in now_they_fit] == [True, True]
+
+
+def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(crew: Crew) -> None:
+    together = threading.Barrier(2)
+    with crew.page(), crew.page():
+        with crew.hand_laid_down():
+            # Passes only when two threads are inside at once.
+            assert sorted(crew.map(lambda _: together.wait(LIMIT_S), range(2))) == [0, 1]
+        assert set(crew.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}

@@ -1,0 +1,73 @@
+"""Orders are decoded once, by whoever comes first, and a damaged one fails alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import pytest
+
+from ocrsvc.errors import BrokenImage, OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.orders import DecodingHandle, Order
+from ocrsvc.records import Page, ReadOptions, ReadTask
+
+
+class Seeing:
+    """A handle that answers with the size of what it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[ReadTask] = []
+
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.seen += tasks
+        return [Page(task.image.width, task.image.height, 0, ()) for task in tasks]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def jpeg(width: int, height: int) -> bytes:
+    noise = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    return cv2.imencode(".jpg", noise)[1].tobytes()
+
+
+def order(data: bytes, options: ReadOptions | None = None) -> Order:
+    return Order(open_picture(data, PixelLimits(10**6)), options or ReadOptions(), 1.0, gray=False)
+
+
+def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
+    ahead = order(jpeg(60, 40))
+    task = ahead.prepare()
+    handle = Seeing()
+    DecodingHandle(handle).read([ahead])
+    assert handle.seen == [task]
+
+
+def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> None:
+    late = order(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
+    (page,) = DecodingHandle(Seeing()).read([late])
+    assert page == Page(20, 30, 0, ())
+    assert (late.size, late.turned) == ((60, 40), 90)
+    assert late.decode_s > 0
+
+
+def test_a_damaged_image_fails_alone() -> None:
+    data = jpeg(50, 50)
+    orders = [order(jpeg(60, 40)), order(data[: len(data) // 2]), order(jpeg(20, 10))]
+    first, damaged, last = DecodingHandle(Seeing()).read(orders)
+    assert (first, last) == (Page(60, 40, 0, ()), Page(20, 10, 0, ()))
+    assert isinstance(damaged, BrokenImage)
+
+
+def test_an_engine_that_answers_too_little_is_no_answer() -> None:
+    class Silent(Seeing):
+        def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+            return [] if tasks else [BrokenImage("x")]
+
+    with pytest.raises(ValueError, match="zip"):
+        DecodingHandle(Silent()).read([order(jpeg(60, 40))])
