@@ -34,13 +34,15 @@ from hyperframe.frame import GoAwayFrame
 
 from ocrsvc.errors import QueueFull, Refused
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
+from ocrsvc.rpc.frames import Frames
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.unread import Unread
 from ocrsvc.rpc.wire import ENCODINGS, MessageReader, Sent, escaped, frame, timeout_s
 from ocrsvc.serving.limits import Budget, Callers, Share
 
-MAX_STREAMS: Final = 1000
+# Each frame that opens or ends a stream costs h2 a look at all that are open. A client's further calls wait in it.
+MAX_STREAMS: Final = 100
 STREAM_WINDOW: Final = 4 << 20
 CONNECTION_WINDOW: Final = 16 << 20
 MAX_FRAME: Final = 1 << 20
@@ -58,8 +60,8 @@ _SILENT_S: Final = 2.0
 _ANY_STREAM: Final = 2**31 - 1
 _GOODBYE: Final = b"goodbye!"
 _DRAIN_PING_S: Final = 2.0
-_PREFACE_BYTES: Final = 24
-_FRAME_HEAD_BYTES: Final = 9
+# What one connection may take of the loop before the others have their turn.
+_TURN_S: Final = 0.02
 
 
 class Host(Protocol):
@@ -140,8 +142,7 @@ class Connection:
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._streams: dict[int, Stream] = {}
         self._out = bytearray()
-        self._head = b""
-        self._left_bytes = _PREFACE_BYTES
+        self._frames = Frames()
         self._leaving_s: float | None = None
         self._parting_s: float | None = None
         self._parted = False
@@ -160,12 +161,28 @@ class Connection:
         """Whether nothing more will be said: the goodbye is sent, and every call is answered."""
         return self._parted and not self._streams and not self._out
 
+    @property
+    def waiting(self) -> bool:
+        """Whether frames that came wait for the connection's next turn."""
+        return self._frames.waiting and not self.broken
+
     def receive(self, data: bytes) -> None:
-        """What the client has sent; sets `broken` when it does not speak HTTP/2."""
+        """What the client has sent; sets `broken` when it does not speak HTTP/2. One turn, as `go_on`."""
+        self._frames.feed(data)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """One turn: the frames that came are dealt with, as many as there is time for.
+
+        Few bytes may ask for much work, and the other connections must not wait for all of it.
+        """
+        end_s = self._clock() + _TURN_S
         with self._speaking():
-            for piece in self._frames(data):
+            while piece := self._frames.cut():
                 for event in self._h2.receive_data(piece):
                     self._on_event(event)
+                if self._clock() > end_s:
+                    break
 
     def take_out(self) -> bytearray:
         """What is to be sent; the caller removes from its front what it has sent."""
@@ -229,20 +246,6 @@ class Connection:
         except ProtocolError:
             self.broken = True
         self._collect()
-
-    def _frames(self, data: bytes) -> Iterator[bytes]:
-        """What came, cut where frames end: h2 refuses whatever is in one piece with a goodbye, and behind it."""
-        data, self._head, at = self._head + data, b"", 0
-        while at < len(data):
-            if not self._left_bytes:
-                if len(data) - at < _FRAME_HEAD_BYTES:
-                    self._head = data[at:]
-                    return
-                self._left_bytes = _FRAME_HEAD_BYTES + int.from_bytes(data[at : at + 3])
-            piece = data[at : at + self._left_bytes]
-            at += len(piece)
-            self._left_bytes -= len(piece)
-            yield piece
 
     def _look_at(self, stream: Stream, now_s: float) -> None:
         if stream.unread.is_stalled(now_s):

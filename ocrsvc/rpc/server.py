@@ -166,7 +166,9 @@ class RpcServer:
         looked_s = 0.0
         self._accept_or_not()
         while not self._aborted and not (self._leaving and not self._wires and not self._running):
-            for key, events in self._selector.select(_LOOK_S if self._wires or self._paused else None):
+            for wire in list(self._wires):
+                wire.go_on()
+            for key, events in self._selector.select(self._patience_s()):
                 key.data(events)
             while self._done:
                 self._done.popleft()()
@@ -185,6 +187,12 @@ class RpcServer:
         self._leaving = True
         self._close_listeners()
         self._selector.close()
+
+    def _patience_s(self) -> float | None:
+        """How long the loop may sleep."""
+        if any(wire.waiting for wire in self._wires):
+            return 0.0
+        return _LOOK_S if self._wires or self._paused else None
 
     def _part(self) -> None:
         self._close_listeners()
@@ -248,6 +256,17 @@ class _Wire:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         selector.register(sock, self._events, self._on_ready)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to do without the socket: see Connection.waiting."""
+        connection = self.connection
+        return connection.waiting and self._closing_s is None and len(connection.take_out()) <= MAX_UNSENT_BYTES
+
+    def go_on(self) -> None:
+        """The connection's next turn, if it has more to do."""
+        if self in self._wires and self.waiting:
+            self._guarded(self.connection.go_on)
+
     def _on_ready(self, events: int) -> None:
         if events & selectors.EVENT_READ:
             self._read()
@@ -262,11 +281,11 @@ class _Wire:
         if not data:
             self.drop()
         elif self._closing_s is None:
-            self._receive(data)
+            self._guarded(partial(self.connection.receive, data))
 
-    def _receive(self, data: bytes) -> None:
+    def _guarded(self, turn: Callable[[], None]) -> None:
         try:
-            self.connection.receive(data)
+            turn()
         except Exception:  # noqa: BLE001  the edge
             # One connection's trouble, ours or h2's, must not end the loop that serves all others.
             LOGGER.exception("A connection failed")
@@ -288,7 +307,7 @@ class _Wire:
             self.drop()
             return
         self._unread.note(time.monotonic(), left=bool(out), taken=before - len(out))
-        reading = 0 if len(out) > MAX_UNSENT_BYTES else selectors.EVENT_READ
+        reading = 0 if len(out) > MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
         self._want(reading | (selectors.EVENT_WRITE if out else 0))
         if self.connection.broken or self.connection.finished:
             self._begin_close()
