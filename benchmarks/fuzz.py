@@ -10,10 +10,10 @@ In process, without sockets, over a reader that has its answer ready once the im
 - gRPC's connections (grpc_frames): whole conversations in HTTP/2 frames, with floods of each kind of frame, odd
   headers, wrong lengths and windows, cut into pieces anywhere.
 
-A violation is a status of 500 or INTERNAL (no engine is here to fail), any exception, an input that costs more processor
-time than the limit, memory that keeps growing, or, on gRPC's connections, one that holds a worker that leaves, that
-gives back less than it held, or that keeps its neighbour from being served. Whoever waits for ever ends the run with a
-traceback of where. Exit code 1 on any violation.
+A violation is a status of 500 or INTERNAL (no engine is here to fail), any exception, an input that costs more
+processor time than the limit, memory that keeps growing, or, on gRPC's connections, one that holds a worker that
+leaves, that gives back less than it held, or that keeps its neighbour from being served. Whoever waits for ever ends
+the run with a traceback of where. Exit code 1 on any violation.
 """
 
 from __future__ import annotations

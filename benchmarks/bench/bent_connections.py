@@ -7,9 +7,9 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 
-from bench.bent_messages import GoodCall, bend_message, change_bytes, cut, double
 from hpack import Encoder
 
+from bench.bent_messages import GoodCall, bend_message, change_bytes, cut, double
 from ocrsvc.rpc.wire import frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -157,7 +157,9 @@ def _settings(talk: Talk) -> None:
 def _few_settings(talk: Talk) -> None:
     """Settings that are allowed and unkind, then calls."""
     chance = talk.chance
-    payload = struct.pack(">HI", 4, chance.choice((0, 1, 100, 2**31 - 1))) + struct.pack(">HI", 1, chance.choice((0, 64)))
+    payload = struct.pack(">HI", 4, chance.choice((0, 1, 100, 2**31 - 1))) + struct.pack(
+        ">HI", 1, chance.choice((0, 64))
+    )
     talk.frame(SETTINGS, 0, 0, payload)
     _good_calls(talk)
     for _ in talk.times(100):
@@ -194,7 +196,14 @@ def _header_bombs(talk: Talk) -> None:
     """Few bytes that stand for many: entries of the dynamic table, and numbers without an end."""
     chance, number = talk.chance, talk.number()
     block = talk.headers("/x", ("bomb", "x" * 4000))
-    more = (b"\xbe" * 5000, b"\xff" * 50, b"\x3f\xe1\xff\x03" * 20, b"\x80", b"\x40" + b"\x7f" + b"\xff" * 9, b"\x20" * 99)
+    more = (
+        b"\xbe" * 5000,
+        b"\xff" * 50,
+        b"\x3f\xe1\xff\x03" * 20,
+        b"\x80",
+        b"\x40" + b"\x7f" + b"\xff" * 9,
+        b"\x20" * 99,
+    )
     talk.frame(HEADERS, END_HEADERS | chance.choice((0, END_STREAM)), number, block + chance.choice(more))
 
 
@@ -243,7 +252,9 @@ def _goodbye(talk: Talk) -> None:
 
 def _priorities(talk: Talk) -> None:
     for _ in talk.times(2000):
-        number, parent = talk.chance.choice(((1, 3), (3, 1), (5, 0), (7, 5), (1, 1 if talk.chance.random() < 0.01 else 0)))
+        number, parent = talk.chance.choice(
+            ((1, 3), (3, 1), (5, 0), (7, 5), (1, 1 if talk.chance.random() < 0.01 else 0))
+        )
         payload = struct.pack(">IB", parent, 5)
         talk.frame(PRIORITY, 0, number, payload if talk.chance.random() < 0.999 else payload[1:])
 
