@@ -20,9 +20,11 @@ from bench.bent_connections import GOAWAY, bent_talk
 from bench.bent_messages import GoodCall, bend_message, good_calls
 from bench.decoding import DecodingReader
 from ocrsvc.errors import OcrsvcError, QueueFull
+from ocrsvc.metrics import Numbers
 from ocrsvc.reader import Reader
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.method import Call
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.server import MAX_UNSENT_BYTES
@@ -50,8 +52,20 @@ class Host:
         self.callers = Callers(50)
         self.now_s = time.monotonic()
         self.tick_s = 0.0
+        self.under_way = 0
+        self._counting = Counting(Numbers().common)
         self._running: deque[tuple[Connection, Stream, Callable[[], Any]]] = deque()
         self._in_line: deque[tuple[Connection, Stream]] = deque()
+
+    def begun(self) -> None:
+        """See connection.Host."""
+        self.under_way += 1
+        self._counting.begin()
+
+    def ended(self, account: Account) -> None:
+        """See connection.Host."""
+        self.under_way -= 1
+        self._counting.end(account)
 
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
         """See connection.Host."""
@@ -162,8 +176,8 @@ class Bench:
         ended = self._end(connection, outs)
         connection.close()
         host.work()
-        held = (connection.calls, host.memory.held_bytes, len(host.callers))
-        assert held == (0, 0, 0), f"calls, bytes and callers are still held: {held}"
+        held = (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way)
+        assert held == (0, 0, 0, 0), f"calls, bytes, callers and counted calls are still held: {held}"
         host.tick_s = 0.0
         self._sent += 1
         if self._sent % NEIGHBOUR_EVERY == 0:

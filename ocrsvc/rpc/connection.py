@@ -34,6 +34,7 @@ from hyperframe.frame import GoAwayFrame
 
 from ocrsvc.errors import QueueFull, Refused
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
+from ocrsvc.rpc.counting import Account
 from ocrsvc.rpc.frames import Frames
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.parsing import parse
@@ -57,6 +58,7 @@ _GRACE_S: Final = 0.5
 _QUICK_BYTES: Final = 1 << 14
 # How long a stream of requests may be silent while its worker leaves.
 _SILENT_S: Final = 2.0
+_LONGEST_ID: Final = 128
 _ANY_STREAM: Final = 2**31 - 1
 _GOODBYE: Final = b"goodbye!"
 _DRAIN_PING_S: Final = 2.0
@@ -72,6 +74,14 @@ class Host(Protocol):
     limit_s: float
     memory: Budget
     callers: Callers
+
+    def begun(self) -> None:
+        """A call has come."""
+        ...
+
+    def ended(self, account: Account) -> None:
+        """It is over."""
+        ...
 
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
         """Make an answer in a pool thread; `answered` follows, on the loop's thread. Raises QueueFull."""
@@ -97,6 +107,7 @@ class Stream:
     Attributes:
         pending: Messages that wait for the one before them.
         share: Holds the bytes of the message that is not complete.
+        account: What is told of it once it is over.
         caller: Whose call it counts as; None for none.
         unacknowledged: Bytes of it that flow control has not given back to the client.
         active_s: When it was last heard of, or answered.
@@ -113,6 +124,7 @@ class Stream:
     call: Call
     reader: MessageReader
     share: Share
+    account: Account
     caller: str | None = None
     pending: deque[_Pending] = field(default_factory=deque)
     unacknowledged: int = 0
@@ -316,8 +328,10 @@ class Connection:
         # A stream of requests may stay open; each of them has the limit of a call.
         limit_s = math.inf if method.streaming else self._host.limit_s
         reader, share, now_s = MessageReader(encoding, self._host.most_bytes), Share(self._host.memory), self._clock()
-        stream = Stream(number, method, Call(now_s + limit_s), reader, share, active_s=now_s)
+        account = self._account_of(sent, method)
+        stream = Stream(number, method, Call(now_s + limit_s), reader, share, account, active_s=now_s)
         self._streams[number] = stream
+        self._host.begun()
         try:
             if "grpc-timeout" in sent:
                 stream.call = Call(now_s + min(timeout_s(sent["grpc-timeout"]), limit_s))
@@ -328,6 +342,12 @@ class Connection:
                 stream.caller = self._caller
         except (CallFailed, Refused) as failure:
             self._fail(stream, failure)
+
+    def _account_of(self, sent: dict[str, str], method: Method) -> Account:
+        asked_id = sent.get("x-request-id", "")
+        known_id = asked_id if len(asked_id) <= _LONGEST_ID and asked_id.isascii() and asked_id.isprintable() else ""
+        path = sent.get(":path", "")
+        return Account(method.door, path, self._caller, known_id, time.monotonic(), timed=not method.streaming)
 
     def _on_data(self, event: DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -347,6 +367,7 @@ class Connection:
             self._acknowledge_all(stream)
 
     def _on_message(self, stream: Stream, sent: Sent) -> None:
+        stream.account.bytes_in += len(sent.data)
         stream.share.take(_MESSAGE_BYTES)
         stream.pending.append(_Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
         if stream.method.streaming:
@@ -421,11 +442,13 @@ class Connection:
         self.answered(stream, outcome)
 
     def _send_message(self, stream: Stream, message: bytes) -> None:
+        stream.account.bytes_out += len(message)
         stream.out.append(memoryview(frame(message)))
         self._flush(stream)
 
     def _fail(self, stream: Stream, error: BaseException) -> None:
         failure = failure_of(error)
+        stream.account.error = error
         more = []
         if isinstance(error, Refused):
             more = [("grpc-retry-pushback-ms", str(error.retry_after_s * 1000))]
@@ -435,6 +458,7 @@ class Connection:
         if stream.trailers is None:
             text = [("grpc-message", escaped(told))] if told else []
             stream.trailers = [("grpc-status", str(int(code))), *text, *more]
+            stream.account.code = code
             if code is not Code.OK:
                 stream.call.gone.set()
                 stream.out.clear()
@@ -484,8 +508,10 @@ class Connection:
 
     def _forget(self, stream: Stream) -> None:
         stream.call.gone.set()
-        if self._streams.pop(stream.number, None) is not None and stream.caller is not None:
-            self._host.callers.leave(stream.caller)
+        if self._streams.pop(stream.number, None) is not None:
+            self._host.ended(stream.account)
+            if stream.caller is not None:
+                self._host.callers.leave(stream.caller)
         self._acknowledge_all(stream)
         self._drop_pending(stream)
 

@@ -21,11 +21,13 @@ from functools import partial
 from typing import Any, Final
 
 from ocrsvc.errors import QueueFull
+from ocrsvc.metrics import Numbers
 from ocrsvc.rpc.codes import LOGGER
 from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.method import Methods
 from ocrsvc.rpc.unread import Unread
-from ocrsvc.serving.limits import Budget, Callers
+from ocrsvc.serving.limits import Room, make_room
 
 MAX_CONNECTIONS: Final = 1000
 FIRST_BYTES_S: Final = 10.0
@@ -52,9 +54,10 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
-        body_bytes: Messages that are held in memory at once; at least one of the largest.
-        caller_requests: Calls that one address may have under way, beside the quick ones; 0 is no limit.
-        on_call: Called for each call that runs, on the loop's thread.
+        room: Memory for messages, and calls that one address may have under way beside the quick ones; by default
+            there is room for one of the largest messages, and no limit for callers.
+        counting: Counts the calls; by default nobody reads the numbers.
+        on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
     """
 
     def __init__(
@@ -65,15 +68,18 @@ class RpcServer:
         threads: int,
         most_bytes: int,
         limit_s: float,
-        body_bytes: int = 0,
-        caller_requests: int = 0,
-        on_call: Callable[[], object] = bool,
+        room: Room | None = None,
+        counting: Counting | None = None,
+        on_call: Callable[[int], object] = bool,
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
-        self.memory = Budget(max(body_bytes, most_bytes))
-        self.callers = Callers(caller_requests)
+        room = room or make_room(body_bytes=0, most_bytes=most_bytes, caller_requests=0)
+        self.memory, self.callers = room.memory, room.callers
+        counting = counting or Counting(Numbers().common)
+        self.begun: Callable[[], None] = counting.begin
+        self.ended: Callable[[Account], None] = counting.end
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
@@ -127,7 +133,7 @@ class RpcServer:
         if self._running >= self._threads:
             raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
         self._running += 1
-        self._on_call()
+        self._on_call(1)
         self._pool.submit(self._work, connection, stream, answer)
 
     def line_up(self, connection: Connection, stream: Stream) -> None:
@@ -146,6 +152,7 @@ class RpcServer:
 
     def _finish(self, connection: Connection, stream: Stream, outcome: bytes | BaseException) -> None:
         self._running -= 1
+        self._on_call(-1)
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
         while self._in_line and self._running < self._threads:
             waiting, next_stream = self._in_line.popleft()
