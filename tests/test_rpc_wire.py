@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
 from ocrsvc.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
-from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.frames import Frames
 from ocrsvc.rpc.method import Method, Methods
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.protobuf import FOLDER, Messages
+from ocrsvc.rpc.stream import Stream
 from ocrsvc.rpc.unread import Unread
 from ocrsvc.rpc.wire import MessageReader, escaped, frame, timeout_s
 from ocrsvc.serving.limits import Budget, Callers, Share

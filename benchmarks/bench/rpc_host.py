@@ -23,12 +23,13 @@ from ocrsvc.errors import OcrsvcError, QueueFull
 from ocrsvc.metrics import Numbers
 from ocrsvc.reader import Reader
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
-from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.method import Call
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.server import MAX_UNSENT_BYTES
 from ocrsvc.rpc.services import make_services
+from ocrsvc.rpc.stream import Stream
 from ocrsvc.rpc.wire import frame
 from ocrsvc.serving.limits import Budget, Callers
 from ocrsvc.web.model.ocr import OcrModel

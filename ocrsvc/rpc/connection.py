@@ -8,14 +8,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
-from h2.config import H2Configuration
-from h2.connection import ConnectionState, H2Connection
+from h2.connection import ConnectionState
 from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
@@ -29,25 +26,19 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from ocrsvc.errors import QueueFull, Refused
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.counting import Account
 from ocrsvc.rpc.frames import Frames
+from ocrsvc.rpc.greeting import open_h2
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.parsing import parse
-from ocrsvc.rpc.unread import Unread
+from ocrsvc.rpc.stream import Pending, Stream
 from ocrsvc.rpc.wire import ENCODINGS, MessageReader, Sent, escaped, frame, timeout_s
 from ocrsvc.serving.limits import Budget, Callers, Share
 
-# Each frame that opens or ends a stream costs h2 a look at all that are open. A client's further calls wait in it.
-MAX_STREAMS: Final = 100
-STREAM_WINDOW: Final = 4 << 20
-CONNECTION_WINDOW: Final = 16 << 20
-MAX_FRAME: Final = 1 << 20
-MAX_HEADERS: Final = 1 << 16
 # Messages of one stream that may wait for their turn; then its client is told to wait, by flow control.
 _MOST_PENDING: Final = 2
 # What a message costs beside its bytes: many may be empty.
@@ -92,52 +83,6 @@ class Host(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A message that waits, and its share of the memory."""
-
-    sent: Sent
-    share: Share
-
-
-@dataclass(eq=False, slots=True)
-class Stream:
-    """One call on its way.
-
-    Attributes:
-        pending: Messages that wait for the one before them.
-        share: Holds the bytes of the message that is not complete.
-        account: What is told of it once it is over.
-        caller: Whose call it counts as; None for none.
-        unacknowledged: Bytes of it that flow control has not given back to the client.
-        active_s: When it was last heard of, or answered.
-        busy: Whether a message is being answered.
-        in_line: Whether it waits for a thread.
-        ended: Whether the client has sent everything.
-        out: Framed answers that flow control does not let through yet.
-        unread: Whether the client takes them.
-        trailers: The status, once it is known; sent after `out`.
-    """
-
-    number: int
-    method: Method
-    call: Call
-    reader: MessageReader
-    share: Share
-    account: Account
-    caller: str | None = None
-    pending: deque[_Pending] = field(default_factory=deque)
-    unacknowledged: int = 0
-    active_s: float = 0.0
-    busy: bool = False
-    in_line: bool = False
-    ended: bool = False
-    begun: bool = False
-    out: deque[memoryview] = field(default_factory=deque)
-    unread: Unread = field(default_factory=Unread)
-    trailers: list[tuple[str, str]] | None = None
-
-
 class Connection:
     """One connection of a client.
 
@@ -151,7 +96,7 @@ class Connection:
         self._host = host
         self._caller = caller
         self._clock = clock
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._h2 = open_h2()
         self._streams: dict[int, Stream] = {}
         self._out = bytearray()
         self._frames = Frames()
@@ -161,7 +106,7 @@ class Connection:
         self.began_s = clock()
         self.greeted = False
         self.broken = False
-        self._greet()
+        self._collect()
 
     @property
     def calls(self) -> int:
@@ -276,21 +221,6 @@ class Connection:
             return False
         return now_s - max(self._leaving_s, stream.active_s) > _SILENT_S
 
-    def _greet(self) -> None:
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
-                SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS,
-            },
-        )
-        self._h2.max_inbound_frame_size = MAX_FRAME
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(CONNECTION_WINDOW)
-        self._collect()
-
     def _on_event(self, event: Event) -> None:
         match event:
             case DataReceived():
@@ -369,7 +299,7 @@ class Connection:
     def _on_message(self, stream: Stream, sent: Sent) -> None:
         stream.account.bytes_in += len(sent.data)
         stream.share.take(_MESSAGE_BYTES)
-        stream.pending.append(_Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
+        stream.pending.append(Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
         if stream.method.streaming:
             self._advance(stream)
         elif len(stream.pending) > 1:
@@ -424,7 +354,7 @@ class Connection:
         if len(stream.pending) <= _MOST_PENDING and not stream.in_line:
             self._acknowledge_all(stream)
 
-    def _wait_in_line(self, stream: Stream, pending: _Pending, refusal: QueueFull) -> None:
+    def _wait_in_line(self, stream: Stream, pending: Pending, refusal: QueueFull) -> None:
         """No thread is free: a call is to be sent again, but a stream would lose all that is to follow."""
         stream.pending.appendleft(pending)
         if stream.method.streaming:
@@ -462,7 +392,7 @@ class Connection:
             if code is not Code.OK:
                 stream.call.gone.set()
                 stream.out.clear()
-                self._drop_pending(stream)
+                stream.drop_pending()
             self._flush(stream)
 
     def _flush_all(self) -> None:
@@ -513,12 +443,7 @@ class Connection:
             if stream.caller is not None:
                 self._host.callers.leave(stream.caller)
         self._acknowledge_all(stream)
-        self._drop_pending(stream)
-
-    def _drop_pending(self, stream: Stream) -> None:
-        while stream.pending:
-            stream.pending.popleft().share.release()
-        stream.share.release()
+        stream.drop_pending()
 
     def _acknowledge_all(self, stream: Stream) -> None:
         size, stream.unacknowledged = stream.unacknowledged, 0
@@ -542,7 +467,7 @@ class Connection:
         self._out += self._h2.data_to_send()
 
 
-def _answer(method: Method, pending: _Pending, call: Call, host: Host) -> Any:
+def _answer(method: Method, pending: Pending, call: Call, host: Host) -> Any:
     """Any thread: open one message, and answer it; its memory is given back. Raises OcrsvcError, CallFailed."""
     try:
         if call.gone.is_set():

@@ -23,9 +23,10 @@ from typing import Any, Final
 from ocrsvc.errors import QueueFull
 from ocrsvc.metrics import Numbers
 from ocrsvc.rpc.codes import LOGGER
-from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.method import Methods
+from ocrsvc.rpc.stream import Stream
 from ocrsvc.rpc.unread import Unread
 from ocrsvc.serving.limits import Room, make_room
 
