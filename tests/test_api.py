@@ -152,6 +152,7 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
         ({"rotate": 180}, "64x32 0 True False None"),
         ({"detect": False}, "64x32 auto False False None"),
         ({"max_side": 32, "min_confidence": 0.5}, "32x16 auto True False 0.5"),
+        ({"max_side": 32.0}, "32x16 auto True False None"),
         ({"min_confidence": 1e-7}, "64x32 auto True False 1e-07"),
         ({"min_confidence": 5e-324}, "64x32 auto True False 5e-324"),
         ({"rotate": None, "max_side": None}, "64x32 auto True False None"),

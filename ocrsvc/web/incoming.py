@@ -41,6 +41,8 @@ _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
 # Escapes that base64 does not need: whoever repairs base64 later looks at each of them by itself.
 _DEAR_ESCAPE: Final = re.compile(rb"%(?!2[BbFf]|3[Dd]|0[AaDd])")
+# To JSON 640.0 is as whole as 640; beyond this a float is no exact number of anything.
+_EXACT: Final = 2**53
 MAX_ESCAPES: Final = 100_000
 # The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.
 MAX_JSON_COMMAS: Final = 10_000
@@ -166,9 +168,11 @@ def last_field(incoming: Incoming, name: str) -> str | None:
 
 
 def as_text(value: object) -> str:
-    """A field's value as text; what JSON knows, as JSON writes it."""
+    """A field's value as text; what JSON knows, as JSON writes it, but whole numbers always without a point."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return str(int(value))
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
