@@ -131,6 +131,7 @@ OPTION_CASES = [
     ("max_side", " 65535 ", "64x32 auto True False None"),
     ("min_confidence", "0.25", "64x32 auto True False 0.25"),
     ("min_confidence", "1", "64x32 auto True False 1.0"),
+    ("min_confidence", "2.5E-1", "64x32 auto True False 0.25"),
 ]
 
 
@@ -152,7 +153,9 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
         ({"rotate": 180}, "64x32 0 True False None"),
         ({"detect": False}, "64x32 auto False False None"),
         ({"max_side": 32, "min_confidence": 0.5}, "32x16 auto True False 0.5"),
+        ({"max_side": 32.0}, "32x16 auto True False None"),
         ({"min_confidence": 1e-7}, "64x32 auto True False 1e-07"),
+        ({"min_confidence": 5e-324}, "64x32 auto True False 5e-324"),
         ({"rotate": None, "max_side": None}, "64x32 auto True False None"),
     ],
 )
@@ -174,7 +177,7 @@ BAD_OPTIONS = [
     ("min_confidence", "1.01", "from 0 to 1"),
     ("min_confidence", "nan", "from 0 to 1"),
     ("min_confidence", "0_1", "a plain decimal number from 0 to 1"),
-    ("min_confidence", "1e-400", "a plain decimal number from 0 to 1"),
+    ("min_confidence", "1e400", "a plain decimal number from 0 to 1"),
     ("min_confidence", "-0", "a plain decimal number from 0 to 1"),
     ("min_confidence", "high", "from 0 to 1"),
     ("format", "xml", "json or text"),

@@ -120,20 +120,38 @@ def _header_parameters() -> list[Node]:
             "description": "Whose turn it is when many wait; the option priority wins.",
             "schema": {"type": "string", "enum": list(PRIORITIES), "default": "interactive"},
         },
-        {"name": ID_HEADER, "in": "header", "description": "An id of your own for this request.", "schema": _ID},
+        {
+            "name": ID_HEADER,
+            "in": "header",
+            "description": "Your own id for this request: up to 128 visible ASCII characters, else it gets a new one.",
+            "schema": _WORDS,
+        },
     ]
 
 
 def _bodies() -> Node:
     options = {name: _option_schema(option) for name, option in OPTIONS.items()}
     images = {"image": _BASE64_OR_MORE, "images": _BASE64_OR_MORE}
-    files = {"oneOf": [_BINARY, {"type": "array", "items": _BINARY}]}
+    files = {"file": {"oneOf": [_BINARY, {"type": "array", "minItems": 1, "items": _BINARY}]}}
     return {
-        "multipart/form-data": {"schema": {"type": "object", "properties": {"file": files, **images, **options}}},
-        "application/json": {"schema": {"type": "object", "properties": {**images, **options}}},
-        "application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": {**images, **options}}},
+        "multipart/form-data": {
+            "schema": _asking(files | images, options),
+            "encoding": {"file": {"contentType": "image/*"}},
+        },
+        "application/json": {"schema": _asking(images, options)},
+        "application/x-www-form-urlencoded": {"schema": _asking(images, options)},
         "image/*": {"schema": _BINARY},
         "application/octet-stream": {"schema": _BINARY},
+    }
+
+
+def _asking(images: Node, options: Node) -> Node:
+    """An object with one image at least, and options."""
+    return {
+        "type": "object",
+        "properties": images | options,
+        "anyOf": [{"required": [name]} for name in images],
+        "additionalProperties": False,
     }
 
 
