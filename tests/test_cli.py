@@ -62,6 +62,14 @@ def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
     assert (answer["pages"][0]["width"], answer["pages"][0]["height"]) == (120, 40)
 
 
+def test_read_writes_one_document_for_all_files(page: Path) -> None:
+    done = ocrsvc("read", "--format", "tsv", str(page), "/nowhere.png", str(page))
+    assert (done.returncode, done.stderr.count("\n")) == (65, 1)
+    rows = [row.split("\t") for row in done.stdout.splitlines()]
+    assert [row[1] for row in rows if row[0] == "1"] == ["1", "2"]
+    assert {tuple(row[8:10]) for row in rows if row[0] == "1"} == {("120", "40")}
+
+
 def test_several_files_come_under_their_names(page: Path) -> None:
     done = ocrsvc("read", str(page), str(page))
     assert done.stdout.count(f"==> {page} <==") == 2

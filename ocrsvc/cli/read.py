@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
+from ocrsvc.calling.answer import Answer
 from ocrsvc.errors import NothingSent, OcrsvcError, OperatorError
 from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import read_settings
@@ -18,21 +20,30 @@ from ocrsvc.settings import read_settings
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
     from ocrsvc.reader import Reader
-    from ocrsvc.records import Reading, ReadOptions
+    from ocrsvc.records import Box, EngineInfo, Page, Reading, ReadOptions
+
+    # A service's answer, one of this process, or what is wrong.
+    Answered = Answer | Reading | OcrsvcError
 
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 
-# The text and the members of the JSON, or what is wrong.
-Answered = tuple[str, dict[str, object]] | OcrsvcError
+# As `ocrsvc.formats.choose` names them, which loads a numeric library.
+_FORMATS: Final = ("text", "json", "tsv", "hocr", "alto")
 
 
 def add_command(commands: Commands) -> None:
     """Declare `ocrsvc read`."""
     parser = commands.add_parser("read", help="print the text of images")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image file; - is standard input")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line and file instead of text")
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="text",
+        help="text (default), json (one object a line and file), or one document for all files: tsv, hocr, alto",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
     where.add_argument("--url", help="address of a service that reads them, instead of this process")
@@ -53,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         0, or the exit code of the first file that failed.
     """
     answers = _by_service(args) if args.url else _by_ourselves(args)
-    codes = [_show(file, answer, args) for file, answer in answers]
+    show = _show_each if args.format in {"text", "json"} else _show_together
+    codes = list(show(answers, args))
     return next((code for code in codes if code), 0)
 
 
@@ -67,8 +79,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     pictures = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
         answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line)
-        for file, answer in zip(args.files, answers, strict=True):
-            yield file, answer if isinstance(answer, OcrsvcError) else (answer.text, dict(answer.data))
+        yield from zip(args.files, answers, strict=True)
 
 
 def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
@@ -80,8 +91,7 @@ def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     options = ReadOptions(rotate=args.rotate, detect=not args.line)
     reader = _start_reader(args.engine)
     try:
-        for file, answer in _read_all(reader, args.files, options):
-            yield file, answer if isinstance(answer, OcrsvcError) else (answer.page.text, _as_dict(answer))
+        yield from _read_all(reader, args.files, options)
     finally:
         reader.stop(_STOP_S)
 
@@ -116,26 +126,73 @@ def _load(file: Path) -> bytes | OcrsvcError:
         return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
 
 
-def _show(file: Path, answer: Answered, args: argparse.Namespace) -> int:
-    """Print one file's answer; returns its exit code."""
-    if isinstance(answer, OcrsvcError):
-        print(f"ocrsvc: {file}: {answer}", file=sys.stderr, flush=True)
-        return answer.exit_code
-    text, members = answer
-    if args.json:
-        print(orjson.dumps({"file": str(file), **members}).decode(), flush=True)
-    else:
-        heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
-        print(f"{heading}{text}", flush=True)
-    return 0
+def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
+    """Print each file's answer as it comes, as text or as JSON; gives its exit code."""
+    for file, answer in answers:
+        if isinstance(answer, OcrsvcError):
+            yield _complain(file, answer)
+            continue
+        if args.format == "json":
+            print(orjson.dumps({"file": str(file), **_members_of(answer)}).decode(), flush=True)
+        else:
+            heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
+            print(f"{heading}{_text_of(answer)}", flush=True)
+        yield 0
 
 
-def _as_dict(reading: Reading) -> dict[str, object]:
-    """The reading with the names of the native API."""
+def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
+    """Print all pages as one document, numbered on from file to file; gives each file's exit code."""
+    from ocrsvc.formats.choose import FORMATS
+
+    pages: list[Page] = []
+    engine: EngineInfo | None = None
+    for file, answer in answers:
+        if isinstance(answer, OcrsvcError):
+            yield _complain(file, answer)
+            continue
+        fresh, engine = _pages_of(answer)
+        pages.extend(replace(page, number=number) for number, page in enumerate(fresh, start=len(pages) + 1))
+        yield 0
+    if engine is not None:
+        print(FORMATS[args.format].write(pages, engine), end="", flush=True)
+
+
+def _complain(file: Path, error: OcrsvcError) -> int:
+    print(f"ocrsvc: {file}: {error}", file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def _text_of(answer: Answer | Reading) -> str:
+    return answer.text if isinstance(answer, Answer) else answer.page.text
+
+
+def _members_of(answer: Answer | Reading) -> dict[str, object]:
+    """The answer with the names of the native API."""
+    if isinstance(answer, Answer):
+        return dict(answer.data)
     from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
 
     return {
-        "engine": engine_to_dict(reading.engine),
-        "pages": [page_to_dict(reading.page, 1)],
-        "timing": timing_to_dict(reading.timing),
+        "engine": engine_to_dict(answer.engine),
+        "pages": [page_to_dict(answer.page, 1)],
+        "timing": timing_to_dict(answer.timing),
     }
+
+
+def _pages_of(answer: Answer | Reading) -> tuple[list[Page], EngineInfo]:
+    """The pages of an answer, and who read them."""
+    from ocrsvc.records import EngineInfo, Line, Page
+
+    if not isinstance(answer, Answer):
+        return [answer.page], answer.engine
+    pages = [
+        Page(
+            page.width,
+            page.height,
+            page.angle,
+            tuple(Line(line.text, line.confidence, cast("Box", line.box)) for line in page.lines),
+            page.number,
+        )
+        for page in answer.pages
+    ]
+    return pages, EngineInfo(**answer.engine)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.formats.plain import to_text
+from ocrsvc.formats.choose import FORMATS, Format, FormatName
 from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
 from ocrsvc.reader import Reader
 from ocrsvc.records import Reading, ReadOptions, Timing
 from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
+from ocrsvc.web.answers import JSON_TYPE
 from ocrsvc.web.failures import failure_of, problem_dict
 from ocrsvc.web.incoming import Incoming, deadline_of, images_or_errors, left_s, receive, request_id, wish_of
 from ocrsvc.web.options import read_options
@@ -39,8 +41,9 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
         wish = wish_of(request.environ, asked.priority)
         outcomes = _read(reader, images, asked.read, left_s(deadline), wish)
         _raise_if_all_failed(outcomes)
-        if asked.format == "text":
-            return _as_text(outcomes)
+        form = FORMATS.get(asked.format or _accepted())
+        if form is not None:
+            return _as_text(outcomes, form)
         return _as_json(outcomes, lines=asked.lines, total_s=time.monotonic() - began_s)
 
     return api
@@ -74,13 +77,23 @@ def _raise_if_all_failed(outcomes: Sequence[Outcome]) -> None:
         raise errors[0]
 
 
-def _as_text(outcomes: Sequence[Outcome]) -> Response:
-    """Plain text has no place to say that a page failed, so one failure fails the whole."""
+def _accepted() -> FormatName:
+    """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON."""
+    names: dict[str, FormatName] = {form.media_type: name for name, form in FORMATS.items()}
+    names[JSON_TYPE] = "json"
+    return names[request.accept_mimetypes.best_match([JSON_TYPE, *names], JSON_TYPE)]
+
+
+def _as_text(outcomes: Sequence[Outcome], form: Format) -> Response:
+    """No form but JSON has a place to say that a page failed, so one failure fails the whole."""
     for outcome in outcomes:
         if isinstance(outcome, OcrsvcError):
             raise outcome
-    text = to_text([outcome.page for outcome in cast("Sequence[Reading]", outcomes)])
-    return Response(text, content_type="text/plain; charset=utf-8")
+    readings = cast("Sequence[Reading]", outcomes)
+    pages = [replace(reading.page, number=number) for number, reading in enumerate(readings, start=1)]
+    response = Response(form.write(pages, readings[0].engine), content_type=f"{form.media_type}; charset=utf-8")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
 
 
 def _as_json(outcomes: Sequence[Outcome], *, lines: bool, total_s: float) -> Response:

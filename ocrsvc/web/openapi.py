@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ocrsvc import __version__, errors
+from ocrsvc.formats.choose import FORMATS
 from ocrsvc.serving.queue import PRIORITIES
 from ocrsvc.web.failures import PROBLEM_TYPE
 from ocrsvc.web.incoming import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
@@ -141,9 +142,10 @@ def _read_response() -> Node:
     return {
         "description": "The pages, in the order of the images.",
         "headers": _headers(),
-        "content": {
-            "application/json": {"schema": _ref("Answer")},
-            "text/plain": {"schema": {"type": "string", "description": "With format=text."}},
+        "content": {"application/json": {"schema": _ref("Answer")}}
+        | {
+            form.media_type: {"schema": {"type": "string", "description": f"With format={name}: {form.help}."}}
+            for name, form in FORMATS.items()
         },
     }
 

@@ -3,6 +3,7 @@
 import { copy, draw, save, stem, textOf } from './keep.js';
 import { Problem } from './ask.js';
 import { label, t, titleOf } from './words.js';
+import { FORMATS } from './write.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const ZOOMS = [1, 1.5, 2, 3, 4, 6];
@@ -257,13 +258,14 @@ function problemOf({ members }) {
   return card;
 }
 
-function content() {
-  return tab === 'json' ? JSON.stringify(shown.answer, null, 2) : textOf(shown.answer);
-}
+const JSON_FORM = { write: (answer) => JSON.stringify(answer, null, 2), suffix: '.json', type: 'application/json' };
+const TEXT_FORM = { write: textOf, suffix: '.txt', type: 'text/plain;charset=utf-8' };
+const form = () => ({ json: JSON_FORM, ...FORMATS })[tab] ?? TEXT_FORM;
+const content = () => form().write(shown.answer);
 
 function saveContent() {
-  if (tab === 'json') save(`${stem(shown.name)}.json`, content(), 'application/json');
-  else save(`${stem(shown.name)}.txt`, `${content()}\n`, 'text/plain;charset=utf-8');
+  const { suffix, type } = form();
+  save(`${stem(shown.name)}${suffix}`, type === TEXT_FORM.type ? `${content()}\n` : content(), type);
 }
 
 function switchTo(name) {
