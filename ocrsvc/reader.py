@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +16,10 @@ from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode
+from ocrsvc.imaging.document import Document, Leaf, chosen_pages, open_document
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.imaging.pdf import Check
 from ocrsvc.kept import KeptPages, key_of, open_kept_pages
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
@@ -25,6 +28,24 @@ from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wis
 from ocrsvc.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
+
+Source = bytes | Leaf | OcrsvcError
+"""An image file, a page of a document, or why there is neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """What was read of one file.
+
+    Attributes:
+        kind: For people: PDF, TIFF or image.
+        total: Pages that it has; 1 when it could not be opened.
+        pages: Those that were asked for, in order; each reading's page has its number in the file.
+    """
+
+    kind: str
+    total: int
+    pages: tuple[tuple[int, Reading | OcrsvcError], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +142,21 @@ class Reader:
             raise NotReady("The engine of this worker is not loaded yet.", "Send the request again in a moment.", 2)
         return self._engine.describe()
 
-    def look(self, data: bytes) -> Image:
+    def look(self, data: bytes, number: int | None = None) -> Image:
         """The image itself, in colour, under the same limits as `read`; for doors that draw on it.
 
+        Args:
+            data: A file.
+            number: Of the page in it, from 1; None is what `read` reads.
+
         Raises:
-            OcrsvcError: UnsupportedImage, BrokenImage or ImageTooLarge.
+            OcrsvcError: As for reading it.
         """
         with self._decoding:
-            return decode(data, self._limits, gray=False)
+            if number is None:
+                return decode(data, self._limits, gray=False)
+            with closing(open_document(data, self._limits, self._settings.pdf_dpi, bool)) as document:
+                return document.decode(number, gray=False, check=bool)
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -149,8 +177,89 @@ class Reader:
         deadline = self._clock() + deadline_s
         return self._known(data, options) or self._finish(self._begin(data, options, deadline, wish))
 
+    def read_files(
+        self,
+        files: Sequence[bytes | OcrsvcError],
+        options: ReadOptions,
+        deadline_s: float,
+        wish: Wish = PLAIN_WISH,
+        ranges: Ranges = ALL,
+        most: int | None = None,
+    ) -> list[FileRead]:
+        """Read the pages of several files, each answered apart; all share one deadline.
+
+        Pages are drawn or decoded when it is their turn, so that never more than a few of them are in memory.
+
+        Args:
+            files: Image files and documents; in place of one that is none, its error, which is passed on.
+            options, deadline_s, wish: As for `read`.
+            ranges: The pages wanted of each file.
+            most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
+
+        Raises:
+            ClientGone: Nobody waits any more; what is still queued is dropped.
+        """
+        check = self._checking(self._clock() + deadline_s, wish)
+        found: list[tuple[str, int, Sequence[int]]] = []
+        with closing(self._leaves(files, ranges, most, check, found)) as leaves:
+            outcomes = iter(self.read_many(leaves, options, deadline_s, wish))
+        return [
+            FileRead(kind, total, tuple((number, _numbered(next(outcomes), number)) for number in numbers))
+            for kind, total, numbers in found
+        ]
+
+    def _leaves(
+        self,
+        files: Sequence[bytes | OcrsvcError],
+        ranges: Ranges,
+        most: int | None,
+        check: Check,
+        found: list[tuple[str, int, Sequence[int]]],
+    ) -> Generator[Source, None, None]:
+        """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
+        for file in files:
+            document = file if isinstance(file, OcrsvcError) else self._open(file, check)
+            if isinstance(document, OcrsvcError):
+                found.append(("image", 1, [1]))
+                yield document
+                continue
+            with closing(document):
+                numbers = self._choose(document, ranges, most)
+                if isinstance(numbers, OcrsvcError):
+                    found.append((document.kind, document.count, [1]))
+                    yield numbers
+                    continue
+                found.append((document.kind, document.count, numbers))
+                yield from (Leaf(document, number) for number in numbers)
+
+    def _open(self, file: bytes, check: Check) -> Document | OcrsvcError:
+        try:
+            return open_document(file, self._limits, self._settings.pdf_dpi, check)
+        except ClientGone:
+            raise
+        except OcrsvcError as error:
+            return error
+
+    def _choose(self, document: Document, ranges: Ranges, most: int | None) -> Sequence[int] | OcrsvcError:
+        allowed = self._settings.max_pages
+        try:
+            return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
+        except OcrsvcError as error:
+            return error
+
+    def _checking(self, deadline: float, wish: Wish) -> Check:
+        """Raises DeadlineExceeded or ClientGone when nobody waits any more."""
+
+        def check() -> None:
+            if self._clock() >= deadline:
+                raise deadline_passed()
+            if wish.is_gone():
+                raise client_gone()
+
+        return check
+
     def read_many(
-        self, datas: Sequence[bytes], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
+        self, datas: Iterable[Source], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
@@ -182,7 +291,7 @@ class Reader:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
         return self._executor
 
-    def _begin(self, data: bytes, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
+    def _begin(self, data: bytes | Leaf, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
         """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
@@ -191,13 +300,18 @@ class Reader:
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
             began = self._clock()
-            image = decode(data, self._limits, gray=engine.driving.wants_gray)
+            image = self._decode(data, self._checking(deadline, wish), gray=engine.driving.wants_gray)
             task, turned = _prepare(image, options, deadline)
             decoded = self._clock()
             item = place.submit(task, deadline, task.image.pixels.nbytes)
         size = (image.width, image.height)
-        key = key_of(data, options, self.describe()) if self._kept is not None else None
+        key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, size, turned, admitted, decoded - began, key)
+
+    def _decode(self, data: bytes | Leaf, check: Check, *, gray: bool) -> Image:
+        if isinstance(data, Leaf):
+            return data.document.decode(data.number, gray=gray, check=check)
+        return decode(data, self._limits, gray=gray)
 
     @contextmanager
     def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:
@@ -212,12 +326,12 @@ class Reader:
         finally:
             self._decoding.release()
 
-    def _known(self, data: bytes, options: ReadOptions) -> Reading | None:
+    def _known(self, data: bytes | Leaf, options: ReadOptions) -> Reading | None:
         """What was read of the same bytes before, if such pages are kept."""
         if self._kept is None or not self.ready:
             return None
         began = self._clock()
-        page = self._kept.find(key_of(data, options, self.describe()))
+        page = self._kept.find(key_of(_bytes_of(data), options, self.describe()))
         if page is None:
             return None
         reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), kept=True)
@@ -225,10 +339,14 @@ class Reader:
         return reading
 
     def _begin_or_error(
-        self, data: bytes, options: ReadOptions, deadline: float, wish: Wish
+        self, data: Source, options: ReadOptions, deadline: float, wish: Wish
     ) -> _Pending | Reading | OcrsvcError:
+        if isinstance(data, OcrsvcError):
+            return data
         try:
             return self._known(data, options) or self._begin(data, options, deadline, wish)
+        except ClientGone:
+            raise
         except OcrsvcError as error:
             return error
 
@@ -255,6 +373,17 @@ class Reader:
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)
         return reading
+
+
+def _bytes_of(data: bytes | Leaf) -> bytes:
+    """What a kept page is known by."""
+    return data.document.key(data.number) if isinstance(data, Leaf) else data
+
+
+def _numbered(outcome: Reading | OcrsvcError, number: int) -> Reading | OcrsvcError:
+    if isinstance(outcome, OcrsvcError):
+        return outcome
+    return replace(outcome, page=replace(outcome.page, number=number))
 
 
 def _prepare(image: Image, options: ReadOptions, deadline: float) -> tuple[ReadTask, int]:

@@ -13,14 +13,16 @@ from flask import Blueprint, Response, request
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.choose import FORMATS, Format, FormatName
 from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
-from ocrsvc.reader import Reader
-from ocrsvc.records import Reading, ReadOptions, Timing
+from ocrsvc.imaging.document import may_have_pages
+from ocrsvc.imaging.page_ranges import ALL
+from ocrsvc.reader import FileRead, Reader
+from ocrsvc.records import Reading, Timing
 from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import JSON_TYPE
 from ocrsvc.web.failures import failure_of, problem_dict
 from ocrsvc.web.incoming import Incoming, deadline_of, images_or_errors, left_s, receive, request_id, wish_of
-from ocrsvc.web.options import read_options
+from ocrsvc.web.options import Asked, read_options
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
 
@@ -38,13 +40,12 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         asked = read_options(_option_fields(incoming))
         images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
-        wish = wish_of(request.environ, asked.priority)
-        outcomes = _read(reader, images, asked.read, left_s(deadline), wish)
-        _raise_if_all_failed(outcomes)
+        files = _read(reader, images, asked, left_s(deadline), wish_of(request.environ, asked.priority))
+        _raise_if_all_failed(files)
         form = FORMATS.get(asked.format or _accepted())
         if form is not None:
-            return _as_text(outcomes, form)
-        return _as_json(outcomes, lines=asked.lines, total_s=time.monotonic() - began_s)
+            return _as_text(files, form)
+        return _as_json(files, lines=asked.lines, total_s=time.monotonic() - began_s)
 
     return api
 
@@ -61,17 +62,16 @@ def _option_fields(incoming: Incoming) -> list[tuple[str, object]]:
 
 
 def _read(
-    reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions, limit_s: float, wish: Wish
-) -> list[Outcome]:
-    """One outcome for each image, in order; a lone image's error is raised."""
-    if len(images) == 1 and isinstance(images[0], bytes):
-        return [reader.read(images[0], options, limit_s, wish)]
-    datas = [image for image in images if isinstance(image, bytes)]
-    readings = iter(reader.read_many(datas, options, limit_s, wish))
-    return [next(readings) if isinstance(image, bytes) else image for image in images]
+    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: Wish
+) -> list[FileRead]:
+    """What was read of each file, in order; the error of a lone image is raised."""
+    if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL and not may_have_pages(images[0]):
+        return [FileRead("image", 1, ((1, reader.read(images[0], asked.read, limit_s, wish)),))]
+    return reader.read_files(images, asked.read, limit_s, wish, asked.pages)
 
 
-def _raise_if_all_failed(outcomes: Sequence[Outcome]) -> None:
+def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
+    outcomes = [outcome for file in files for _, outcome in file.pages]
     errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     if len(errors) == len(outcomes):
         raise errors[0]
@@ -84,28 +84,47 @@ def _accepted() -> FormatName:
     return names[request.accept_mimetypes.best_match([JSON_TYPE, *names], JSON_TYPE)]
 
 
-def _as_text(outcomes: Sequence[Outcome], form: Format) -> Response:
+def _as_text(files: Sequence[FileRead], form: Format) -> Response:
     """No form but JSON has a place to say that a page failed, so one failure fails the whole."""
-    for outcome in outcomes:
-        if isinstance(outcome, OcrsvcError):
-            raise outcome
-    readings = cast("Sequence[Reading]", outcomes)
-    pages = [replace(reading.page, number=number) for number, reading in enumerate(readings, start=1)]
-    response = Response(form.write(pages, readings[0].engine), content_type=f"{form.media_type}; charset=utf-8")
+    for file in files:
+        for _, outcome in file.pages:
+            if isinstance(outcome, OcrsvcError):
+                raise outcome
+    placed = [(number, cast(Reading, outcome)) for number, _, outcome in _placed(files)]
+    pages = [replace(reading.page, number=number) for number, reading in placed]
+    response = Response(form.write(pages, placed[0][1].engine), content_type=f"{form.media_type}; charset=utf-8")
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
 
 
-def _as_json(outcomes: Sequence[Outcome], *, lines: bool, total_s: float) -> Response:
+def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Response:
     answer_id = request_id(request.environ)
-    readings = [outcome for outcome in outcomes if isinstance(outcome, Reading)]
+    readings = [outcome for file in files for _, outcome in file.pages if isinstance(outcome, Reading)]
     answer = {
         "id": answer_id,
         "engine": engine_to_dict(readings[0].engine),
-        "pages": [_page(outcome, number, answer_id, lines=lines) for number, outcome in enumerate(outcomes, start=1)],
+        "pages": [
+            _page(outcome, number, answer_id, lines=lines) | source for number, source, outcome in _placed(files)
+        ],
+        "pages_total": sum(file.total for file in files),
         "timing": timing_to_dict(_total(readings, total_s)),
     }
     return Response(orjson.dumps(answer), content_type="application/json")
+
+
+def _placed(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
+    """Every page with its number, and where it is from if that does not go without saying.
+
+    Of a lone file, the number in it; of several, counted on from file to file.
+    """
+    if len(files) == 1:
+        return [(number, {}, outcome) for number, outcome in files[0].pages]
+    tells_source = any(file.total > 1 for file in files)
+    found = [(at, number, outcome) for at, file in enumerate(files, start=1) for number, outcome in file.pages]
+    return [
+        (count, {"source": {"file": at, "page": number}} if tells_source else {}, outcome)
+        for count, (at, number, outcome) in enumerate(found, start=1)
+    ]
 
 
 def _page(outcome: Outcome, number: int, answer_id: str, *, lines: bool) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.choose import FORMATS, FormatName
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions, Rotate
 from ocrsvc.serving.queue import PRIORITIES, Priority
 from ocrsvc.web.incoming import as_text, parse_decimal
@@ -28,6 +29,7 @@ class Asked:
     read: ReadOptions
     lines: bool
     format: FormatName | None
+    pages: Ranges
     priority: Priority | None
 
 
@@ -140,6 +142,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "The form of the answer: JSON; plain text with a form feed between pages; Tesseract's TSV; hOCR; ALTO XML 4. "
         "Left out, the header Accept decides, else JSON.",
     ),
+    "pages": Option(
+        parse_ranges,
+        ACCEPTED,
+        {"type": "string", "pattern": "^[0-9, -]+$"},
+        None,
+        "Which pages of a document are read. Left out, all are.",
+    ),
     "priority": Option(
         _one_of(*PRIORITIES),
         " or ".join(PRIORITIES),
@@ -159,7 +168,8 @@ def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
     values = _parse_all(fields)
     lines, answer_format = bool(values.pop("lines", True)), cast("FormatName | None", values.pop("format", None))
     priority = cast("Priority | None", values.pop("priority", None))
-    return Asked(_as_read_options(values), lines, answer_format, priority)
+    pages = cast(Ranges, values.pop("pages", ALL))
+    return Asked(_as_read_options(values), lines, answer_format, pages, priority)
 
 
 def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:
