@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode
-from ocrsvc.imaging.document import Document, Leaf, chosen_pages, open_document
+from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.imaging.pdf import Check
@@ -25,6 +25,7 @@ from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, ReadTask, Rotate, Timing
 from ocrsvc.serving.executor import Executor, Place
 from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone, deadline_passed
+from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
@@ -88,6 +89,7 @@ class Reader:
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
+        self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
         self._kept: KeptPages | None = None
         self._engine: Engine | None = None
         self._executor: Executor[ReadTask, Page] | None = None
@@ -155,7 +157,7 @@ class Reader:
         with self._decoding:
             if number is None:
                 return decode(data, self._limits, gray=False)
-            with closing(open_document(data, self._limits, self._settings.pdf_dpi, bool)) as document:
+            with self._opened(data, bool) as document:
                 return document.decode(number, gray=False, check=bool)
 
     def check_room(self, priority: Priority) -> None:
@@ -218,34 +220,33 @@ class Reader:
     ) -> Generator[Source, None, None]:
         """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
         for file in files:
-            document = file if isinstance(file, OcrsvcError) else self._open(file, check)
-            if isinstance(document, OcrsvcError):
-                found.append(("image", 1, [1]))
-                yield document
-                continue
+            kind, total, numbers = "image", 1, [1]
+            try:
+                if isinstance(file, OcrsvcError):
+                    raise file
+                with self._opened(file, check) as document:
+                    kind, total = document.kind, document.count
+                    numbers = list(self._choose(document, ranges, most))
+                    found.append((kind, total, numbers))
+                    for number in numbers:
+                        yield Leaf(document, number)
+            except ClientGone:
+                raise
+            except OcrsvcError as error:
+                found.append((kind, total, [1]))
+                yield error
+
+    @contextmanager
+    def _opened(self, file: bytes, check: Check) -> Iterator[Document]:
+        """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
+        with self._pdfs.take(check) if is_pdf(file) else nullcontext():
+            document = open_document(file, self._limits, self._settings.pdf_dpi, check)
             with closing(document):
-                numbers = self._choose(document, ranges, most)
-                if isinstance(numbers, OcrsvcError):
-                    found.append((document.kind, document.count, [1]))
-                    yield numbers
-                    continue
-                found.append((document.kind, document.count, numbers))
-                yield from (Leaf(document, number) for number in numbers)
+                yield document
 
-    def _open(self, file: bytes, check: Check) -> Document | OcrsvcError:
-        try:
-            return open_document(file, self._limits, self._settings.pdf_dpi, check)
-        except ClientGone:
-            raise
-        except OcrsvcError as error:
-            return error
-
-    def _choose(self, document: Document, ranges: Ranges, most: int | None) -> Sequence[int] | OcrsvcError:
+    def _choose(self, document: Document, ranges: Ranges, most: int | None) -> Sequence[int]:
         allowed = self._settings.max_pages
-        try:
-            return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
-        except OcrsvcError as error:
-            return error
+        return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
 
     def _checking(self, deadline: float, wish: Wish) -> Check:
         """Raises DeadlineExceeded or ClientGone when nobody waits any more."""
@@ -296,7 +297,8 @@ class Reader:
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        with executor.admit(wish) as place, self._turn_to_decode(deadline, wish):
+        is_apart = isinstance(data, Leaf) and data.is_drawn_apart
+        with executor.admit(wish) as place, nullcontext() if is_apart else self._turn_to_decode(deadline, wish):
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
             began = self._clock()

@@ -12,9 +12,6 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Final, Protocol
 
-import cv2
-import numpy as np
-
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
 from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, decode
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
@@ -58,6 +55,11 @@ class Leaf:
     document: Document
     number: int
 
+    @property
+    def is_drawn_apart(self) -> bool:
+        """Does another process make it an image, so that decoders here are not what bounds it?"""
+        return isinstance(self.document, _PdfPages)
+
 
 def is_pdf(data: bytes | memoryview) -> bool:
     """Do the first bytes say that it is a PDF?"""
@@ -76,7 +78,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check) -> D
         data: The whole file.
         limits: What one page may have of pixels.
         dpi: At which a page of a PDF is drawn; 0 reads none.
-        check: Asked while pdfium is busy.
+        check: Asked while a PDF is opened.
 
     Raises:
         UnsupportedImage: A PDF, and none are read.
@@ -167,14 +169,12 @@ class _PdfPages:
     kind = "PDF"
 
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check) -> None:
-        self._data, self._limits, self._dpi = data, limits, dpi
-        self._pdf = Pdf(data, check)
+        self._data, self._dpi, self._longest_side = data, dpi, limits.max_side
+        self._pdf = Pdf(data, min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels)), check)
         self.count = self._pdf.count
 
     def decode(self, number: int, *, gray: bool, check: Check) -> Image:
-        most = min(self._limits.max_pixels, self._limits.by_format.get("pdf", self._limits.max_pixels))
-        pixels = self._pdf.draw(number, self._dpi, most, self._limits.max_side, check)
-        return Image(np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)) if gray else pixels, "pdf")
+        return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
 
     def key(self, number: int) -> bytes:
         return b"pdf %d %d " % (number, self._dpi) + self._digest

@@ -33,10 +33,10 @@ def find_pages(raw: bytes) -> list[int]:
         if len(seen) == MOST_DIRECTORIES:
             raise TooManyPages(f"This TIFF has more than {MOST_DIRECTORIES} directories.", "Split it.")
         seen.add(at)
-        try:
-            is_page, following = _look(raw, at)
-        except struct.error:
+        look = _look(raw, at)
+        if look is None:
             break
+        is_page, following = look
         if is_page or not pages:
             pages.append(at)
         at = following
@@ -65,13 +65,18 @@ def _first(raw: bytes) -> int:
         return 0
 
 
-def _look(raw: bytes, at: int) -> tuple[bool, int]:
-    """Is the directory at `at` a page, and where is the next one? Raises struct.error outside of the file."""
+def _look(raw: bytes, at: int) -> tuple[bool, int] | None:
+    """Is the directory at `at` a page, and where is the next one? None for one that does not lie in the file."""
     order, is_big = _kind(raw)
     count_form, entry_size, next_form = (f"{order}Q", 20, f"{order}Q") if is_big else (f"{order}H", 12, f"{order}I")
-    (count,) = struct.unpack_from(count_form, raw, at)
     entries = at + struct.calcsize(count_form)
-    (following,) = struct.unpack_from(next_form, raw, entries + count * entry_size)
+    if entries > len(raw):
+        return None
+    (count,) = struct.unpack_from(count_form, raw, at)
+    end = entries + count * entry_size
+    if not count or end + struct.calcsize(next_form) > len(raw):
+        return None
+    (following,) = struct.unpack_from(next_form, raw, end)
     return _is_page(raw, order, entries, is_big=is_big), int(following)
 
 
