@@ -76,6 +76,7 @@ def test_a_page_is_answered_with_its_lines_engine_and_timing(client: FlaskClient
             "precision": INFO.precision,
             "provider": INFO.provider,
         },
+        "pages_total": 1,
         "pages": [
             {
                 "page": 1,
@@ -291,7 +292,8 @@ FAILURES: dict[str, tuple[Any, str, int, str]] = {
     "bad form": (b"x", "multipart/form-data", 400, "bad_request"),
     "too many bytes": (bytes(200_001), "image/png", 413, "body_too_large"),
     "too many pixels": (picture(1001, 1000), "image/png", 413, "image_too_large"),
-    "not an image": (b"%PDF-1.7", "image/png", 415, "unsupported_image"),
+    "not an image": (b"PK\x03\x04", "image/png", 415, "unsupported_image"),
+    "a broken document": (b"%PDF-1.7", "image/png", 422, "broken_image"),
     "not an image at all": (b"hello", "text/plain", 415, "unsupported_image"),
     "a broken image": (PNG[:40], "image/png", 422, "broken_image"),
     "the engine fails": (BLACK, "image/png", 500, "engine_failed"),

@@ -183,6 +183,42 @@ def test_the_fields_of_a_form_are_drawn() -> None:
     assert abs(int(pixels[18, 36]) - 127) <= 2
 
 
+# At other doors
+
+
+def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
+    with running_app() as app:
+        sent = {"file": as_base64(pdf(*[GRAY] * 11)), "fileType": 0}
+        result = json_of(app.test_client().post("/ocr", json=sent))["result"]
+    assert result["dataInfo"] == {"numPages": 10, "pages": [{"width": 200, "height": 100}] * 10, "type": "pdf"}
+    assert [set(page) for page in result["ocrResults"]] == [{"prunedResult", "ocrImage", "inputImage"}] * 10
+
+
+def test_paddlex_tells_a_page_that_fails_because_it_has_no_place_for_it(client: FlaskClient) -> None:
+    answer = client.post("/ocr", json={"file": as_base64(pdf(GRAY, BLACK)), "fileType": 0, "visualize": False})
+    assert (answer.status_code, json_of(answer)["errorCode"]) == (500, 500)
+
+
+def test_ocr_space_answers_each_page_and_tells_which_it_did_not_read(client: FlaskClient) -> None:
+    sent = {"file": (io.BytesIO(pdf(GRAY, BLACK, *[GRAY] * 3)), "a.pdf")}
+    answer = json_of(client.post("/parse/image", data=sent))
+    assert [page["FileParseExitCode"] for page in answer["ParsedResults"]] == [1, -10, 1, 1]
+    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (2, False)
+    assert answer["ErrorMessage"][-1] == "The maximum page limit of 4 reached"
+
+
+def test_ocr_space_tells_a_document_that_it_cannot_read(client: FlaskClient) -> None:
+    answer = json_of(client.post("/parse/image", data={"file": (io.BytesIO(pdf(GRAY)[:100]), "a.pdf")}))
+    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (3, True)
+
+
+@pytest.mark.parametrize("path", ["/api/tr-run/", "/api/trocr"])
+def test_doors_for_a_single_image_take_no_pdf(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, data={"file": (io.BytesIO(pdf(GRAY)), "a.pdf")})
+    assert answer.status_code in {200, 400, 415}
+    assert "200x100" not in answer.text
+
+
 # What is bad
 
 

@@ -13,13 +13,12 @@ from flask import Blueprint, Response, request
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.choose import FORMATS, Format, FormatName
 from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
-from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.reader import FileRead, Reader
 from ocrsvc.records import Reading, Timing
 from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
-from ocrsvc.web.answers import JSON_TYPE
+from ocrsvc.web.answers import JSON_TYPE, read_pages
 from ocrsvc.web.failures import failure_of, problem_dict
 from ocrsvc.web.incoming import Incoming, deadline_of, images_or_errors, left_s, receive, request_id, wish_of
 from ocrsvc.web.options import Asked, read_options
@@ -65,8 +64,8 @@ def _read(
     reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: Wish
 ) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
-    if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL and not may_have_pages(images[0]):
-        return [FileRead("image", 1, ((1, reader.read(images[0], asked.read, limit_s, wish)),))]
+    if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
+        return [read_pages(reader, images[0], asked.read, limit_s, wish)]
     return reader.read_files(images, asked.read, limit_s, wish, asked.pages)
 
 
