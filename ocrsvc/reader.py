@@ -48,6 +48,16 @@ class FileRead:
     total: int
     pages: tuple[tuple[int, Reading | OcrsvcError], ...]
 
+    @property
+    def readings(self) -> list[Reading]:
+        """Of the pages that were read."""
+        return [outcome for _, outcome in self.pages if isinstance(outcome, Reading)]
+
+    @property
+    def errors(self) -> list[tuple[int, OcrsvcError]]:
+        """Of the pages that were not, with their numbers."""
+        return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
+
 
 @dataclass(frozen=True, slots=True)
 class _Pending:

@@ -1,4 +1,4 @@
-"""What `ocrsvc read FILE…` does: the text of images, read in this process or by a service."""
+"""What `ocrsvc read FILE…` does: the text of images and documents, read in this process or by a service."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Final, cast
 import orjson
 
 from ocrsvc.calling.answer import Answer
-from ocrsvc.errors import NothingSent, OcrsvcError, OperatorError
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import read_settings
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
-    from ocrsvc.reader import Reader
-    from ocrsvc.records import Box, EngineInfo, Page, Reading, ReadOptions
+    from ocrsvc.imaging.page_ranges import Ranges
+    from ocrsvc.reader import FileRead, Reader
+    from ocrsvc.records import Box, EngineInfo, Page, ReadOptions
 
     # A service's answer, one of this process, or what is wrong.
-    Answered = Answer | Reading | OcrsvcError
+    Answered = Answer | FileRead | OcrsvcError
 
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
@@ -35,8 +36,8 @@ _FORMATS: Final = ("text", "json", "tsv", "hocr", "alto")
 
 def add_command(commands: Commands) -> None:
     """Declare `ocrsvc read`."""
-    parser = commands.add_parser("read", help="print the text of images")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image file; - is standard input")
+    parser = commands.add_parser("read", help="print the text of images and documents")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image, PDF or TIFF; - is standard input")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
@@ -53,6 +54,7 @@ def add_command(commands: Commands) -> None:
         default="auto",
         help="clockwise turn that makes the page upright; auto finds it",
     )
+    parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
     parser.set_defaults(run=run)
 
@@ -78,7 +80,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 
     pictures = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
-        answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line)
+        answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line, pages=args.pages)
         yield from zip(args.files, answers, strict=True)
 
 
@@ -88,34 +90,46 @@ def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
 
-    options = ReadOptions(rotate=args.rotate, detect=not args.line)
+    options, ranges = ReadOptions(rotate=args.rotate, detect=not args.line), _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
-        yield from _read_all(reader, args.files, options)
+        yield from _read_all(reader, args.files, options, ranges)
     finally:
         reader.stop(_STOP_S)
+
+
+def _ranges_of(text: str | None) -> Ranges:
+    """The pages asked for. Raises BadOption."""
+    from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, parse_ranges
+
+    try:
+        return ALL if text is None else parse_ranges(text)
+    except ValueError as error:
+        raise BadOption(f"--pages is {text!r}: accepted are {ACCEPTED}.") from error
 
 
 def _start_reader(engine: str | None) -> Reader:
     """A reader that is warm; raises EngineUnavailable or SettingsError."""
     from ocrsvc.reader import Reader
 
-    settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
+    # Whoever reads files of their own may read all of them.
+    own = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
+    settings = read_settings(os.environ | own)
     reader = Reader(settings, plan_for(settings, workers=1))
     reader.start()
     return reader
 
 
 def _read_all(
-    reader: Reader, files: Sequence[Path], options: ReadOptions
-) -> Iterator[tuple[Path, Reading | OcrsvcError]]:
+    reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges
+) -> Iterator[tuple[Path, FileRead | OcrsvcError]]:
     """Each file with its answer, in order; as many at a time as a few engine threads can use."""
     for begin in range(0, len(files), 16):
         batch = files[begin : begin + 16]
-        data = [_load(file) for file in batch]
-        answers = iter(reader.read_many([item for item in data if isinstance(item, bytes)], options, _DEADLINE_S))
-        for file, item in zip(batch, data, strict=True):
-            yield file, (next(answers) if isinstance(item, bytes) else item)
+        answers = reader.read_files([_load(file) for file in batch], options, _DEADLINE_S, ranges=ranges)
+        for file, answer in zip(batch, answers, strict=True):
+            errors = [outcome for _, outcome in answer.pages if isinstance(outcome, OcrsvcError)]
+            yield file, errors[0] if len(errors) == len(answer.pages) else answer
 
 
 def _load(file: Path) -> bytes | OcrsvcError:
@@ -137,7 +151,7 @@ def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespac
         else:
             heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
             print(f"{heading}{_text_of(answer)}", flush=True)
-        yield 0
+        yield _complain_of_pages(file, answer)
 
 
 def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
@@ -151,8 +165,10 @@ def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Name
             yield _complain(file, answer)
             continue
         fresh, engine = _pages_of(answer)
-        pages.extend(replace(page, number=number) for number, page in enumerate(fresh, start=len(pages) + 1))
-        yield 0
+        # Of a lone document, the numbers in it.
+        first = len(pages) + 1
+        pages.extend(fresh if len(args.files) == 1 else (replace(p, number=n) for n, p in enumerate(fresh, first)))
+        yield _complain_of_pages(file, answer)
     if engine is not None:
         print(FORMATS[args.format].write(pages, engine), end="", flush=True)
 
@@ -162,29 +178,40 @@ def _complain(file: Path, error: OcrsvcError) -> int:
     return error.exit_code
 
 
-def _text_of(answer: Answer | Reading) -> str:
-    return answer.text if isinstance(answer, Answer) else answer.page.text
+def _complain_of_pages(file: Path, answer: Answer | FileRead) -> int:
+    """Tell which pages of a document failed; gives the exit code of the first."""
+    failed = answer.failed if isinstance(answer, Answer) else dict(answer.errors)
+    for number, error in failed.items():
+        print(f"ocrsvc: {file}, page {number}: {error}", file=sys.stderr, flush=True)
+    return next((error.exit_code for error in failed.values()), 0)
 
 
-def _members_of(answer: Answer | Reading) -> dict[str, object]:
-    """The answer with the names of the native API."""
+def _text_of(answer: Answer | FileRead) -> str:
+    return answer.text if isinstance(answer, Answer) else "\n\f".join(one.page.text for one in answer.readings)
+
+
+def _members_of(answer: Answer | FileRead) -> dict[str, object]:
+    """The answer with the names of the native API; pages that failed are told elsewhere."""
     if isinstance(answer, Answer):
         return dict(answer.data)
     from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
+    from ocrsvc.records import total_of
 
+    readings = answer.readings
     return {
-        "engine": engine_to_dict(answer.engine),
-        "pages": [page_to_dict(answer.page, 1)],
-        "timing": timing_to_dict(answer.timing),
+        "engine": engine_to_dict(readings[0].engine),
+        "pages": [page_to_dict(reading.page, reading.page.number) for reading in readings],
+        "pages_total": answer.total,
+        "timing": timing_to_dict(total_of(readings)),
     }
 
 
-def _pages_of(answer: Answer | Reading) -> tuple[list[Page], EngineInfo]:
+def _pages_of(answer: Answer | FileRead) -> tuple[list[Page], EngineInfo]:
     """The pages of an answer, and who read them."""
     from ocrsvc.records import EngineInfo, Line, Page
 
     if not isinstance(answer, Answer):
-        return [answer.page], answer.engine
+        return [reading.page for reading in answer.readings], answer.readings[0].engine
     pages = [
         Page(
             page.width,

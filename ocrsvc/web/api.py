@@ -15,7 +15,7 @@ from ocrsvc.formats.choose import FORMATS, Format, FormatName
 from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.reader import FileRead, Reader
-from ocrsvc.records import Reading, Timing
+from ocrsvc.records import Reading, total_of
 from ocrsvc.serving.queue import Wish
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import JSON_TYPE, read_pages
@@ -70,10 +70,8 @@ def _read(
 
 
 def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
-    outcomes = [outcome for file in files for _, outcome in file.pages]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
-    if len(errors) == len(outcomes):
-        raise errors[0]
+    if not any(file.readings for file in files):
+        raise files[0].errors[0][1]
 
 
 def _accepted() -> FormatName:
@@ -86,9 +84,8 @@ def _accepted() -> FormatName:
 def _as_text(files: Sequence[FileRead], form: Format) -> Response:
     """No form but JSON has a place to say that a page failed, so one failure fails the whole."""
     for file in files:
-        for _, outcome in file.pages:
-            if isinstance(outcome, OcrsvcError):
-                raise outcome
+        for _, error in file.errors:
+            raise error
     placed = [(number, cast(Reading, outcome)) for number, _, outcome in _placed(files)]
     pages = [replace(reading.page, number=number) for number, reading in placed]
     response = Response(form.write(pages, placed[0][1].engine), content_type=f"{form.media_type}; charset=utf-8")
@@ -98,7 +95,7 @@ def _as_text(files: Sequence[FileRead], form: Format) -> Response:
 
 def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Response:
     answer_id = request_id(request.environ)
-    readings = [outcome for file in files for _, outcome in file.pages if isinstance(outcome, Reading)]
+    readings = [reading for file in files for reading in file.readings]
     answer = {
         "id": answer_id,
         "engine": engine_to_dict(readings[0].engine),
@@ -106,7 +103,7 @@ def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Respo
             _page(outcome, number, answer_id, lines=lines) | source for number, source, outcome in _placed(files)
         ],
         "pages_total": sum(file.total for file in files),
-        "timing": timing_to_dict(_total(readings, total_s)),
+        "timing": timing_to_dict(total_of(readings, total_s)),
     }
     return Response(orjson.dumps(answer), content_type="application/json")
 
@@ -130,14 +127,3 @@ def _page(outcome: Outcome, number: int, answer_id: str, *, lines: bool) -> dict
     if isinstance(outcome, Reading):
         return page_to_dict(outcome.page, number, lines=lines)
     return {"page": number, "error": problem_dict(failure_of(outcome), answer_id)}
-
-
-def _total(readings: Sequence[Reading], total_s: float) -> Timing:
-    """The pages' times added up, and the time of the whole request."""
-    timings = [reading.timing for reading in readings]
-    return Timing(
-        decode_s=sum(timing.decode_s for timing in timings),
-        queue_s=sum(timing.queue_s for timing in timings),
-        engine_s=sum(timing.engine_s for timing in timings),
-        total_s=total_s,
-    )

@@ -15,14 +15,14 @@ from typing import Any, Final
 import orjson
 import pybase64
 
-from ocrsvc.errors import BadOption, CallerError, OcrsvcError
+from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.formats.corners import as_text as as_json_text
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.reader import Reader
-from ocrsvc.records import Page, Pixels, Reading, ReadOptions
+from ocrsvc.records import Page, Pixels, ReadOptions
 from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, read_pages, turning, within_bounds_px
 from ocrsvc.web.failures import Failure, failure_of
@@ -105,7 +105,10 @@ def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) 
 def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> Envelope:
     """The answer to what was asked. Raises what `Reader.read` and `Reader.look` raise."""
     file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)
-    pages = [_page_of(outcome) for _, outcome in file.pages]
+    if file.errors:
+        # The format has no place for a page that failed.
+        raise file.errors[0][1]
+    pages = [reading.page for reading in file.readings]
     results = [_result(asked, reader, page, is_document=file.kind != "image") for page in pages]
     return {
         "logId": _log_id(asked.members.get("logId")),
@@ -113,13 +116,6 @@ def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WIS
         "errorCode": 0,
         "errorMsg": SUCCESS,
     }
-
-
-def _page_of(outcome: Reading | OcrsvcError) -> Page:
-    """The page; raises the error, because the format has no place for a page that failed."""
-    if isinstance(outcome, OcrsvcError):
-        raise outcome
-    return outcome.page
 
 
 def _result(asked: Asked, reader: Reader, page: Page, *, is_document: bool) -> dict[str, object]:

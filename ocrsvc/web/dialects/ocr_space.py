@@ -87,15 +87,13 @@ def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
 
 def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, object]:
     """The pages in OCR.space's words. Raises the error of a file of which no page was read."""
-    outcomes = [outcome for _, outcome in file.pages]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
-    if len(errors) == len(outcomes):
-        raise errors[0]
-    complaints = [str(failure_of(error)) for error in errors]
-    if len(outcomes) < file.total:
-        complaints.append(f"The maximum page limit of {len(outcomes)} reached")
+    if not file.readings:
+        raise file.errors[0][1]
+    complaints = [str(failure_of(error)) for _, error in file.errors]
+    if len(file.pages) < file.total:
+        complaints.append(f"The maximum page limit of {len(file.pages)} reached")
     return {
-        "ParsedResults": [_parsed(outcome, overlay=overlay) for outcome in outcomes],
+        "ParsedResults": [_parsed(outcome, overlay=overlay) for _, outcome in file.pages],
         "OCRExitCode": READ_PARTLY if complaints else READ_FILE,
         "IsErroredOnProcessing": False,
         **({"ErrorMessage": complaints} if complaints else {}),
