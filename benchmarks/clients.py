@@ -43,7 +43,7 @@ git clone --depth 1 https://github.com/PaddlePaddle/PaddleOCR   # at a commit th
 npm install ocr-space-api-wrapper
 ```
 
-Umi-OCR's `api_doc_demo.py` is not run: it sends PDF files, which are not read yet.
+Umi-OCR's `api_doc_demo.py` is not run: it sends documents to `/api/doc`, which is not served.
 """
 
 

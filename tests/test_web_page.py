@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import orjson
 import pytest
+from documents import tiff
 from flask.testing import FlaskClient
 from PIL import Image
 from playwright.sync_api import (
@@ -564,6 +565,21 @@ def test_a_file_that_the_browser_cannot_show_is_drawn_from_what_was_read(opened:
     put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": file.getvalue()})
     expect(page.locator("#panel")).to_contain_text("This browser cannot show the file")
     expect(page.locator(".sheet text").first).to_be_visible()
+
+
+@in_browser
+def test_the_pages_of_a_document_are_shown_one_after_the_other(opened: Open) -> None:
+    page = opened()
+    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130])})
+    expect(page.locator("#leaf")).to_have_text("1 / 2")
+    expect(page.locator(".lines button").first).to_contain_text("120x32")
+    page.get_by_role("button", name="Next page").press("Enter")
+    expect(page.locator("#leaf")).to_have_text("2 / 2")
+    expect(page.locator(".lines button").first).to_contain_text("130x32")
+    expect(page.get_by_role("button", name="Page before")).to_be_focused()
+    page.get_by_role("tab", name="Text").click()
+    expect(page.locator("#panel")).to_contain_text("120x32")
+    expect(page.locator("#panel")).to_contain_text("130x32")
 
 
 @in_browser
