@@ -71,7 +71,7 @@ function leafTo(other) {
   showBoxes(shown);
   refresh();
   // A button that has become useless gives the focus to the other one.
-  if (document.activeElement === document.body) $(leaf ? 'page-before' : 'page-after').focus();
+  if (document.activeElement?.disabled) $(leaf ? 'page-before' : 'page-after').focus();
 }
 
 /** Show the same again, in the language and the tab of now. */
