@@ -12,6 +12,7 @@ from typing import Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
+from ocrsvc.formats.columns import column, json_list, text_column
 from ocrsvc.formats.corners import to_boxes, to_frames
 from ocrsvc.reader import FileRead, Reader
 from ocrsvc.records import Page, Reading, ReadOptions
@@ -57,6 +58,7 @@ LANGUAGES: Final = frozenset(
 READ_FILE, READ_PARTLY, FAILED = 1, 2, 3
 FATAL: Final = 4
 PAGE_FAILED: Final = -10
+LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 
@@ -118,7 +120,7 @@ def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, objec
         "TextOverlay": _overlay(page) if overlay else {"Lines": [], "HasOverlay": False, "Message": NO_OVERLAY},
         "TextOrientation": str(page.angle),
         "FileParseExitCode": 1,
-        "ParsedText": "".join(f"{line.text}\r\n" for line in page.lines),
+        "ParsedText": "".join([f"{line.text}\r\n" for line in page.lines]),
         "ErrorMessage": "",
         "ErrorDetails": "",
     }
@@ -126,13 +128,11 @@ def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, objec
 
 def _overlay(page: Page) -> dict[str, object]:
     """Each line with one word, which is the whole line: the engines know no words."""
-    lines = []
-    frames = to_frames(to_boxes(page.lines).round(1))
+    texts, frames = text_column(page.lines), to_frames(to_boxes(page.lines).round(1))
     frames[:, 2:] -= frames[:, :2]
-    for line, (left, top, width, height) in zip(page.lines, frames.round(1).tolist(), strict=True):
-        word = {"WordText": line.text, "Left": left, "Top": top, "Height": height, "Width": width}
-        lines.append({"LineText": line.text, "Words": [word], "MaxHeight": height, "MinTop": top})
-    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(lines)}"}
+    left, top, width, height = (column(side.tolist()) for side in frames.round(1).T)
+    lines = json_list(LINE, texts, texts, left, top, height, width, height, top)
+    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(texts)}"}
 
 
 def _options(incoming: Incoming) -> ReadOptions:
