@@ -23,6 +23,7 @@ import orjson
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
 from ocrsvc.web.body import is_gone, read_body
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
@@ -160,8 +161,8 @@ def images_or_errors(
 
 
 def is_image(data: bytes) -> bool:
-    """Do the first bytes belong to an image format that is read?"""
-    return any(pattern.match(data) for pattern, _ in FORMATS)
+    """Do the first bytes belong to a format that is read, of an image or a document?"""
+    return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 
 def last_field(incoming: Incoming, name: str) -> str | None:
