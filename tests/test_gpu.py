@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.session import CUDA
+from ocrsvc.engines.ppocr.providers import CUDA
 from ocrsvc.gpu import Siblings, open_gauge
 from ocrsvc.records import Image, Page, ReadTask
 

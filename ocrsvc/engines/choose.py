@@ -45,7 +45,19 @@ def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
 
     store = settings.model_cache or default_folder()
     batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
-    return PpocrEngine(PpocrSettings(settings.device, plan.library_threads, plan.engine_threads, store, batch))
+    return PpocrEngine(
+        PpocrSettings(
+            settings.device,
+            plan.library_threads,
+            plan.engine_threads,
+            store,
+            batch,
+            provider=settings.provider,
+            precision=settings.precision,
+            streams=settings.gpu_streams,
+            card_arena_bytes=settings.gpu_arena_bytes,
+        )
+    )
 
 
 def _open_tr(settings: Settings, _plan: ThreadPlan) -> Engine:
