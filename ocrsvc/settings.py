@@ -205,13 +205,13 @@ class Settings(BaseModel):
     )
     provider: Provider = _knob(
         "auto",
-        "What ppocr computes with in ONNX Runtime: auto is cuda where the device allows it; cuda and tensorrt refuse to "
-        "start where they do not work.",
+        "What ppocr computes with in ONNX Runtime: auto is cuda where the device allows it; cuda and tensorrt refuse "
+        "to start where they do not work.",
     )
     gpus: Gpus = _knob(
         (),
-        "Cards that the workers are spread over, by nvidia-smi's numbers or UUIDs (also of MIG parts), or all; by default "
-        "what CUDA_VISIBLE_DEVICES shows, and without it all.",
+        "Cards that the workers are spread over, by nvidia-smi's numbers or UUIDs (also of MIG parts), or all; by "
+        "default what CUDA_VISIBLE_DEVICES shows, and without it all.",
     )
     gpu_streams: int = _knob(
         2,

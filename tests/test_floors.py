@@ -18,6 +18,7 @@ FLOORS = {
     "ocrsvc.records": 0,
     "ocrsvc.doors": 0,
     "ocrsvc.allocator": 1,
+    "ocrsvc.cards": 0,
     "ocrsvc.settings": 1,
     "ocrsvc.imaging": 1,
     "ocrsvc.formats": 1,

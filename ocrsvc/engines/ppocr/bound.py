@@ -1,9 +1,9 @@
 """How does a model run on arrays that already lie on the card? IO binding, and the only file here that speaks cupy.
 
 **Streams.** A session on a card computes on one stream, which it has been given as `user_compute_stream` and which
-nobody else uses. What the caller queued before (on cupy's current stream, whichever that is) is waited for by that stream, not
-by the processor; a run has ended when it returns, so what comes back may be used on any stream at once. Whoever makes
-the session's stream the current one (`with card.stream:`) saves that wait and nothing else.
+nobody else uses. What the caller queued before, on whichever stream is cupy's current one, is waited for by that stream
+and not by the processor; a run has ended when it returns, so what comes back may be used on any stream at once. Whoever
+makes the session's stream the current one (`with session.card.stream:`) saves that wait and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How is the detection model run: by one thread beside other pages, by all of them for a page that is alone?
 
-A CPU runs a page in exactly its own size. A card searches for kernels at every new size, so there the sides are padded to
-a coarse grid, the page at the top left: what is found depends on the page alone, as everywhere.
+A CPU runs a page in exactly its own size. A card searches for kernels at every new size, so there the sides are padded
+to a coarse grid, the page at the top left: what is found depends on the page alone, as everywhere.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.lanes import share
 from ocrsvc.engines.ppocr.providers import Device, OnCard, Precision, Provider
+from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether, profiles
 from ocrsvc.engines.ppocr.session import Runner, Running, open_sessions
 from ocrsvc.engines.ppocr.store import Store
@@ -79,14 +79,8 @@ class PpocrEngine:
             "greedy": Recogniser(self._runs, characters),
             "beam": BeamRecogniser(self._runs, characters),
         }
-        self._info = EngineInfo(
-            "ppocr",
-            models.NAME,
-            models.version(),
-            self._detector.device,
-            self._detector.precision,
-            self._detector.provider,
-        )
+        found = self._detector
+        self._info = EngineInfo("ppocr", models.NAME, models.version(), found.device, found.precision, found.provider)
 
     def describe(self) -> EngineInfo:
         """See engines.base.Engine."""

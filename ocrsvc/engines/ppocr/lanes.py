@@ -22,7 +22,7 @@ class Lanes:
 
     Args:
         sessions: One for each run that may be under way.
-        longest_wait_s: For a free one; afterwards the run fails, since a card that hangs must not hold threads for ever.
+        longest_wait_s: For a free one; afterwards the run fails: a card that hangs must not hold threads for ever.
     """
 
     def __init__(self, sessions: Sequence[Session], longest_wait_s: float = _LONGEST_WAIT_S) -> None:

@@ -1,7 +1,7 @@
 """Which of ONNX Runtime's providers compute, and what is each of them told?
 
-A provider that was asked for by name is had, or the service does not start: there is no silent way back to a slower one,
-because a service that is ten times slower than planned is found out too late.
+A provider that was asked for by name is had, or the service does not start: there is no silent way back to a slower
+one, because a service that is ten times slower than planned is found out too late.
 
 TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime can be given several, but runs the first one
 only (as of 1.31), so here every profile has a session of its own, and with it a folder of its own for the engine: the

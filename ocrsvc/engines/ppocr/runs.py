@@ -27,8 +27,8 @@ BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
 
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
-"""The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest, all
-as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
+"""The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest,
+all as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
 
 # The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
 DECIDED: Final = ("best", "sure")
