@@ -91,9 +91,8 @@ def plan(
         cards: GPUs that the workers are spread over.
     """
     gpu = device == "cuda"
-    workers = workers or (
-        _GPU_WORKERS * max(1, cards) if gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
-    )
+    fitting = _GPU_WORKERS * max(1, cards) if gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
+    workers = workers or fitting
     engine_threads = engine_threads or (_GPU_ENGINE_THREADS if gpu else max(1, round(cpus / workers)))
     return ThreadPlan(workers, threads or queue_size + engine_threads + _SPARE_THREADS, engine_threads)
 

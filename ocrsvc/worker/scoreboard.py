@@ -178,7 +178,7 @@ class Board:
         self._slots[number].state = State.FREE
 
     def card(self, besides: int) -> tuple[int, bool]:
-        """Bytes that the other workers on the same card last said they hold, and whether none of them loads or leaves."""
+        """Bytes that the others on this worker's card last said they hold, and whether none of them loads or leaves."""
         card = self._slots[besides].card
         others = [worker for worker in self.live() if worker.slot != besides and worker.card == card]
         settled = all(worker.state is State.READY for worker in others)

@@ -80,7 +80,7 @@ def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: in
 def is_next_to_load(own: int, workers: Sequence[Standing]) -> bool:
     """Whether the worker in the slot `own` is the first of those that load; on cards they load one after the other.
 
-    On several cards too: they write the same engines of TensorRT into the same folder, and find what the first has built.
+    On several cards too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
     """
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True

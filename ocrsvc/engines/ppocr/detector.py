@@ -80,10 +80,14 @@ class Detector:
 
 
 def pad(tensor: Tensor) -> Tensor:
-    """(1, 3, h, w) float32 with its sides rounded up by `side_on_card`; what is added is mid gray."""
+    """(1, 3, h, w) float32 with its sides rounded up by `side_on_card`, the last row and column repeated.
+
+    The network pools over the whole page, so padding moves boxes a little; measured on ten corpus pages, 97 % of the
+    corners stay within 3 px with repeated edges, 92 to 95 % with gray, black, white or mirrored ones.
+    """
     height, width = tensor.shape[2:]
     sides = (0, side_on_card(height) - height), (0, side_on_card(width) - width)
-    return np.pad(tensor, ((0, 0), (0, 0), *sides))
+    return np.pad(tensor, ((0, 0), (0, 0), *sides), mode="edge")
 
 
 def side_on_card(side: int) -> int:
