@@ -33,7 +33,7 @@ class Runtime:
         self.works = {TENSORRT, CUDA, CPU}
         self.failure: Exception | None = None
 
-    def open(self, model: bytes, options: object, providers: Any, **more: int) -> SimpleNamespace:
+    def open(self, model: bytes, _options: object, providers: Any, **more: int) -> SimpleNamespace:
         if self.failure is not None and providers[0][0] != CPU:
             raise self.failure
         names = [name for name, _ in providers if name in self.works]
@@ -47,7 +47,7 @@ class Runtime:
             get_outputs=lambda: [SimpleNamespace(name="best")],
             get_modelmeta=lambda: SimpleNamespace(custom_metadata_map={}),
         )
-        made.run = lambda outputs, feed, options=None: made.ran.append((feed["x"].shape, options)) or [feed["x"]]
+        made.run = lambda _outputs, feed, options=None: made.ran.append((feed["x"].shape, options)) or [feed["x"]]
         self.opened.append(made)
         return made
 
@@ -117,7 +117,7 @@ def test_a_provider_that_falls_back_is_refused_when_it_was_asked_for(
     runtime: Runtime, running: Running, works: set[str]
 ) -> None:
     runtime.works = works
-    with pytest.raises(EngineUnavailable, match="could not start its provider .*: it fell back to"):
+    with pytest.raises(EngineUnavailable, match=r"could not start its provider .*: it fell back to"):
         open_session(models.RECOGNITION, running)
 
 
