@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
-from ocrsvc.cards import pin
+from ocrsvc.cards import VISIBLE, pin
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.gpu import Gauge, open_gauge
 from ocrsvc.logs import AccessLog
@@ -291,7 +291,7 @@ def _take_card(worker: RecyclingWorker) -> None:
     if len(_Process.cards) > 1 or (_Process.cards and current_settings().gpus):
         card = _Process.cards[worker.slot.card]
         pin(os.environ, card)
-        worker.log.info("Slot %s computes on card %s", worker.place, card)
+        worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
 
 
 def post_worker_init(worker: RecyclingWorker) -> None:

@@ -69,6 +69,9 @@ def _take_off(graph: onnx.GraphProto, scores: str) -> _End | None:
         graph.initializer.remove(weight)
     for node in nodes:
         graph.node.remove(node)
+    # What is known of their types would be made half precision with the rest.
+    for value in [value for value in graph.value_info if value.name in reached]:
+        graph.value_info.remove(value)
     del graph.output[:]
     graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in fed)
     return end
