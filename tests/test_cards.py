@@ -124,7 +124,7 @@ class Crowd:
 
     def fork(self) -> int:
         worker: Any = SimpleNamespace(tmp=None)
-        self.rota.before_fork(SimpleNamespace(), worker, self.cards)  # type: ignore[arg-type]  # never used
+        self.rota.before_fork(SimpleNamespace(), worker, self.cards)
         self.board.slot(worker.place).state = State.READY
         return int(worker.place)
 

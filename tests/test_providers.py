@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
-from ocrsvc.engines.ppocr import detector, models, runs, session
+from ocrsvc.engines.ppocr import detector, models, providers, runs, session
 from ocrsvc.engines.ppocr.engine import BATCH
 from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT, OnCard, Profile, choose_provider
 from ocrsvc.engines.ppocr.session import Running, open_session, open_sessions
@@ -62,6 +62,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(onnxruntime, "InferenceSession", made.open)
     monkeypatch.setattr(models, "mend", lambda *_, halved=False, **__: b"half" if halved else b"whole")
     monkeypatch.setattr(session, "open_card", lambda: None)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made
 
 
@@ -200,6 +201,23 @@ def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_
     folders = [folder("fp16", SMALL), folder("fp32", SMALL), folder("fp16", LARGE)]
     assert len(set(folders)) == 3
     assert folder("fp16", SMALL) == folders[0]
+
+
+def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tensorrt_libs"
+    folder.mkdir()
+    for name in ("__init__.py", "libnvonnxparser.so.10", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "notes.txt"):
+        (folder / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded: list[str] = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: loaded.append("cuda"))
+    monkeypatch.setattr(providers.ctypes, "CDLL", lambda file, **_: loaded.append(Path(file).name))
+    providers.load_gpu_libraries("cpu")
+    assert loaded == []
+    providers.load_gpu_libraries("tensorrt")
+    assert loaded == ["cuda", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
 
 
 def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:

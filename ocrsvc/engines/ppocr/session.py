@@ -129,9 +129,12 @@ class Session:
         parts: The first that covers a shape runs it; the last covers any.
         running: How it was opened.
         card: The stream that the parts compute on; None on the CPU, and where there is no cupy.
+        precision: What the parts compute in.
     """
 
-    def __init__(self, parts: Sequence[Part], running: Running, card: Card | None = None) -> None:
+    def __init__(
+        self, parts: Sequence[Part], running: Running, card: Card | None = None, *, precision: str = "fp32"
+    ) -> None:
         first = parts[0].session
         self._parts = tuple(parts)
         self._input = first.get_inputs()[0].name
@@ -140,7 +143,7 @@ class Session:
         self.card = card
         self.provider = str(first.get_providers()[0])
         self.device = "cpu" if self.provider == CPU else "cuda"
-        self.precision = "fp16" if running.precision == "fp16" else "fp32"
+        self.precision = precision
         self.batched = running.batched or self.device != "cpu"
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
         self._kept_values = running.arena_values if self.device == "cpu" else running.card.kept_values
@@ -256,7 +259,8 @@ def _open_lane(whole: bytes, mended: bytes, running: Running, store: Store) -> S
     for profile in running.card.profiles if whole else ():
         options = _tensorrt_options(profile, running.precision, stream, whole, store)
         parts.append(Part(_open(whole, running, [(TENSORRT, options), *on_cuda]), profile))
-    return Session([*parts, Part(_open(mended, running, on_cuda))], running, card)
+    precision = "fp16" if running.precision == "fp16" else "fp32"
+    return Session([*parts, Part(_open(mended, running, on_cuda))], running, card, precision=precision)
 
 
 def _tensorrt_options(
