@@ -213,7 +213,7 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
     monkeypatch.syspath_prepend(tmp_path)
     loaded: list[str] = []
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: loaded.append("cuda"))
-    monkeypatch.setattr(providers.ctypes, "CDLL", lambda file, **_: loaded.append(Path(file).name))
+    monkeypatch.setattr("ctypes.CDLL", lambda file, **_: loaded.append(Path(file).name))
     providers.load_gpu_libraries("cpu")
     assert loaded == []
     providers.load_gpu_libraries("tensorrt")
