@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from pathlib import Path
 
@@ -10,8 +11,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.session import CUDA
+from ocrsvc.engines.ppocr.providers import CUDA
+from ocrsvc.engines.ppocr.runs import DECIDED
+from ocrsvc.engines.ppocr.session import Running, open_session
+from ocrsvc.engines.ppocr.store import default_folder
 from ocrsvc.gpu import Siblings, open_gauge
 from ocrsvc.records import Image, Page, ReadTask
 
@@ -26,8 +31,8 @@ pytestmark = [
 ]
 
 
-def read(device: str) -> Page:
-    engine = PpocrEngine(PpocrSettings(device=device))  # type: ignore[arg-type]  # a row of a table
+def read(settings: PpocrSettings) -> Page:
+    engine = PpocrEngine(settings)
     handle = engine.open_handle()
     handle.warm_up()
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
@@ -36,10 +41,36 @@ def read(device: str) -> Page:
     return page
 
 
-def test_the_gpu_reads_what_the_cpu_reads() -> None:
-    on_cpu, on_gpu = read("cpu"), read("cuda")
-    assert on_gpu.text == on_cpu.text
-    assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=2.0)
+WAYS = [
+    PpocrSettings("cuda"),
+    PpocrSettings("cuda", precision="fp32", streams=2),
+    PpocrSettings("cuda", precision="fp16", streams=2),
+    PpocrSettings("cuda", provider="tensorrt", precision="fp16", store=default_folder()),
+]
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
+@pytest.mark.timeout(3600)  # TensorRT builds its engines
+def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
+    if settings.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
+        pytest.skip("needs the package tensorrt-cu12-libs or tensorrt-cu13-libs")
+    on_cpu, on_gpu = read(PpocrSettings("cpu")), read(settings)
+    # Padding moves boxes by a few pixels, which may cost a full stop.
+    letters = ["".join(filter(str.isalnum, page.text)) for page in (on_gpu, on_cpu)]
+    assert letters[0] == letters[1]
+    assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=6.0)
+
+
+def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
+    cupy = pytest.importorskip("cupy")
+    session = open_session(models.RECOGNITION, Running("cuda"))
+    tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
+    through_memory = session.run(tensor, DECIDED)
+    with cupy.cuda.Stream(non_blocking=True):
+        # Made on the card by the caller's stream, which nobody waits for but the session's.
+        on_card = session.run_arrays(cupy.asarray(tensor) * 2 / 2, DECIDED)
+    assert [cupy.asnumpy(array).tolist() for array in on_card[:1]] == [through_memory[0].tolist()]
+    assert np.allclose(cupy.asnumpy(on_card[1]), through_memory[1], atol=1e-3)
 
 
 def test_auto_takes_the_gpu() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
     *("onnxruntime", "onnxruntime-gpu", "cupy-cuda12x", "cupy-cuda13x"),
+    *("tensorrt-cu12-libs", "tensorrt-cu13-libs"),
 )
 _OPEN_S: Final = 300.0
 

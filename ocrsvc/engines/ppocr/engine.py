@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +14,11 @@ from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.lanes import share
+from ocrsvc.engines.ppocr.providers import Device, OnCard, Precision, Provider
 from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether
-from ocrsvc.engines.ppocr.session import Device, Precision, Running, Session, open_session
+from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether, profiles
+from ocrsvc.engines.ppocr.session import Runner, Running, open_sessions
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
@@ -39,7 +41,9 @@ class PpocrSettings:
         store: Folder for optimised models; None keeps none.
         batch: How many lines a GPU reads in one run, and how long it waits for them.
         batched: Read lines in batches on the CPU too, which a GPU always does.
-        precision: What to compute in; see Running.
+        provider, precision: With what it computes, and how.
+        streams: Runs of one model under way on a card at once.
+        card_arena_bytes: What each of them may take of the card; None for what it has.
     """
 
     device: Device = "auto"
@@ -48,7 +52,10 @@ class PpocrSettings:
     store: Path | None = None
     batch: Limits = BATCH
     batched: bool = False
+    provider: Provider = "auto"
     precision: Precision = "auto"
+    streams: int = 1
+    card_arena_bytes: int | None = None
 
 
 class PpocrEngine:
@@ -62,12 +69,11 @@ class PpocrEngine:
 
     def __init__(self, settings: PpocrSettings) -> None:
         cv2.setNumThreads(settings.run_threads)
-        running = Running(settings.device, settings.run_threads, batched=settings.batched, precision=settings.precision)
-        store = Store(settings.store)
-        recognition = open_session(models.RECOGNITION, running, store)
+        running, store = _running(settings), Store(settings.store)
+        recognition = _open_recognition(running, settings.batch, store)
         self._crew = Crew(settings.hands if recognition.device == "cpu" else 1)
         self._detector = open_detector(running, store, self._crew)
-        self._runs = _make_runs(recognition, self._crew, settings.batch)
+        self._runs = _make_runs(recognition, self._crew, settings)
         characters = read_characters(recognition.metadata)
         self._readers: dict[Decoder, LineReader] = {
             "greedy": Recogniser(self._runs, characters),
@@ -97,9 +103,26 @@ def _precision(detection: str, recognition: str) -> str:
     return detection if detection == recognition else f"{detection} detection, {recognition} recognition"
 
 
-def _make_runs(recognition: Session, crew: Crew, batch: Limits) -> Runs:
+def _running(settings: PpocrSettings) -> Running:
+    return Running(
+        settings.device,
+        settings.run_threads,
+        batched=settings.batched,
+        provider=settings.provider,
+        precision=settings.precision,
+        card=OnCard(settings.streams, settings.card_arena_bytes),
+    )
+
+
+def _open_recognition(running: Running, batch: Limits, store: Store) -> Runner:
+    """The recogniser; on a card whatever is larger than a batch gives its memory back."""
+    card = replace(running.card, kept_values=3 * batch.most_cost, profiles=profiles(batch))
+    return share(open_sessions(models.RECOGNITION, replace(running, card=card), store))
+
+
+def _make_runs(recognition: Runner, crew: Crew, settings: PpocrSettings) -> Runs:
     if not recognition.batched:
         return RunsApart(recognition, crew)
-    together = RunsTogether(recognition, batch)
+    together = RunsTogether(recognition, settings.batch, runners=len(recognition.sessions))
     together.warm_up()
     return together

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.ctc import BLANK
-from ocrsvc.engines.ppocr.session import Session
+from ocrsvc.engines.ppocr.providers import Profile
+from ocrsvc.engines.ppocr.session import Runner
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Pixels
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -24,6 +25,10 @@ R = TypeVar("R")
 
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
+
+PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
+"""The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest,
+all as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
 
 # The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
 DECIDED: Final = ("best", "sure")
@@ -59,7 +64,7 @@ class Runs(Protocol):
 class RunsApart:
     """One run for each line, in the calling thread and in those that a crew lends."""
 
-    def __init__(self, session: Session, crew: Crew) -> None:
+    def __init__(self, session: Runner, crew: Crew) -> None:
         self._session = session
         self._crew = crew
 
@@ -90,7 +95,7 @@ class RunsTogether:
         runners: Batches under way at once.
     """
 
-    def __init__(self, session: Session, limits: Limits, runners: int = 1) -> None:
+    def __init__(self, session: Runner, limits: Limits, runners: int = 1) -> None:
         self._session = session
         self._limits = limits
         self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
@@ -104,12 +109,15 @@ class RunsTogether:
         return [future.result() for future in futures]
 
     def warm_up(self) -> None:
-        """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time."""
+        """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time.
+
+        Raises EngineUnavailable, above all when the card has no room for the largest batch.
+        """
         for width in BUCKETS_PX:
-            line = _Line(np.full((48, width), 255, np.uint8), lambda decided: decided)
-            most = max(1, min(self._limits.most_items, self._limits.most_cost // (48 * width)))
-            for count in {1, most}:
-                self._run((width, False), [line] * count)
+            for count in sorted({1, most_lines(width, self._limits)}):
+                tensor = np.ones((count, 3, 48, width), np.float32)
+                for session in self._session.sessions:
+                    session.warm_up(tensor)
 
     def close(self) -> None:
         """Run what is there, and end."""
@@ -128,6 +136,23 @@ class RunsTogether:
             rows = found[2][number, :steps] if logits else None
             answers.append(line.understand(Decided(best, shares[beginnings(best)], rows)))
         return answers
+
+
+def most_lines(width: int, limits: Limits) -> int:
+    """Lines of that padded width in one batch at most."""
+    return max(1, min(limits.most_items, limits.most_cost // (48 * width)))
+
+
+def profiles(limits: Limits) -> tuple[Profile, ...]:
+    """The shapes of all batches within the limits, for TensorRT."""
+    return tuple(
+        Profile(
+            (1, 3, 48, narrowest),
+            (most_lines(widest, limits), 3, 48, widest),
+            (most_lines(narrowest, limits), 3, 48, widest),
+        )
+        for narrowest, widest in PROFILES_PX
+    )
 
 
 def bucket_of(width: int) -> int:
