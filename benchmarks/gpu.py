@@ -113,7 +113,7 @@ def record_runs(device: str, images: Sequence[bytes]) -> list[Run]:
         runs.append(Run(self, tensor, outputs))
         return original(self, tensor, outputs)
 
-    engine = PpocrEngine(PpocrSettings(device="cuda" if device == "cuda" else "cpu", batched=True))
+    engine = PpocrEngine(PpocrSettings("cuda" if device == "cuda" else "cpu", batched=True, imaging="cpu"))
     handles = [engine.open_handle() for _ in range(4)]
     for handle in handles:
         handle.warm_up()

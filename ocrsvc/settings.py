@@ -180,6 +180,11 @@ class Settings(BaseModel):
     device: Literal["cpu", "cuda", "auto"] = _knob(
         "auto", "Where the engine computes; cuda refuses to start without a usable GPU, auto takes one if there is one."
     )
+    imaging: Literal["auto", "cpu"] = _knob(
+        "auto",
+        "Where ppocr prepares pixels for models on a GPU: auto is the card, where cupy is installed and reads what the "
+        "CPU reads.",
+    )
     tr_home: Path | None = _knob(None, "Folder with libtr.so, ctpn.bin and crnn.bin, for the engine tr.")
     tr_shared_sessions: bool = _knob(
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."

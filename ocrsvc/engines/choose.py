@@ -45,7 +45,11 @@ def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
 
     store = settings.model_cache or default_folder()
     batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
-    return PpocrEngine(PpocrSettings(settings.device, plan.library_threads, plan.engine_threads, store, batch))
+    return PpocrEngine(
+        PpocrSettings(
+            settings.device, plan.library_threads, plan.engine_threads, store, batch, imaging=settings.imaging
+        )
+    )
 
 
 def _open_tr(settings: Settings, _plan: ThreadPlan) -> Engine:

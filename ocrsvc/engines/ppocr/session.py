@@ -74,6 +74,10 @@ class Session:
         )
         return found
 
+    def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """As `run`, for an array that lies where the session computes; the outputs stay there too."""
+        return self.run(array, outputs)
+
 
 def choose_providers(device: Device) -> list[tuple[str, dict[str, Any]]]:
     """Execution providers for a device, best first.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.records import Pixels
+
+HEIGHT_PX: Final = 48
+"""Of a line, as the recogniser is fed it."""
 
 
 def to_tensor(pixels: Pixels) -> NDArray[np.float32]:
