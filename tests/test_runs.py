@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.recognise import WIDEST_PX, Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether, beginnings, bucket_of, own_steps, together_in_memory
+from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether, beginnings, bucket_of, own_steps
 from ocrsvc.engines.ppocr.session import Running, open_session
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.batcher import Limits
@@ -27,7 +27,7 @@ SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 @pytest.fixture(scope="module")
 def recogniser() -> Iterator[Recogniser]:
     session = open_session(models.RECOGNITION, Running("cpu", batched=True))
-    runs = RunsTogether(together_in_memory(session), SMALL)
+    runs = RunsTogether(session, SMALL)
     yield Recogniser(runs, read_characters(session.metadata))
     runs.close()
 

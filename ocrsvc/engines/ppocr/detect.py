@@ -51,7 +51,8 @@ def find_quads(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.f
     Returns:
         Quads in the pixels of the image, clockwise from the top left corner.
     """
-    return look_closely(*pixels.shape[:2], lambda scale: _look(pixels, run, scale))
+    height, width = pixels.shape[:2]
+    return look_closely(height, width, lambda scale: _look(pixels, run, scale))
 
 
 def look_closely(height: int, width: int, look: Callable[[float], list[Quad]]) -> list[Quad]:
@@ -91,7 +92,8 @@ def _look(pixels: Pixels, run: Callable[[NDArray[np.float32]], NDArray[np.float3
 
 
 def _resize(pixels: Pixels, scale: float) -> Pixels:
-    size = input_size(*pixels.shape[:2], scale)
+    height, width = pixels.shape[:2]
+    size = input_size(height, width, scale)
     return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 

@@ -42,6 +42,10 @@ class Detector:
         with self._crew.all_hands() as alone:
             return _probabilities(self._wide if alone else self._narrow, tensor)
 
+    def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(w, h) at which the model is run for an input of (w, h) pixels."""
+        return size
+
     def run_arrays(self, array: Any) -> Any:
         """The same where the session computes: an array of the card in, one of the card out."""
         return self._narrow.run_arrays(array)[0]

@@ -12,14 +12,14 @@ import cv2
 
 from ocrsvc.engines.base import Driving
 from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.card.arrays import Imaging, find_card
+from ocrsvc.engines.ppocr.card.arrays import Imaging, find_arrays
 from ocrsvc.engines.ppocr.card.proof import find_fault
-from ocrsvc.engines.ppocr.card.view import OnCard, together_on_card
+from ocrsvc.engines.ppocr.card.view import CardViewer, together_on_card
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether, together_in_memory
+from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether
 from ocrsvc.engines.ppocr.session import Device, Running, Session, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.records import Decoder, EngineInfo
@@ -101,13 +101,13 @@ class PpocrEngine:
                 runs.close()
         self._crew.close()
 
-    def _open_on_card(self, session: Session, settings: PpocrSettings, characters: Sequence[str]) -> OnCard | None:
+    def _open_on_card(self, session: Session, settings: PpocrSettings, characters: Sequence[str]) -> CardViewer | None:
         """The card in front of the models, if there is one and it reads what is read without it."""
-        card = find_card(settings.imaging, session.device)
+        card = find_arrays(settings.imaging, session.device)
         if card is None:
             return None
-        runs = RunsTogether(together_on_card(card, session), settings.batch)
-        on_card = OnCard(card, self._detector, _make_recognisers(runs, characters))
+        runs = RunsTogether(session, settings.batch, run=together_on_card(card, session))
+        on_card = CardViewer(card, self._detector, _make_recognisers(runs, characters))
         fault = find_fault(on_card.open, PageHandle(self._detector, self._readers, self._crew).open_in_memory)
         if fault is None:
             self._card_runs = runs
@@ -131,6 +131,6 @@ def _make_recognisers(runs: Runs, characters: Sequence[str]) -> dict[Decoder, Re
 def _make_runs(recognition: Session, crew: Crew, batch: Limits) -> Runs:
     if not recognition.batched:
         return RunsApart(recognition, crew)
-    together = RunsTogether(together_in_memory(recognition), batch)
+    together = RunsTogether(recognition, batch)
     together.warm_up()
     return together

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.lines import LineReader
-from ocrsvc.engines.ppocr.card.view import OnCard
+from ocrsvc.engines.ppocr.card.view import CardViewer
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detect import find_quads
 from ocrsvc.engines.ppocr.detector import Detector
@@ -44,7 +44,7 @@ class PageHandle:
         readers: Mapping[Decoder, LineReader],
         crew: Crew,
         close_reader: Callable[[], None] = nothing_to_close,
-        on_card: OnCard | None = None,
+        on_card: CardViewer | None = None,
     ) -> None:
         self._detector = detector
         self._readers = readers
@@ -68,7 +68,7 @@ class PageHandle:
             page = self._read_on_card(self._on_card, task) if self._on_card is not None else None
             return page or read_page(task, self.open_in_memory(task))
 
-    def _read_on_card(self, on_card: OnCard, task: ReadTask) -> Page | None:
+    def _read_on_card(self, on_card: CardViewer, task: ReadTask) -> Page | None:
         """The page; None where the card has no room for it."""
         try:
             return read_page(task, on_card.open(task))

@@ -118,13 +118,15 @@ class RunsTogether:
     """Lines of one width bucket, of any pages, in one run.
 
     Args:
-        run: Puts lines together and runs the batched graph; `together_in_memory` for those that lie in memory.
+        session: Of the batched graph.
         limits: Of a batch; the cost of a line is its padded pixels.
         runners: Batches under way at once.
+        run: Puts lines together and runs the session; None for lines that lie in memory.
     """
 
-    def __init__(self, run: RunCuts, limits: Limits, runners: int = 1) -> None:
-        self._run_cuts = run
+    def __init__(self, session: Session, limits: Limits, runners: int = 1, run: RunCuts | None = None) -> None:
+        self._session = session
+        self._run_cuts = run or together_in_memory(session)
         self._limits = limits
         self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
 
@@ -139,10 +141,9 @@ class RunsTogether:
     def warm_up(self) -> None:
         """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time."""
         for width in BUCKETS_PX:
-            line = _Line(Crop(np.full((HEIGHT_PX, width), 255, np.uint8)), lambda decided: decided)
             most = max(1, min(self._limits.most_items, self._limits.most_cost // (HEIGHT_PX * width)))
             for count in {1, most}:
-                self._run((width, False), [line] * count)
+                self._session.run(np.ones((count, 3, HEIGHT_PX, width), np.float32), DECIDED)
 
     def close(self) -> None:
         """Run what is there, and end."""

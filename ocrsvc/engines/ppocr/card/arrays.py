@@ -27,7 +27,7 @@ KEPT_BYTES: Final = 256 << 20
 KEPT_PINNED_BLOCKS: Final = 16
 
 
-class Card(Protocol):
+class Arrays(Protocol):
     """An array module, and the memory behind it. All calls may come from any thread.
 
     Attributes:
@@ -46,37 +46,30 @@ class Card(Protocol):
         """A copy in memory; waits until the array is computed."""
         ...
 
-    def settle(self) -> None:
-        """Wait until everything that this thread began is done: another library does not wait for this one's work."""
-        ...
-
     def trim(self) -> None:
         """Give back free memory beyond KEPT_BYTES. Call it after each batch, so that no load leaves its peak behind."""
         ...
 
 
-class NumpyCard:
+class NumpyArrays:
     """The stand-in: the same code over numpy, in memory."""
 
     xp: Any = np
     name = "numpy"
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """See Card; nothing is copied."""
+        """See Arrays; nothing is copied."""
         return array
 
     def download(self, array: Array) -> NDArray[Any]:
-        """See Card; nothing is copied."""
+        """See Arrays; nothing is copied."""
         return cast("NDArray[Any]", array)
 
-    def settle(self) -> None:
-        """See Card: numpy computes at once."""
-
     def trim(self) -> None:
-        """See Card: numpy keeps nothing."""
+        """See Arrays: numpy keeps nothing."""
 
 
-class CupyCard:
+class CupyArrays:
     """The present GPU, through cupy.
 
     All threads use cupy's default stream, so what one uploads another may read.
@@ -94,29 +87,25 @@ class CupyCard:
         self._pinned = cupy.get_default_pinned_memory_pool()
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """See Card. cupy copies through a pinned buffer out of a pool of its own."""
+        """See Arrays. cupy copies through a pinned buffer out of a pool of its own."""
         return self.xp.asarray(array)
 
     def download(self, array: Array) -> NDArray[Any]:
-        """See Card."""
+        """See Arrays."""
         return cast("NDArray[Any]", self.xp.asnumpy(array))
 
-    def settle(self) -> None:
-        """See Card."""
-        self.xp.cuda.get_current_stream().synchronize()
-
     def trim(self) -> None:
-        """See Card."""
+        """See Arrays."""
         if self._pool.free_bytes() > KEPT_BYTES:
             self._pool.free_all_blocks()
         if self._pinned.n_free_blocks() > KEPT_PINNED_BLOCKS:
             self._pinned.free_all_blocks()
 
 
-def find_card(imaging: Imaging, device: str) -> Card | None:
+def find_arrays(imaging: Imaging, device: str) -> Arrays | None:
     """What prepares pixels for models on that device ("cpu" or "cuda"); None where it is done without a card."""
     if imaging == "numpy":
-        return NumpyCard()
+        return NumpyArrays()
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:
@@ -125,7 +114,7 @@ def find_card(imaging: Imaging, device: str) -> Card | None:
         )
         return None
     try:
-        return CupyCard()
+        return CupyArrays()
     except ImportError as error:
         LOG.warning("cupy cannot be loaded (%s), so pixels are prepared on the CPU, which costs throughput.", error)
         return None

@@ -41,6 +41,12 @@ def crop_lines(xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int
     return lines
 
 
+def samples(quad: Quad, width: int, height: int) -> int:
+    """Places on the page that make one pixel of a line: 1, or many where the line is much larger than that."""
+    (own_width,), (own_height,) = own_sizes(quad[None], np.array([width]), height)
+    return most_taps(own_width / width) * most_taps(own_height / height)
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Lines that are sampled alike.
@@ -102,7 +108,8 @@ def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> N
     h = ((x1 - x2) * bent_y - bent_x * (y1 - y2)) / divisor
     one = np.ones_like(g)
     unit = np.stack([x1 - x0 + g * x1, x3 - x0 + h * x3, x0, y1 - y0 + g * y1, y3 - y0 + h * y3, y0, g, h, one], axis=1)
-    return unit / np.stack([widths, heights, one] * 3, axis=1)
+    ways: NDArray[np.float64] = unit / np.stack([widths, heights, one] * 3, axis=1)
+    return ways
 
 
 def _cut(xp: Any, page: Array, group: _Group) -> Array:

@@ -37,4 +37,4 @@ def pack_map(xp: Any, probabilities: Array, least: float) -> Array:
 
 def unpack_map(packed: NDArray[np.uint8]) -> tuple[Pixels, Pixels]:
     """The mask (0 or 1) and the probabilities (0 to CERTAIN) of a packed map; both (h, w) uint8, in memory."""
-    return packed >> 7, packed & CERTAIN
+    return packed >> np.uint8(7), packed & np.uint8(CERTAIN)

@@ -11,23 +11,26 @@ from ocrsvc.engines.ppocr.card.arrays import Array
 from ocrsvc.engines.ppocr.card.taps import Taps, area_taps, linear_taps, mixed_taps
 
 
-def detector_input(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:
-    """(1, 3, h, w) float32, 0..255 becoming -1..1, of a (H, W[, 3]) uint8 page; gray fills all channels.
+def detector_input(xp: Any, page: Array, size: tuple[int, int], padded: tuple[int, int], *, shrink: bool) -> Array:
+    """(1, 3, h', w') float32, 0..255 becoming -1..1, of a (H, W[, 3]) uint8 page; gray fills all channels.
 
     Args:
         xp: The page's array module.
         page: On the card.
-        size: (w, h) in pixels.
+        size: (w, h) in pixels of the resized page.
+        padded: (w', h') of the whole, with the page at the top left and 0 around it.
         shrink: INTER_AREA instead of INTER_LINEAR.
     """
     levels = resize(xp, page, size, shrink=shrink)
     planes = levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
     scaled = planes * np.float32(1 / 127.5) - np.float32(1)
-    return xp.ascontiguousarray(xp.broadcast_to(scaled[None], (1, 3, size[1], size[0])))
+    tensor = xp.zeros((1, 3, padded[1], padded[0]), np.float32)
+    tensor[0, :, : size[1], : size[0]] = scaled
+    return tensor
 
 
 def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:
-    """(h, w[, 3]) float32 whole gray levels; arguments as for `detector_input`."""
+    """(h, w[, 3]) float32 whole gray levels; arguments as there."""
     height, width = page.shape[:2]
     make = linear_taps
     if shrink:

@@ -35,7 +35,7 @@ def area_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
-    places = np.floor(low)[..., None] + np.arange(most_taps(scale))
+    places = np.floor(low)[..., None] + np.arange(most_taps(scale), dtype=np.float64)
     covered = np.minimum(places + 1, (low + scale)[..., None]) - np.maximum(places, low[..., None])
     return _as_taps(places, np.clip(covered, 0, None) / scale[..., None], source)
 
@@ -57,7 +57,7 @@ def mixed_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
     """INTER_AREA where the other axis, or this one, is enlarged: steps with narrow ramps. Arguments as there."""
     source = np.asarray(sources, np.float64)[:, None]
     target = np.asarray(targets, np.float64)[:, None]
-    index = np.arange(count)
+    index = np.arange(count, dtype=np.float64)
     # Not source / target, which may be larger by a bit and would step to the next pixel where OpenCV does not yet.
     first = np.floor(index * (1 / (target / source)))
     share = (index + 1) - (first + 1) * (target / source)

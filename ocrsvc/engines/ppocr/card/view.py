@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.lines import LineText
-from ocrsvc.engines.ppocr.card.arrays import Array, Card
-from ocrsvc.engines.ppocr.card.crops import crop_lines
+from ocrsvc.engines.ppocr.card.arrays import Array, Arrays
+from ocrsvc.engines.ppocr.card.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.card.maps import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.card.resample import detector_input
 from ocrsvc.engines.ppocr.detect import MAP_THRESHOLD, input_size, look_closely, quads_from_mask
@@ -19,9 +19,13 @@ from ocrsvc.engines.ppocr.detector import Detector
 from ocrsvc.engines.ppocr.recognise import Recogniser
 from ocrsvc.engines.ppocr.runs import RunCuts
 from ocrsvc.engines.ppocr.session import Session
-from ocrsvc.engines.ppocr.tensors import HEIGHT_PX
+from ocrsvc.engines.ppocr.tensors import HEIGHT_PX, to_tensor
 from ocrsvc.imaging.geometry import Quad, crop, sides
 from ocrsvc.records import Decoder, Pixels, ReadTask
+
+MOST_SAMPLES: Final = 36
+"""Samples for one pixel of a line up to which it is cut on the card, each of them a pass there. What is larger (type of
+more than 200 px, or a whole page taken for a line) is cut in memory, where it costs a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +61,7 @@ class CardCut:
 
 
 @dataclass(frozen=True, slots=True)
-class OnCard:
+class CardViewer:
     """The models with the card in front of them.
 
     Attributes:
@@ -66,7 +70,7 @@ class OnCard:
         recognisers: Read CardCuts, by decoder.
     """
 
-    card: Card
+    card: Arrays
     detector: Detector
     recognisers: Mapping[Decoder, Recogniser]
 
@@ -79,7 +83,7 @@ class OnCard:
 class CardView:
     """One image on the card, in front of the models; see page.View."""
 
-    def __init__(self, card: Card, page: CardPage, detector: Detector, recogniser: Recogniser) -> None:
+    def __init__(self, card: Arrays, page: CardPage, detector: Detector, recogniser: Recogniser) -> None:
         self._card = card
         self._page = page
         self._detector = detector
@@ -87,7 +91,8 @@ class CardView:
 
     def find(self) -> list[Quad]:
         """See page.View."""
-        return look_closely(*self._page.pixels.shape[:2], self._look)
+        height, width = self._page.pixels.shape[:2]
+        return look_closely(height, width, self._look)
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
         """See page.View."""
@@ -98,19 +103,19 @@ class CardView:
     def _look(self, scale: float) -> list[Quad]:
         card, page = self._card, self._page
         height, width = page.pixels.shape[:2]
-        tensor = detector_input(card.xp, page.array, input_size(height, width, scale), shrink=scale < 1)
-        card.settle()
-        probabilities = self._detector.run_arrays(tensor)[0, 0]
+        size = input_size(height, width, scale)
+        padded = self._detector.padded_size(size)
+        tensor = detector_input(card.xp, page.array, size, padded, shrink=scale < 1)
+        probabilities = self._detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
         mask, likely = unpack_map(card.download(pack_map(card.xp, probabilities, MAP_THRESHOLD)))
         return quads_from_mask(mask, likely, width, height, certain=CERTAIN)
 
 
-def together_on_card(card: Card, session: Session) -> RunCuts:
+def together_on_card(card: Arrays, session: Session) -> RunCuts:
     """CardCuts put together on the card, and run by a session of the batched graph."""
 
     def run(cuts: Sequence[CardCut], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
         tensor = _put_together(card, cuts, padded)
-        card.settle()
         answers = [card.download(array) for array in session.run_arrays(tensor, outputs)]
         del tensor
         card.trim()
@@ -119,18 +124,21 @@ def together_on_card(card: Card, session: Session) -> RunCuts:
     return run
 
 
-def _put_together(card: Card, cuts: Sequence[CardCut], padded: int) -> Array:
-    """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go."""
-    pages = {id(cut.page): cut.page for cut in cuts}
-    if len(pages) == 1:
-        return _crop(card, cuts[0].page, cuts, padded)
-    tensor = card.xp.empty((len(cuts), 3, HEIGHT_PX, padded), np.float32)
-    for page in pages.values():
-        rows = [row for row, cut in enumerate(cuts) if cut.page is page]
-        tensor[card.upload(np.array(rows))] = _crop(card, page, [cuts[row] for row in rows], padded)
+def _put_together(card: Arrays, cuts: Sequence[CardCut], padded: int) -> Array:
+    """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go, and the largest by themselves."""
+    tensor = card.xp.zeros((len(cuts), 3, HEIGHT_PX, padded), np.float32)
+    pages: dict[int, list[int]] = {}
+    for row, cut in enumerate(cuts):
+        if samples(cut.quad, cut.width, HEIGHT_PX) > MOST_SAMPLES:
+            tensor[row, :, :, : cut.width] = card.upload(to_tensor(cut.pixels())[0])
+        else:
+            pages.setdefault(id(cut.page), []).append(row)
+    for rows in pages.values():
+        tensor[card.upload(np.array(rows))] = _crop(card, [cuts[row] for row in rows], padded)
     return tensor
 
 
-def _crop(card: Card, page: CardPage, cuts: Sequence[CardCut], padded: int) -> Array:
+def _crop(card: Arrays, cuts: Sequence[CardCut], padded: int) -> Array:
+    """Lines of one page."""
     quads, widths = [cut.quad for cut in cuts], [cut.width for cut in cuts]
-    return crop_lines(card.xp, page.array, quads, widths, padded, HEIGHT_PX)
+    return crop_lines(card.xp, cuts[0].page.array, quads, widths, padded, HEIGHT_PX)
