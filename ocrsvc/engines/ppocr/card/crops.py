@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.card.arrays import Array
-from ocrsvc.engines.ppocr.card.taps import Taps, area_taps, mixed_taps, most_taps
+from ocrsvc.engines.ppocr.card.taps import Taps, area_taps, mixed_taps, taps_for
 from ocrsvc.imaging.geometry import Quad
 
 Sizes = NDArray[np.int64]
@@ -41,10 +41,11 @@ def crop_lines(xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int
     return lines
 
 
-def samples(quad: Quad, width: int, height: int) -> int:
-    """Places on the page that make one pixel of a line: 1, or many where the line is much larger than that."""
-    (own_width,), (own_height,) = own_sizes(quad[None], np.array([width]), height)
-    return most_taps(own_width / width) * most_taps(own_height / height)
+def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
+    """(N,) places on the page that make one pixel of each line: 1, or many where it is much larger than that."""
+    asked = np.asarray(widths, np.int64)
+    own_widths, own_heights = own_sizes(np.stack(quads), asked, height)
+    return taps_for(own_widths / asked) * taps_for(own_heights / height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,9 @@ def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int)
     own_widths, own_heights = own_sizes(quads, widths, height)
     ways = homographies(quads, own_widths, own_heights)
     mixed = (own_widths < widths) | (own_heights < height)
-    taps = [
-        (bool(mix), most_taps(own_width / width), most_taps(own_height / height))
-        for mix, own_width, own_height, width in zip(mixed, own_widths, own_heights, widths, strict=True)
-    ]
-    for kind in sorted(set(taps)):
-        rows = np.array([number for number, other in enumerate(taps) if other == kind], np.int64)
+    kinds = np.stack([mixed, taps_for(own_widths / widths), taps_for(own_heights / height)], axis=1)
+    for kind in np.unique(kinds, axis=0):
+        rows = np.flatnonzero((kinds == kind).all(axis=1))
         make = mixed_taps if kind[0] else area_taps
         across = make(own_heights[rows], np.full(len(rows), height), height)
         along = make(own_widths[rows], widths[rows], padded)

@@ -35,14 +35,14 @@ def area_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
-    places = np.floor(low)[..., None] + np.arange(most_taps(scale), dtype=np.float64)
+    places = np.floor(low)[..., None] + np.arange(taps_for(scale).max(), dtype=np.float64)
     covered = np.minimum(places + 1, (low + scale)[..., None]) - np.maximum(places, low[..., None])
     return _as_taps(places, np.clip(covered, 0, None) / scale[..., None], source)
 
 
-def most_taps(scale: ArrayLike) -> int:
+def taps_for(scale: ArrayLike) -> NDArray[np.int64]:
     """Pixels that a pixel of that many pixels' size can touch; one, where nothing is resized."""
-    return int(np.max(np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1)))
+    return np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1).astype(np.int64)
 
 
 def linear_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:

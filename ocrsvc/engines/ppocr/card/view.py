@@ -127,9 +127,10 @@ def together_on_card(card: Arrays, session: Session) -> RunCuts:
 def _put_together(card: Arrays, cuts: Sequence[CardCut], padded: int) -> Array:
     """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go, and the largest by themselves."""
     tensor = card.xp.zeros((len(cuts), 3, HEIGHT_PX, padded), np.float32)
+    passes = samples([cut.quad for cut in cuts], [cut.width for cut in cuts], HEIGHT_PX)
     pages: dict[int, list[int]] = {}
-    for row, cut in enumerate(cuts):
-        if samples(cut.quad, cut.width, HEIGHT_PX) > MOST_SAMPLES:
+    for row, (cut, count) in enumerate(zip(cuts, passes, strict=True)):
+        if count > MOST_SAMPLES:
             tensor[row, :, :, : cut.width] = card.upload(to_tensor(cut.pixels())[0])
         else:
             pages.setdefault(id(cut.page), []).append(row)
