@@ -232,7 +232,8 @@ def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_sample
     page = read(engine.open_handle(), np.asarray(pixels, np.uint8), ReadOptions(detect=False))
     assert page.text == "The library closes at 15:00 today."
     quad = np.array([[0, 0], [3600, 0], [3600, 300], [0, 300]], np.float32)
-    largest, large, small = samples([quad, quad / 3, quad / 6], [496] * 3, 48)
+    quads = [quad, quad / np.float32(3), quad / np.float32(6)]
+    largest, large, small = samples(quads, [496] * 3, 48)
     assert largest > MOST_SAMPLES >= large > small == 1
 
 
