@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.card.arrays import Array
 from ocrsvc.engines.ppocr.card.taps import Taps, area_taps, linear_taps, mixed_taps
+
+FIXED: Final = 2048
+"""One, in OpenCV's fixed point."""
 
 
 def detector_input(xp: Any, page: Array, size: tuple[int, int], padded: tuple[int, int], *, shrink: bool) -> Array:
@@ -31,22 +34,33 @@ def detector_input(xp: Any, page: Array, size: tuple[int, int], padded: tuple[in
 
 def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:
     """(h, w[, 3]) float32 whole gray levels; arguments as there."""
+    return _shrink(xp, page, size) if shrink else _enlarge(xp, page, size)
+
+
+def _shrink(xp: Any, page: Array, size: tuple[int, int]) -> Array:
+    """Weighted sums of each output pixel's neighbours, first of rows and then of columns."""
     height, width = page.shape[:2]
-    make = linear_taps
-    if shrink:
-        make = area_taps if size[1] <= height and size[0] <= width else mixed_taps
-    rows = _along(xp, page, make([height], [size[1]], size[1]), 0)
-    return xp.rint(_along(xp, rows, make([width], [size[0]], size[0]), 1))
+    make = area_taps if size[1] <= height and size[0] <= width else mixed_taps
+    rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
+    return xp.rint(sum(_parts(xp, rows, make([width], [size[0]], size[0]), 1, np.float32)))
 
 
-def _along(xp: Any, pixels: Array, taps: Taps, axis: int) -> Array:
-    """The weighted sum of each output pixel's neighbours along an axis: a gather for each of a few taps."""
+def _enlarge(xp: Any, page: Array, size: tuple[int, int]) -> Array:
+    """Between neighbours in OpenCV's own fixed point, whose cut-off bits make one pixel in eight a level darker."""
+    height, width = page.shape[:2]
+    columns = sum(_parts(xp, page, linear_taps([width], [size[0]], size[0]), 1, np.int32))
+    upper, lower = _parts(xp, columns >> 4, linear_taps([height], [size[1]], size[1]), 0, np.int32)
+    return (((upper >> 16) + (lower >> 16) + 2) >> 2).astype(np.float32)
+
+
+def _parts(xp: Any, pixels: Array, taps: Taps, axis: int, kind: type) -> list[Array]:
+    """What each of a few neighbours along an axis gives to the output: a gather and a product for each of them."""
     shape = [-1 if number == axis else 1 for number in range(pixels.ndim)]
-    total = None
-    for places, weights in zip(_columns(taps.places), _columns(taps.weights), strict=True):
-        part = xp.take(pixels, xp.asarray(places), axis=axis) * xp.asarray(weights).reshape(shape)
-        total = part if total is None else total + part
-    return total
+    weights = taps.weights if kind is np.float32 else np.rint(taps.weights * np.float32(FIXED)).astype(kind)
+    return [
+        xp.take(pixels, xp.asarray(places), axis=axis) * xp.asarray(share).reshape(shape)
+        for places, share in zip(_columns(taps.places), _columns(weights), strict=True)
+    ]
 
 
 def _columns(table: NDArray[Any]) -> list[NDArray[Any]]:
