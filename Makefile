@@ -12,7 +12,7 @@ EXTRAS := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),cpu$(comma)t
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
 
-.PHONY: install serve test lint format load bench soak chaos lock clean
+.PHONY: install serve test lint format load bench clients soak chaos lock clean
 
 install: $(STAMP)
 
@@ -49,11 +49,15 @@ load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
 # Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
-APART := $(patsubst %,benchmarks/%.py,soak chaos endurance fuzz clients gpu peers)
+APART := $(patsubst %,benchmarks/%.py,soak chaos endurance fuzz clients gpu peers peers_table)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
+
+# Fetches every format's own clients (minutes and 2 GB for the first time), runs them, and writes docs/clients.md.
+clients: install
+	$(BIN)/python benchmarks/clients.py $(ARGS)
 
 # 100,000 requests while workers are replaced every few seconds, three times, 50,000 that must leave no memory behind, and a
 # million bent requests in process; well over an hour.

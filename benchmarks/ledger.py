@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.charts import Panel, draw
 from bench.corpus import Corpus
 from bench.machine import print_machine
 from bench.models import Spent, timed
@@ -46,7 +47,6 @@ STAGES: Mapping[str, Sequence[str]] = {
     "page": ("engines.ppocr.page:_assemble", "engines.ppocr.page:read_page"),
     "encode": ("web.api:_as_json",),
 }
-BAR_PX, ROW_PX, LABEL_PX = 560, 26, 130
 
 
 class Stopwatch:
@@ -159,23 +159,7 @@ def show(ledger: Ledger) -> None:
 
 def plot(ledger: Ledger) -> str:
     """The table as horizontal bars, SVG."""
-    table = rows(ledger)
-    most = max(ms for _, ms in table)
-    bars = []
-    for number, (stage, ms) in enumerate(table):
-        top, width = 40 + number * ROW_PX, max(1.0, BAR_PX * ms / most)
-        bars.append(
-            f'<text x="{LABEL_PX - 8}" y="{top + 15}" text-anchor="end">{stage}</text>'
-            f'<rect x="{LABEL_PX}" y="{top + 2}" width="{width:.1f}" height="{ROW_PX - 8}" fill="#3b6ea5"/>'
-            f'<text x="{LABEL_PX + width + 6:.1f}" y="{top + 15}">{ms:.1f}</text>'
-        )
-    width_px, height_px = LABEL_PX + BAR_PX + 80, 50 + len(table) * ROW_PX
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width_px}" height="{height_px}" font-family="sans-serif" '
-        f'font-size="13"><rect width="100%" height="100%" fill="white"/>'
-        f'<text x="{LABEL_PX}" y="22">milliseconds of processor time a page, {ledger.pages} corpus pages</text>'
-        f"{''.join(bars)}</svg>\n"
-    )
+    return draw([Panel(f"milliseconds of processor time a page, {ledger.pages} corpus pages", rows(ledger))])
 
 
 def main() -> int:

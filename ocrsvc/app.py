@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from flask import Blueprint, Flask
 
@@ -55,6 +55,14 @@ MODEL_DIALECTS: Final[Mapping[str, Callable[[Settings, OcrModel], Blueprint]]] =
 """As DIALECTS; these serve models, and count together how theirs is asked."""
 
 
+class App(Flask):
+    """Flask that does not look into each function, seven times a request, whether it is a coroutine: none here is."""
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is."""
+        return func
+
+
 def create_app(
     settings: Settings, reader: Reader, ledger: Ledger | None = None, statistics: Statistics | None = None
 ) -> Flask:
@@ -68,7 +76,7 @@ def create_app(
         ledger: Where requests are counted; by default nobody but this application knows it.
     """
     ledger = ledger or ledger_of_one()
-    app = Flask("ocrsvc", static_folder=None, template_folder=None)
+    app = App("ocrsvc", static_folder=None, template_folder=None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False

@@ -117,7 +117,7 @@ class Page:
     @property
     def text(self) -> str:
         """The lines' texts, joined by newlines."""
-        return "\n".join(line.text for line in self.lines)
+        return "\n".join([line.text for line in self.lines])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from flask.testing import FlaskClient
 from urllib3.filepost import encode_multipart_formdata
@@ -395,7 +396,7 @@ def test_requests_at_the_same_time_get_their_own_answers() -> None:
 
 
 def test_a_page_without_lines_is_an_empty_page() -> None:
-    assert page_to_dict(Page(10, 20, 90, ()), 3) == {
+    assert orjson.loads(orjson.dumps(page_to_dict(Page(10, 20, 90, ()), 3))) == {
         "page": 3,
         "width": 10,
         "height": 20,

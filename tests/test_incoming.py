@@ -195,7 +195,10 @@ def test_as_many_escapes_and_near_boundaries_as_may_be_are_read() -> None:
 
 
 @given(
-    st.lists(st.sampled_from([b"%", b"2", b"B", b"f", b"+", b"x", b"%2B", b"%e4", b"\xff"]), max_size=30).map(b"".join)
+    st.lists(
+        st.sampled_from([b"%", b"2", b"B", b"f", b"+", b"=", b"\r", b"\n", b"%2B", b"%3d", b"%e4", b"\xff"]),
+        max_size=30,
+    ).map(b"".join)
 )
 def test_escapes_are_undone_as_the_standard_library_does(text: bytes) -> None:
     assert _unquote(text) == unquote_to_bytes(text.replace(b"+", b" "))

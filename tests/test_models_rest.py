@@ -277,6 +277,9 @@ def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:
         ("POST", "/v1/models/nope:predict", 404, "Servable not found for request: Latest(nope)"),
         ("POST", "/v1/models/nope/versions/3:predict", 404, "Servable not found for request: Specific(nope, 3)"),
         ("POST", "/v1/models/ocr/versions/1:classify", 400, "Expected classify signature"),
+        ("POST", "/v1/models/ocr:classify", 400, "Expected classify signature"),
+        ("POST", "/v1/models/ocr:regress", 400, "Expected regress signature"),
+        ("POST", "/v1/models/nope:classify", 404, "Servable not found for request: Latest(nope)"),
         ("POST", "/v1/models/ocr:explain", 501, "no explainer"),
     ],
 )

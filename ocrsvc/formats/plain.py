@@ -14,4 +14,4 @@ def to_text(pages: Sequence[Page]) -> str:
 
 def to_bars(page: Page) -> str:
     """Each line's text followed by a bar, in one string: the form that TrWebOCR.cpp answers."""
-    return "".join(f"{line.text}|" for line in page.lines)
+    return "".join([f"{line.text}|" for line in page.lines])

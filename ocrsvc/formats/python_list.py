@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from ocrsvc.formats.corners import spaced_texts, to_boxes, to_scores
+from ocrsvc.formats.columns import python_number_column, python_row_column, weave
+from ocrsvc.formats.corners import to_boxes, to_scores
 from ocrsvc.records import Page
 
 
 def to_result(page: Page) -> str:
     """[[(text, score), corners], ...] as Python writes it: `eval` gives exactly that back, whatever was read."""
     lines = page.lines
-    # What JSON and Python call a list of numbers differs by the blanks only.
-    boxes = spaced_texts(to_boxes(lines).round(1))
-    items = [
-        f"[({line.text!r}, {score!r}), {box}]" for line, score, box in zip(lines, to_scores(lines), boxes, strict=True)
-    ]
-    return f"[{', '.join(items)}]"
+    texts = [repr(line.text) for line in lines]
+    boxes = python_row_column(to_boxes(lines).round(1))
+    items = weave(", [(%, %), [[%]]]", texts, python_number_column(to_scores(lines)), boxes)
+    return f"[{items[2:]}]"

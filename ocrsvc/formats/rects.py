@@ -9,7 +9,8 @@ from json.encoder import encode_basestring_ascii as _quoted
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.formats.corners import Boxes, spaced_texts, to_boxes
+from ocrsvc.formats.columns import python_number_column, python_row_column, weave
+from ocrsvc.formats.corners import Boxes, to_boxes
 from ocrsvc.records import Box, Page
 
 COORDINATE_DIGITS = 2
@@ -59,12 +60,10 @@ def to_raw_out_text(page: Page, max_side: int | None) -> str:
     """
     width, height = (page.width, page.height) if max_side is None else shrunk_size(page.width, page.height, max_side)
     boxes = to_boxes(page.lines) * [width / page.width, height / page.height]
-    rects = spaced_texts(_to_rects(boxes))
-    items = [
-        f"[{rect}, {_quoted(line.text)}, {float(line.confidence)!r}]"
-        for rect, line in zip(rects, page.lines, strict=True)
-    ]
-    return f"[{', '.join(items)}]"
+    texts = [_quoted(line.text) for line in page.lines]
+    confidences = python_number_column([float(line.confidence) for line in page.lines])
+    items = weave(", [[%], %, %]", python_row_column(_to_rects(boxes)), texts, confidences)
+    return f"[{items[2:]}]"
 
 
 def _to_rects(boxes: Boxes) -> NDArray[np.float64]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocrsvc.formats.corners import to_corners, to_scores
+import orjson
+
+from ocrsvc.formats.columns import column, json_list, row_column, text_column
+from ocrsvc.formats.corners import to_boxes, to_scores
 from ocrsvc.records import EngineInfo, Line, Page, Timing
 
 CONFIDENCE_DIGITS = 4
@@ -25,18 +28,18 @@ def page_to_dict(page: Page, number: int, *, lines: bool = True) -> dict[str, ob
         "text": page.text,
     }
     if lines:
-        answer["lines"] = lines_to_dicts(page.lines)
+        answer["lines"] = lines_to_json(page.lines)
     return answer
 
 
-def lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """Text, confidence in [0, 1] and box of each line; the box is JSON text that only orjson can write."""
-    return [
-        {"text": line.text, "confidence": score, "box": box}
-        for line, score, box in zip(
-            lines, to_scores(lines, CONFIDENCE_DIGITS), to_corners(lines, BOX_DIGITS), strict=True
-        )
-    ]
+def lines_to_json(lines: Sequence[Line]) -> orjson.Fragment:
+    """Text, confidence in [0, 1] and box of each line; JSON text that only orjson can write."""
+    return json_list(
+        b'{"text":%,"confidence":%,"box":[[%]]}',
+        text_column(lines),
+        column(to_scores(lines, CONFIDENCE_DIGITS)),
+        row_column(to_boxes(lines).round(BOX_DIGITS)),
+    )
 
 
 def engine_to_dict(engine: EngineInfo) -> dict[str, str]:

@@ -156,7 +156,7 @@ def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
     values = _parse_all(fields)
     lines, answer_format = bool(values.pop("lines", True)), values.pop("format", "json")
     priority = cast("Priority | None", values.pop("priority", None))
-    return Asked(_as_read_options(values), lines, cast(Literal["json", "text"], answer_format), priority)
+    return Asked(_as_read_options(values), lines, cast('Literal["json", "text"]', answer_format), priority)
 
 
 def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:

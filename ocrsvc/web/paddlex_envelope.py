@@ -16,7 +16,7 @@ import orjson
 import pybase64
 
 from ocrsvc.errors import BadOption, CallerError
-from ocrsvc.formats.corners import as_text as as_json_text
+from ocrsvc.formats.columns import as_text as as_json_text
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.base64text import decode_base64

@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 from ocrsvc.settings import Settings
 from ocrsvc.web.model.card import NAME, NotOffered
 from ocrsvc.web.model.ocr import OcrModel
-from ocrsvc.web.model.predict import check_servable, predict, status
+from ocrsvc.web.model.predict import OTHER_VERBS, check_servable, predict, status, wrong_method
 from ocrsvc.web.model.rest import json_answer, serve_paths
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
@@ -18,6 +18,8 @@ _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 def make_kserve_v1(settings: Settings, model: OcrModel) -> Blueprint:
     """The list of models, their readiness and predictions, over a model."""
     door = Blueprint("kserve_v1", __name__)
+    # Where both have a path this door's is the more exact one, so that it answers for TensorFlow Serving as well.
+    both = "tfserving" in settings.dialects
 
     def run(name: str) -> Response:
         return predict(settings, model, name, None, None)
@@ -30,6 +32,7 @@ def make_kserve_v1(settings: Settings, model: OcrModel) -> Blueprint:
             ("GET", _MODEL, lambda name: status(model, name)),
             ("POST", _MODEL + ":predict", run),
             ("POST", _MODEL + ":explain", _explain),
+            *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),) if both else ()),
         ),
     )
     return door

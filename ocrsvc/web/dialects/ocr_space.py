@@ -12,6 +12,7 @@ from typing import Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, CallerError, NothingSent
+from ocrsvc.formats.columns import column, json_list, text_column
 from ocrsvc.formats.corners import to_boxes, to_frames
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadOptions
@@ -47,6 +48,7 @@ LANGUAGES: Final = frozenset(
 )
 READ_FILE, FAILED = 1, 3
 FATAL: Final = 4
+LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 
@@ -80,7 +82,7 @@ def to_answer(page: Page, spent_s: float, *, overlay: bool) -> dict[str, object]
         "TextOverlay": _overlay(page) if overlay else {"Lines": [], "HasOverlay": False, "Message": NO_OVERLAY},
         "TextOrientation": str(page.angle),
         "FileParseExitCode": 1,
-        "ParsedText": "".join(f"{line.text}\r\n" for line in page.lines),
+        "ParsedText": "".join([f"{line.text}\r\n" for line in page.lines]),
         "ErrorMessage": "",
         "ErrorDetails": "",
     }
@@ -95,13 +97,11 @@ def to_answer(page: Page, spent_s: float, *, overlay: bool) -> dict[str, object]
 
 def _overlay(page: Page) -> dict[str, object]:
     """Each line with one word, which is the whole line: the engines know no words."""
-    lines = []
-    frames = to_frames(to_boxes(page.lines).round(1))
+    texts, frames = text_column(page.lines), to_frames(to_boxes(page.lines).round(1))
     frames[:, 2:] -= frames[:, :2]
-    for line, (left, top, width, height) in zip(page.lines, frames.round(1).tolist(), strict=True):
-        word = {"WordText": line.text, "Left": left, "Top": top, "Height": height, "Width": width}
-        lines.append({"LineText": line.text, "Words": [word], "MaxHeight": height, "MinTop": top})
-    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(lines)}"}
+    left, top, width, height = (column(side.tolist()) for side in frames.round(1).T)
+    lines = json_list(LINE, texts, texts, left, top, height, width, height, top)
+    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(texts)}"}
 
 
 def _options(incoming: Incoming) -> ReadOptions:

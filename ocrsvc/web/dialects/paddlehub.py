@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import CallerError, OcrsvcError
-from ocrsvc.formats.corners import to_scores, to_whole_corners
+from ocrsvc.formats.columns import column, json_list, row_column, text_column
+from ocrsvc.formats.corners import to_boxes, to_scores, whole
 from ocrsvc.reader import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
 from ocrsvc.settings import Settings
@@ -23,7 +25,7 @@ from ocrsvc.web.incoming import deadline_of, images_or_errors, left_s, receive, 
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
 
-Items = list[dict[str, object]]
+Items = orjson.Fragment | list[dict[str, object]]
 
 
 class _NoModule(CallerError):
@@ -68,14 +70,16 @@ def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
 
 def to_system(lines: Sequence[Line]) -> Items:
     """Confidence, text and corners of each line."""
-    return [
-        {"confidence": score, "text": line.text, "text_region": region}
-        for line, score, region in zip(lines, to_scores(lines), to_whole_corners(lines), strict=True)
-    ]
+    return json_list(
+        b'{"confidence":%,"text":%,"text_region":[[%]]}',
+        column(to_scores(lines)),
+        text_column(lines),
+        row_column(whole(to_boxes(lines))),
+    )
 
 
 def _to_regions(lines: Sequence[Line]) -> Items:
-    return [{"text_region": region} for region in to_whole_corners(lines)]
+    return json_list(b'{"text_region":[[%]]}', row_column(whole(to_boxes(lines))))
 
 
 def _to_texts(pages: Sequence[Sequence[Line]]) -> list[Items]:

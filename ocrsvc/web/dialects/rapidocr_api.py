@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption
-from ocrsvc.formats.corners import to_corners, to_scores
+from ocrsvc.formats.columns import column, json_object, row_column, text_column
+from ocrsvc.formats.corners import to_boxes, to_scores
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.settings import Settings
@@ -58,13 +60,16 @@ def make_rapidocr_api(settings: Settings, reader: Reader) -> Blueprint:
     return dialect
 
 
-def to_answer(page: Page) -> dict[str, object]:
+def to_answer(page: Page) -> orjson.Fragment:
     """The lines under "0", "1", and so on."""
     lines = page.lines
-    return {
-        str(number): {"rec_txt": line.text, "dt_boxes": box, "score": score}
-        for number, (line, box, score) in enumerate(zip(lines, to_corners(lines), to_scores(lines), strict=True))
-    }
+    return json_object(
+        b'"%":{"rec_txt":%,"dt_boxes":[[%]],"score":%}',
+        column(list(range(len(lines)))),
+        text_column(lines),
+        row_column(to_boxes(lines).round(1)),
+        column(to_scores(lines)),
+    )
 
 
 def _options(incoming: Incoming) -> ReadOptions:

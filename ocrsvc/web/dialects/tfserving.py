@@ -9,12 +9,11 @@ from flask import Blueprint, Response, request
 
 from ocrsvc.errors import CallerError
 from ocrsvc.settings import Settings
-from ocrsvc.web.model.card import IMAGE, NAME, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel
+from ocrsvc.web.model.card import IMAGE, NAME, OUTPUTS, VERSION, Tensor, UnknownModel
 from ocrsvc.web.model.ocr import OcrModel
-from ocrsvc.web.model.predict import SIGNATURE, check_servable, check_version, predict, status
+from ocrsvc.web.model.predict import METHOD, OTHER_VERBS, SIGNATURE, check_version, predict, status, wrong_method
 from ocrsvc.web.model.rest import json_answer, serve_paths
 
-METHOD: Final = "tensorflow/serving/predict"
 DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
@@ -35,7 +34,7 @@ def make_tfserving(settings: Settings, model: OcrModel) -> Blueprint:
         ("/v1/models/<path:rest>",),
         (
             ("POST", _MODEL + ":predict", run),
-            ("POST", _MODEL + ":(?P<verb>classify|regress)", _wrong_method),
+            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),
             ("GET", _MODEL, model_status),
             ("GET", _MODEL + "/metadata", _metadata),
             ("GET", ".*", _malformed),
@@ -44,14 +43,6 @@ def make_tfserving(settings: Settings, model: OcrModel) -> Blueprint:
         re.IGNORECASE,
     )
     return door
-
-
-def _wrong_method(name: str, version: str | None, label: str | None, verb: str) -> Response:
-    check_servable(name, version, label)
-    verb = verb.lower()
-    raise BadTensor(
-        f"Expected {verb} signature method_name to be tensorflow/serving/{verb}. Was: {METHOD}", "Use :predict."
-    )
 
 
 def _malformed() -> Response:

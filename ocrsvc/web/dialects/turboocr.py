@@ -21,7 +21,8 @@ from ocrsvc.errors import (
     Refused,
     UnsupportedImage,
 )
-from ocrsvc.formats.corners import to_scores, to_whole_corners
+from ocrsvc.formats.columns import column, json_list, row_column, text_column
+from ocrsvc.formats.corners import to_boxes, to_scores, whole
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.settings import Settings
@@ -152,12 +153,9 @@ def _pixels(settings: Settings) -> bytes:
 def to_results(page: Page) -> dict[str, object]:
     """Text, confidence and corners of each line."""
     lines = page.lines
-    return {
-        "results": [
-            {"text": line.text, "confidence": score, "bounding_box": box}
-            for line, score, box in zip(lines, to_scores(lines), to_whole_corners(lines), strict=True)
-        ]
-    }
+    template = b'{"text":%,"confidence":%,"bounding_box":[[%]]}'
+    scores, boxes = column(to_scores(lines)), row_column(whole(to_boxes(lines)))
+    return {"results": json_list(template, text_column(lines), scores, boxes)}
 
 
 def to_pnm_header(headers: Headers) -> tuple[bytes, int]:

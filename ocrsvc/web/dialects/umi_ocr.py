@@ -15,7 +15,8 @@ import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, to_whole_corners
+from ocrsvc.formats.columns import column, json_list, row_column, text_column
+from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.reader import Reader
 from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings import Settings
@@ -116,12 +117,16 @@ def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[st
     if not lines:
         return {"code": NO_TEXT, "data": ""}
     scores, ends = to_scores(lines, 4), to_ends(lines, str(options.get("tbpu.parser", "")))
-    data: object = [
-        {"text": line.text, "score": score, "box": box, "end": end}
-        for line, score, box, end in zip(lines, scores, to_whole_corners(lines), ends, strict=True)
-    ]
     if options.get("data.format") == "text":
-        data = "".join(line.text + end for line, end in zip(lines, ends, strict=True))
+        data: object = "".join(line.text + end for line, end in zip(lines, ends, strict=True))
+    else:
+        data = json_list(
+            b'{"text":%,"score":%,"box":[[%]],"end":%}',
+            text_column(lines),
+            column(scores),
+            row_column(whole(to_boxes(lines))),
+            column(ends),
+        )
     score = sum(scores) / len(scores)
     return {"code": OK, "data": data, "score": score, "time": round(spent_s, 4), "timestamp": time.time()}
 

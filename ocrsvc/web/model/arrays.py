@@ -6,13 +6,13 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
+from ocrsvc.formats.corners import to_boxes
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page
 from ocrsvc.web.incoming import is_image
@@ -133,9 +133,7 @@ def _scores(pages: Sequence[Page], _batch: Shape) -> Array:
 def _boxes(pages: Sequence[Page], _batch: Shape) -> Array:
     values = np.zeros((len(pages), _most_lines(pages), 4, 2), "<f4")
     for row, page in zip(values, pages, strict=True):
-        # A tenth of the time that numpy takes to find out how these tuples are nested.
-        numbers = chain.from_iterable(chain.from_iterable(line.box for line in page.lines))
-        row[: len(page.lines)] = np.fromiter(numbers, "<f4", len(page.lines) * 8).reshape(-1, 4, 2)
+        row[: len(page.lines)] = to_boxes(page.lines)
     return Array("boxes", "FP32", values.shape, values)
 
 

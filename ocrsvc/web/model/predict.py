@@ -22,6 +22,8 @@ from ocrsvc.web.model.ocr import OcrModel, Seconds
 from ocrsvc.web.model.rest import JSON_TYPE, answer_ready, packed, receive_body
 
 SIGNATURE: Final = "serving_default"
+METHOD: Final = "tensorflow/serving/predict"
+OTHER_VERBS: Final = "classify|regress"
 ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
 LABEL: Final = "stable"
 """The one version label: TensorFlow Serving's own examples use it for the version that serves."""
@@ -47,6 +49,15 @@ def status(model: OcrModel, name: str, version: str | None = None, label: str | 
     served = {"version": VERSION, "state": "AVAILABLE" if model.ready else "LOADING", "status": state}
     members = {"name": NAME, "ready": model.ready, "model_version_status": [served]}
     return answer_ready(members, ready=model.ready)
+
+
+def wrong_method(name: str, version: str | None = None, label: str | None = None, verb: str = "") -> Response:
+    """Raises what TensorFlow Serving says of the other verbs to a model that only predicts."""
+    check_servable(name, version, label)
+    verb = verb.lower()
+    raise BadTensor(
+        f"Expected {verb} signature method_name to be tensorflow/serving/{verb}. Was: {METHOD}", "Use :predict."
+    )
 
 
 def check_servable(name: str, version: str | None, label: str | None = None) -> None:

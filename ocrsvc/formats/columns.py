@@ -1,0 +1,97 @@
+"""How are the lines of a page written in one go, whatever members a format gives them?
+
+A page is taken by columns: all its texts are one call of orjson, all its boxes another. What comes out is cut where one
+line's piece ends, and a template weaves the pieces of each line together: one Python object a line and column where
+dicts and lists make thirteen. For 200 lines that is 0.1 ms in place of 0.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import AnyStr
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ocrsvc.records import Line
+
+Numbers = NDArray[np.float64] | NDArray[np.int64]
+
+_AS_NUMBERS = orjson.OPT_SERIALIZE_NUMPY
+# Below it Python changes to exponents, and orjson does not yet.
+_LEAST_PLAIN = 1e-4
+
+
+def json_list(template: bytes, *columns: Sequence[bytes]) -> orjson.Fragment:
+    """A JSON list with the template once a line; see `weave`."""
+    return orjson.Fragment(b"[%b]" % weave(b"," + template, *columns)[1:])
+
+
+def json_object(template: bytes, *columns: Sequence[bytes]) -> orjson.Fragment:
+    """A JSON object with the template, which begins with a name, once a line; see `weave`."""
+    return orjson.Fragment(b"{%b}" % weave(b"," + template, *columns)[1:])
+
+
+def weave(template: AnyStr, *columns: Sequence[AnyStr]) -> AnyStr:
+    """The template once a line, and in it for each % the line's piece of the next column.
+
+    Args:
+        template: With as many % as there are columns.
+        columns: One piece a line each.
+
+    Raises:
+        ValueError: The columns differ in length, or there are more or fewer than %.
+    """
+    begin, *between, end = template.split("%" if isinstance(template, str) else b"%")
+    count, step = len(columns[0]), 2 * len(columns)
+    if not count:
+        return template[:0]
+    pieces = [begin] * (step * count)
+    for place, (fixed, column) in enumerate(zip([end + begin, *between], columns, strict=True)):
+        pieces[2 * place :: step] = [fixed] * count
+        pieces[2 * place + 1 :: step] = column
+    pieces[0] = begin
+    return template[:0].join(pieces) + end
+
+
+def text_column(lines: Sequence[Line]) -> list[bytes]:
+    """Each line's text as JSON."""
+    return column([line.text for line in lines])
+
+
+def column(values: list[str] | list[float] | list[int]) -> list[bytes]:
+    """Each text or number as JSON."""
+    # A text may hold anything but a line break that stands for itself, so that this is where two values meet.
+    return orjson.dumps(values, option=orjson.OPT_INDENT_2)[4:-2].split(b",\n  ") if values else []
+
+
+def python_number_column(values: list[float]) -> list[str]:
+    """Each number as Python and its json module write it."""
+    if min(values, default=1.0) < _LEAST_PLAIN:
+        return list(map(repr, values))
+    return orjson.dumps(values).decode()[1:-1].split(",") if values else []
+
+
+def row_column(rows: Numbers) -> list[bytes]:
+    """Of an array (N, ...), whose items have one or two axes, each item as JSON without its outer brackets."""
+    if not len(rows):
+        return []
+    brackets = rows.ndim
+    return as_text(rows)[brackets:-brackets].split(b"]" * (brackets - 1) + b"," + b"[" * (brackets - 1))
+
+
+def python_row_column(rows: Numbers) -> list[str]:
+    """As `row_column`, with the blanks that Python and its json module put behind commas."""
+    if not len(rows):
+        return []
+    brackets = rows.ndim
+    text = as_text(rows).replace(b",", b", ").decode()
+    return text[brackets:-brackets].split("]" * (brackets - 1) + ", " + "[" * (brackets - 1))
+
+
+def as_text(numbers: Numbers) -> bytes:
+    """An array as JSON; of numbers that are not whole, seven digits are told."""
+    # In half the time of twice the digits; pixels with two decimals need seven up to a side of 131,072.
+    narrow = numbers.astype(np.float32) if numbers.dtype == np.float64 else numbers
+    return orjson.dumps(np.ascontiguousarray(narrow), option=_AS_NUMBERS)

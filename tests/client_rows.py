@@ -1,0 +1,473 @@
+"""Which real clients of which formats are run, and how is each started? One row of docs/clients.md each."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import fetching
+from fetching import Environment, Installed, Source
+from support import ROOT, clean_environment
+
+from ocrsvc.doors import USUAL_PORTS
+
+# The fake engine's first line is the size of the image.
+SIZE: Final = "64x32"
+PIPELINE_RPC_PORT: Final = 18091
+_LIMIT_S: Final = 60.0
+_SCRIPTS: Final = ROOT / "tests" / "clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where clients run.
+
+    Attributes:
+        http: host:port of the service for HTTP.
+        poly: The same of one that speaks chineseocr_lite's variant.
+        grpc: The same for gRPC.
+        folder: Holds a page under every name that clients look for.
+        ports: The hard-wired ones that could be had.
+    """
+
+    http: str
+    poly: str
+    grpc: str
+    folder: Path
+    ports: frozenset[int]
+
+    @property
+    def url(self) -> str:
+        """Of the service, without a slash at the end."""
+        return f"http://{self.http}"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client.
+
+    Attributes:
+        key: Names its recording, and its test.
+        dialect: The format, as OCRSVC_DIALECTS names it.
+        name: Of the client, in the table's words.
+        source: What is fetched.
+        run: Given the place and what was fetched, runs the client, which must end well; what it printed.
+        said: What it must have printed.
+        answered: What must stand in the answers to its recorded requests.
+        refused: How many of the recorded requests are asked in order to be refused.
+        port: The one that it has hard-wired.
+        also: A second source that it needs.
+        repeats: Whether it sends the same whatever is answered, so that a recording can stand in for it.
+    """
+
+    key: str
+    dialect: str
+    name: str
+    source: Source
+    run: Callable[[Place, Path], str]
+    said: tuple[str, ...] = (SIZE,)
+    answered: tuple[str, ...] = (SIZE,)
+    refused: int = 0
+    port: int | None = None
+    also: Source | None = None
+    repeats: bool = True
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What is run, and what that needs."""
+        return (self.source,) if self.also is None else (self.source, self.also)
+
+
+def run(place: Place, command: Sequence[object], env: dict[str, str] | None = None) -> str:
+    """Run a client in the folder; it must end well. What it printed."""
+    told = {"PYTHONIOENCODING": "utf-8", "NO_PROXY": "*", "no_proxy": "*", "PYTHONPATH": "", **(env or {})}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=place.folder,
+        env=clean_environment(told),
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def _script(place: Place, client: Path) -> str:
+    return run(place, [sys.executable, client])
+
+
+def _page_as_base64(place: Place) -> str:
+    return base64.b64encode((place.folder / "page.png").read_bytes()).decode()
+
+
+def _rapidocr_curl(place: Place, curl: Path) -> str:
+    return run(place, [curl, "-sSF", "image_file=@page.png", f"{place.url}/ocr"])
+
+
+def _trwebocr_readme(place: Place, readme: Path) -> str:
+    snippets = re.findall(r"``` ?python\n(import requests.+?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(snippets) == 2
+    here = [re.sub(r"http://[\d.]+:8089", place.url, snippet) for snippet in snippets]
+    tell = "\nprint(res.json()['data']['raw_out'])"
+    return "".join(run(place, [sys.executable, "-W", "ignore", "-c", snippet + tell]) for snippet in here)
+
+
+def _chineseocr_lite(place: Place, curl: Path) -> str:
+    return run(place, [curl, "-sSF", "file=@page.png", "-F", "compress=960", f"http://{place.poly}/api/tr-run/"])
+
+
+def _pipeline_http(place: Place, client: Path) -> str:
+    return run(place, [sys.executable, client, "--image_dir", "pages"])
+
+
+def _pipeline_rpc(place: Place, client: Path) -> str:
+    python = fetching.PADDLE_SERVING.place()
+    return run(place, [python, client, "--image_dir", "pages"], {"PYTHONPATH": str(_SCRIPTS / "stand_ins")})
+
+
+def _paddlehub_curl(place: Place, curl: Path) -> str:
+    sent = json.dumps({"images": [_page_as_base64(place)]})
+    command = [curl, "-sSH", "Content-Type:application/json", "-X", "POST", "--data", sent]
+    return run(place, [*command, f"{place.url}/predict/ocr_system"])
+
+
+def _paddlex_snippet(place: Place, python: Path) -> str:
+    code = (
+        "import base64, requests\n"
+        "file = base64.b64encode(open('page.png', 'rb').read()).decode('ascii')\n"
+        f"response = requests.post('{place.url}/ocr', json={{'file': file, 'fileType': 1}})\n"
+        "assert response.status_code == 200\n"
+        "for res in response.json()['result']['ocrResults']:\n"
+        "    print(res['prunedResult'])\n"
+        "    assert base64.b64decode(res['ocrImage'])[:2] == b'\\xff\\xd8'\n"
+    )
+    return run(place, [python, "-c", code])
+
+
+def _mcp(place: Place, python: Path) -> str:
+    tool = [python, "-m", "paddleocr_mcp", "--model", "PP-OCRv5", "--ppocr_source", "self_hosted"]
+    command = [sys.executable, _SCRIPTS / "mcp_stdio.py", place.folder / "page.png", *tool]
+    quiet = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
+    return run(place, [*command, "--self-hosted-base-url", place.url], quiet)
+
+
+def _triton(what: str) -> Callable[[Place, Path], str]:
+    def with_place(place: Place, python: Path) -> str:
+        address = place.http if what == "http" else place.grpc
+        return run(place, [python, _SCRIPTS / "triton.py", what, address, "page.png", SIZE])
+
+    return with_place
+
+
+def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
+    def with_place(place: Place, program: Path) -> str:
+        sent = {"data": [{"image": {"b64": _page_as_base64(place)}}]}
+        (place.folder / "input.json").write_text(json.dumps(sent))
+        address = place.http if "http" in words else place.grpc
+        # Three short windows, which need not agree: this is no measurement.
+        few = ["--measurement-interval", "200", "--stability-percentage", "999", "--concurrency-range", "2"]
+        command = [
+            program,
+            "-m",
+            "ocr",
+            "-u",
+            address,
+            *words,
+            "--shape",
+            "image:1",
+            "--input-data",
+            "input.json",
+            *few,
+        ]
+        return run(place, command, {"LD_LIBRARY_PATH": fetching.PERF_ANALYZER.libraries()})
+
+    return with_place
+
+
+def _min_tfs(place: Place, python: Path) -> str:
+    return run(place, [python, _SCRIPTS / "min_tfs.py", *place.grpc.split(":"), "page.png", SIZE])
+
+
+def _rest_curl(place: Place, curl: Path) -> str:
+    sent = json.dumps({"instances": [{"b64": _page_as_base64(place)}]})
+    asked = [f"{place.url}/v1/models/ocr", f"{place.url}/v1/models/ocr/metadata"]
+    read = [curl, "-sSd", sent, "-X", "POST", f"{place.url}/v1/models/ocr:predict"]
+    return "".join(run(place, command) for command in ([curl, "-sS", *asked], read))
+
+
+def _kserve_v1_curl(place: Place, curl: Path) -> str:
+    sent = json.dumps({"instances": [{"image": {"b64": _page_as_base64(place)}}]})
+    read = [curl, "-sSH", "Content-Type: application/json", "-d", sent, f"{place.url}/v1/models/ocr:predict"]
+    return run(place, [curl, "-sS", f"{place.url}/v1/models"]) + run(place, read)
+
+
+def _umi_manual(place: Place, manual: Path) -> str:
+    snippets = re.findall(r"```python\n(.+?)```", manual.read_text(encoding="utf-8"), re.DOTALL)
+    asking = next(snippet for snippet in snippets if "get_options" in snippet)
+    reading = next(snippet for snippet in snippets if '"base64"' in snippet)
+    return "".join(run(place, [sys.executable, "-c", snippet]) for snippet in (asking, reading))
+
+
+def _ocrspace(place: Place, python: Path) -> str:
+    code = (
+        "import base64, ocrspace\n"
+        f"api = ocrspace.API(endpoint='{place.url}/parse/image')\n"
+        "print(api.ocr_file('page.png'))\n"
+        "print(api.ocr_file(open('page.png', 'rb')))\n"
+        "print(api.ocr_base64('data:image/png;base64,' + base64.b64encode(open('page.png', 'rb').read()).decode()))\n"
+        "try:\n    api.ocr_base64('!!!!')\nexcept Exception as error:\n    print('refused:', error)\n"
+    )
+    return run(place, [python, "-c", code])
+
+
+def _ocr_space_wrapper(place: Place, module: Path) -> str:
+    code = (
+        f"const {{ ocrSpace }} = require('{module}');\n"
+        f"ocrSpace('page.png', {{ ocrUrl: '{place.url}/parse/image', isOverlayRequired: true }})\n"
+        "  .then((answer) => console.log(JSON.stringify(answer)))"
+    )
+    return run(place, ["node", "-e", code])
+
+
+def _turboocr_curl(place: Place, curl: Path) -> str:
+    raw = ["-X", "POST", f"{place.url}/ocr/raw", "--data-binary", "@page.png", "-H", "Content-Type: image/png"]
+    sent = json.dumps({"image": _page_as_base64(place)})
+    plain = ["-X", "POST", f"{place.url}/ocr", "-H", "Content-Type: application/json", "-d", sent]
+    return run(place, [curl, "-sS", *raw]) + run(place, [curl, "-sS", *plain])
+
+
+def _native_curl(place: Place, curl: Path) -> str:
+    return run(place, [curl, "-sSF", "file=@page.png", f"{place.url}/v1/ocr"])
+
+
+_TRITON_SAID: Final = ("all good",)
+_MEASURED: Final = ("Throughput: ", "Request count: ")
+_CURL: Final = fetching.CURL
+_PERF: Final[Environment] = fetching.PERF_ANALYZER
+_REQUESTS: Final = Installed("requests")
+
+CLIENTS: Final = (
+    Client(
+        "trwebocr-readme",
+        "trwebocr",
+        "requests snippets of TrWebOCR's README, with the address replaced",
+        fetching.TRWEBOCR_README,
+        _trwebocr_readme,
+        answered=(SIZE, "raw_out", "data:image/jpeg;base64,"),
+    ),
+    Client(
+        "chineseocr_lite-curl",
+        "trwebocr",
+        "curl, as chineseocr_lite's page posts (`OCRSVC_TRWEBOCR_BOXES=poly`)",
+        _CURL,
+        _chineseocr_lite,
+        said=(f"1\\u3001 {SIZE}", '"img_detected"'),
+        answered=(SIZE, "raw_out"),
+    ),
+    Client(
+        "trwebocr_cpp-test_api",
+        "trwebocr_cpp",
+        "scripts/test_api.py of TrWebOCR.cpp",
+        fetching.TRWEBOCR_CPP,
+        _script,
+        said=("200", f"{SIZE}|"),
+        answered=(f"{SIZE}|",),
+        port=USUAL_PORTS["trwebocr_cpp"],
+    ),
+    Client(
+        "rapidocr_api-demo",
+        "rapidocr_api",
+        "demo.py of RapidOCRAPI",
+        fetching.RAPIDOCR_DEMO,
+        _script,
+        said=(SIZE, "rec_txt"),
+        answered=(SIZE, "rec_txt", "dt_boxes"),
+        port=USUAL_PORTS["rapidocr_api"],
+    ),
+    Client(
+        "rapidocr_api-curl", "rapidocr_api", "curl, as in its README", _CURL, _rapidocr_curl, said=(SIZE, "rec_txt")
+    ),
+    Client(
+        "paddlex-mcp",
+        "paddlex",
+        "paddleocr_mcp, its tool called over stdio",
+        fetching.PADDLEOCR_MCP,
+        _mcp,
+        said=(f"{SIZE}\n", "2 text lines", '"bbox"'),
+        answered=(SIZE, "rec_texts", '"errorCode":0'),
+    ),
+    Client(
+        "paddlex-requests",
+        "paddlex",
+        "requests snippet, as in its manual",
+        _REQUESTS,
+        _paddlex_snippet,
+        said=(SIZE, "rec_texts"),
+    ),
+    Client(
+        "paddlex-triton",
+        "paddlex",
+        "tritonclient over gRPC, as PaddleX's client of its high-stability serving uses it",
+        fetching.TRITON,
+        _triton("paddlex"),
+        said=_TRITON_SAID,
+        answered=(SIZE, "rec_texts", '"errorCode":0'),
+    ),
+    Client(
+        "paddlehub-curl",
+        "paddlehub",
+        "curl, as in the README of its deployment",
+        _CURL,
+        _paddlehub_curl,
+        said=(SIZE, '"status":"000"'),
+    ),
+    Client(
+        "paddle_serving-http",
+        "paddle_serving",
+        "pipeline_http_client.py of PaddleOCR",
+        fetching.PIPELINE_HTTP,
+        _pipeline_http,
+        said=(SIZE, "erro_no:0, err_msg:"),
+        answered=(SIZE, '"err_no":0'),
+        port=USUAL_PORTS["paddle_serving"],
+    ),
+    Client(
+        "paddle_serving-grpc",
+        "paddle_serving",
+        "pipeline_rpc_client.py of PaddleOCR, with paddle-serving-server 0.9.0, over gRPC",
+        fetching.PIPELINE_RPC,
+        _pipeline_rpc,
+        said=(SIZE, 'key: "result"'),
+        port=PIPELINE_RPC_PORT,
+        also=fetching.PADDLE_SERVING,
+    ),
+    Client(
+        "umi_ocr-manual",
+        "umi_ocr",
+        "Python snippets of its manual (docs/http/api_ocr.md)",
+        fetching.UMI_OCR_MANUAL,
+        _umi_manual,
+        # The size of the image in the manual.
+        said=("ocr.language", "optionsList", "46x23"),
+        answered=("ocr.language", "optionsList", SIZE),
+        port=USUAL_PORTS["umi_ocr"],
+    ),
+    Client(
+        "umi_ocr-documents",
+        "umi_ocr",
+        "docs/http/api_doc_demo.py",
+        fetching.UMI_DOC_DEMO,
+        _script,
+        said=("OCR task completed.", "Target file downloaded successfully", "Process completed."),
+        port=USUAL_PORTS["umi_ocr"],
+        repeats=False,
+    ),
+    Client(
+        "ocr_space-python",
+        "ocr_space",
+        "ocrspace of PyPI",
+        fetching.OCRSPACE,
+        _ocrspace,
+        said=(SIZE, "refused:"),
+        answered=(SIZE, "ParsedResults", '"IsErroredOnProcessing":true'),
+    ),
+    Client(
+        "ocr_space-node",
+        "ocr_space",
+        "ocr-space-api-wrapper of npm",
+        fetching.OCR_SPACE_WRAPPER,
+        _ocr_space_wrapper,
+        said=(SIZE, '"HasOverlay":true'),
+        answered=(SIZE, '"HasOverlay":true'),
+        also=fetching.NODE,
+    ),
+    Client("turboocr-curl", "turboocr", "curl, as in its README", _CURL, _turboocr_curl, said=(SIZE, "bounding_box")),
+    Client(
+        "kserve_v2-triton-http",
+        "kserve_v2",
+        "tritonclient over HTTP",
+        fetching.TRITON,
+        _triton("http"),
+        said=_TRITON_SAID,
+        answered=(SIZE, "binary_data_size"),
+        refused=1,
+    ),
+    Client(
+        "kserve_v2-triton-grpc",
+        "kserve_v2",
+        "tritonclient over gRPC, with a stream",
+        fetching.TRITON,
+        _triton("grpc"),
+        said=_TRITON_SAID,
+        refused=1,
+    ),
+    Client(
+        "kserve_v2-perf-http",
+        "kserve_v2",
+        "perf_analyzer over HTTP",
+        _PERF,
+        _perf_analyzer("-i", "http"),
+        said=_MEASURED,
+        answered=(SIZE, "inference_stats", "binary_data_size"),
+    ),
+    Client(
+        "kserve_v2-perf-grpc",
+        "kserve_v2",
+        "perf_analyzer over gRPC",
+        _PERF,
+        _perf_analyzer("-i", "grpc"),
+        said=_MEASURED,
+    ),
+    Client(
+        "kserve_v2-perf-stream",
+        "kserve_v2",
+        "perf_analyzer over gRPC, with streams",
+        _PERF,
+        _perf_analyzer("-i", "grpc", "--streaming"),
+        said=_MEASURED,
+    ),
+    Client(
+        "kserve_v1-curl",
+        "kserve_v1",
+        "curl, as in its manual",
+        _CURL,
+        _kserve_v1_curl,
+        said=(SIZE, '"models"', '"predictions"'),
+    ),
+    Client(
+        "tfserving-curl",
+        "tfserving",
+        "curl, as in its manual",
+        _CURL,
+        _rest_curl,
+        said=(SIZE, "model_version_status", "signature_def", '"predictions"'),
+        answered=(SIZE, "model_version_status", "signature_def", '"predictions"'),
+    ),
+    Client(
+        "tfserving-min_tfs",
+        "tfserving",
+        "min-tfs-client over gRPC (the image as base64: it sends no bytes)",
+        fetching.MIN_TFS,
+        _min_tfs,
+        said=("all good",),
+    ),
+    Client(
+        "tfserving-perf",
+        "tfserving",
+        "perf_analyzer over gRPC (sends empty images, and gets empty pages)",
+        _PERF,
+        _perf_analyzer("-i", "grpc", "--service-kind", "tfserving"),
+        said=_MEASURED,
+        answered=("serving_default", "texts"),
+    ),
+    Client("native-curl", "native", "curl", _CURL, _native_curl, said=(SIZE, '"engine"')),
+)
