@@ -150,6 +150,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
         provider=way.provider,
         precision=way.precision,
         streams=max(STREAMS),
+        imaging="cpu",
     )
     engine = PpocrEngine(settings)
     handles = [engine.open_handle() for _ in range(4)]

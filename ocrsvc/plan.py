@@ -57,7 +57,7 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
     """
     return plan(
         read_cpus(),
-        expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine)),
+        device_for(settings),
         settings.queue_size,
         workers=workers or settings.workers,
         threads=threads or settings.threads,
@@ -67,8 +67,16 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
 
 
 def cards_for(settings: Settings) -> tuple[str, ...]:
-    """The cards that the workers are spread over; none where the engine does not compute on one."""
-    return () if settings.device == "cpu" else find_cards(settings.gpus, os.environ)
+    """The cards that the workers are spread over: those that were named, or all where the engine will find a use."""
+    if settings.gpus and "cpu" not in (settings.device, settings.provider):
+        return find_cards(settings.gpus, os.environ)
+    return find_cards((), os.environ) if device_for(settings) == "cuda" else ()
+
+
+def device_for(settings: Settings) -> str:
+    """Where the engine will compute, "cpu" or "cuda"."""
+    device = "cpu" if settings.provider == "cpu" else settings.device
+    return expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
 
 
 def plan(

@@ -208,6 +208,11 @@ class Settings(BaseModel):
         "What ppocr computes with in ONNX Runtime: auto is cuda where the device allows it; cuda and tensorrt refuse "
         "to start where they do not work.",
     )
+    imaging: Literal["auto", "cpu"] = _knob(
+        "auto",
+        "Where ppocr prepares pixels for models on a GPU: auto is the card, where cupy is installed and reads what the "
+        "CPU reads.",
+    )
     gpus: Gpus = _knob(
         (),
         "Cards that the workers are spread over, by nvidia-smi's numbers or UUIDs (also of MIG parts), or all; by "

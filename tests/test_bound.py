@@ -154,6 +154,21 @@ def test_without_cupy_there_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_card() is None
 
 
+@pytest.mark.parametrize("failure", [ImportError("libcuda.so.1"), RuntimeError("cudaErrorInsufficientDriver")])
+def test_a_cupy_that_fails_leaves_the_models_to_run_without_it(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    cupy = fake_cupy(0, [])
+
+    def fail(**_: bool) -> None:
+        raise failure
+
+    cupy.cuda.Stream = fail
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    assert open_card() is None
+
+
 class Slow:
     """A session that notes how many runs are under way in it, and waits to be let go."""
 

@@ -68,6 +68,8 @@ def test_a_provider_that_contradicts_the_device_is_refused(device: str, provider
 
 def test_an_engine_on_the_cpu_uses_no_card() -> None:
     assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_DEVICE": "cpu"})) == ()
+    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
+    assert cards_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
     assert cards_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib.util
 import logging
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.card.arrays import Arrays, CupyArrays, NumpyArrays
+from ocrsvc.engines.ppocr.card.crops import crop_lines
+from ocrsvc.engines.ppocr.card.maps import pack_map
+from ocrsvc.engines.ppocr.card.resample import detector_input
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.providers import CUDA
 from ocrsvc.engines.ppocr.runs import DECIDED
@@ -87,3 +93,37 @@ def test_the_card_tells_what_this_process_holds() -> None:
     assert reading is not None
     # The models alone are 30 MB, and a CUDA context some hundreds.
     assert 30 * 10**6 < reading.own_bytes <= reading.used_bytes < reading.total_bytes
+
+
+def prepared(card: Arrays, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    """What each step of the card's code makes of a page: shrunk, enlarged, as a map, and three lines of three sizes."""
+    page, (height, width) = card.upload(pixels), pixels.shape[:2]
+    quads = [np.array([[8, 6], [8 + w, 9], [8 + w, 9 + h], [8, 6 + h]], np.float32) for w, h in ((300, 30), (500, 250))]
+    quads.append(np.roll(quads[1], 2, axis=0))
+    return [
+        card.download(found)
+        for found in (
+            detector_input(card.xp, page, (320, 160), (480, 160), shrink=True),
+            detector_input(card.xp, page, (width + 64, height + 32), (960, 480), shrink=False),
+            pack_map(card.xp, page.reshape(height, -1).astype(np.float32) / np.float32(255), 0.3),
+            crop_lines(card.xp, page, quads, [160, 208, 96], 240, 48),
+        )
+    ]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
+    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
+    pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
+    for there, here in zip(prepared(CupyArrays(), pixels), prepared(NumpyArrays(), pixels), strict=True):
+        assert there.dtype == here.dtype
+        # A card may round a sum of single precision the other way, which is a gray level or a step of a byte.
+        apart = np.abs(there.astype(np.float64) - here)
+        assert apart.max() <= (1 if there.dtype == np.uint8 else 1.01 / 127.5)
+        assert (apart > 1e-4).mean() < 0.01
+
+
+def test_pixels_are_prepared_on_the_card_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
+    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    assert "pixels prepared by cupy" in engine.describe().provider, caplog.text
+    engine.close()

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from card_double import GPU_BUILD
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from ocrsvc.engines.ppocr import detector, models, providers, runs, session
-from ocrsvc.engines.ppocr.engine import BATCH, PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import BATCH
 from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT, OnCard, Profile, choose_provider
 from ocrsvc.engines.ppocr.session import Running, open_session, open_sessions
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.records import Image, Page, ReadTask
-from ocrsvc.serving.batcher import Limits
 
-PAGES = Path(__file__).parent / "pages"
-
-GPU_BUILD = [TENSORRT, CUDA, CPU]
 SMALL = Profile((1, 3, 48, 96), (4, 3, 48, 320), (8, 3, 48, 320))
 LARGE = Profile((1, 3, 48, 480), (2, 3, 48, 960), (4, 3, 48, 960))
 
@@ -135,10 +129,13 @@ def test_why_a_provider_fails_is_told(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("failure", [None, EPFail("no card"), RuntimeError("no driver")])
-def test_auto_takes_the_cpu_where_no_gpu_works(runtime: Runtime, failure: Exception | None) -> None:
+def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
+    runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
     runtime.works, runtime.failure = {CPU}, failure
     opened = open_sessions(models.DETECTION, Running("auto", batched=True, card=OnCard(streams=2)))
     assert [(one.device, one.precision) for one in opened] == [("cpu", "fp32")]
+    assert "runs on the CPU, because the GPU does not work: " + str(failure or "it fell back to") in caplog.text
 
 
 def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
@@ -301,46 +298,3 @@ def test_every_page_up_to_the_finest_look_is_in_a_profile_and_its_padding_in_the
 def test_a_strip_beyond_the_grid_is_padded_too() -> None:
     assert detector.side_on_card(2049) == 3072
     assert detector.side_on_card(72_000) == 72_704
-
-
-class CardDouble:
-    """A session of the CPU that says it is CUDA's, and notes the shapes that it is fed."""
-
-    shapes: set[tuple[int, ...]] = set()  # noqa: RUF012  emptied by the test
-
-    def __init__(self, model: bytes, options: Any, providers: Any, **_: int) -> None:
-        self._session = REAL_SESSION(model, options, providers=[CPU])
-        self._names = [name for name, _ in providers]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def get_providers(self) -> list[str]:
-        return self._names
-
-    def run(self, outputs: Any, feed: dict[str, Any], options: Any = None) -> Any:
-        assert options is None
-        self.shapes.add(feed["x"].shape)
-        return self._session.run(outputs, feed)
-
-
-REAL_SESSION = onnxruntime.InferenceSession
-
-
-def test_a_page_reads_on_a_card_what_it_reads_on_the_cpu_and_in_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", CardDouble)
-    monkeypatch.setattr(session, "open_card", lambda: None)
-    monkeypatch.setattr(runs.RunsTogether, "warm_up", lambda _: None)
-    CardDouble.shapes.clear()
-    engine = PpocrEngine(PpocrSettings("cuda", precision="fp16", streams=2, batch=Limits(4 * 48 * 480, 4, 0.001)))
-    assert (engine.describe().device, engine.describe().precision) == ("cuda", "fp16")
-    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
-    with ThreadPoolExecutor(3) as pool:
-        pages = list(pool.map(lambda _: engine.open_handle().read([ReadTask(Image(pixels, "png"))])[0], range(3)))
-    engine.close()
-    # The padding makes a box 4 px taller, and a full stop is lost; what the corpus shows is in docs/design.md.
-    letters = "".join(filter(str.isalnum, (PAGES / "notice.txt").read_text("utf-8")))
-    assert ["".join(filter(str.isalnum, page.text)) for page in pages if isinstance(page, Page)] == [letters] * 3
-    for lines, _, height, width in CardDouble.shapes:
-        assert (width in runs.BUCKETS_PX and lines <= 4) if height == 48 else {height, width} <= set(detector.SIDES_PX)

@@ -56,6 +56,7 @@ def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
             precision=settings.precision,
             streams=settings.gpu_streams,
             card_arena_bytes=settings.gpu_arena_bytes,
+            imaging=settings.imaging,
         )
     )
 

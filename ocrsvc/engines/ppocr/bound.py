@@ -1,4 +1,4 @@
-"""How does a model run on arrays that already lie on the card? IO binding, and the only file here that speaks cupy.
+"""How does a model run on arrays that already lie on the card? IO binding; with card/arrays.py all that speaks cupy.
 
 **Streams.** A session on a card computes on one stream, which it has been given as `user_compute_stream` and which
 nobody else uses. What the caller queued before, on whichever stream is cupy's current one, is waited for by that stream
@@ -70,12 +70,16 @@ class CupyCard:
 
 
 def open_card() -> Card | None:
-    """The card with a new stream; None without cupy, where arrays come from and go to the processor's memory."""
+    """The card with a new stream; None where cupy is missing or fails: arrays go by the processor's memory there."""
     if importlib.util.find_spec("cupy") is None:
         return None
-    import cupy
+    try:
+        import cupy
 
-    return CupyCard(cupy)
+        return CupyCard(cupy)
+    except (ImportError, RuntimeError):
+        # What is wrong is told where cupy is asked for pixels: models do without it.
+        return None
 
 
 def is_on_card(array: Any) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import cv2
 import numpy as np
@@ -146,14 +146,27 @@ class Detector:
         finally:
             self._turns.end(ticket)
 
+    def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(w, h) at which the model is run for an input of (w, h) pixels; a longer one repeats its own edge."""
+        return size if self.device == "cpu" else (side_on_card(size[0]), side_on_card(size[1]))
+
+    def run_arrays(self, array: Any) -> Any:
+        """(1, 3, h, w) float32 of `padded_size` in, (1, 1, h, w) probabilities out, both where the session computes."""
+        return self._narrow.run_arrays(array)[0]
+
     def warm_up(self) -> None:
-        """One run of each session at an ordinary size; on a card at each that is usual."""
-        sizes = _WARM_PX if self.device != "cpu" else ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),)
-        sessions = (*self._narrow.sessions, *(self._wide.sessions if self._wide is not None else ()))
-        for height, width in sizes:
-            tensor = np.zeros((1, 3, height, width), np.float32)
-            for session in sessions:
-                session.warm_up(tensor)
+        """One run of each session at an ordinary size; those of a card were warmed when they were opened."""
+        for session in (self._narrow, self._wide):
+            if session is not None and self.device == "cpu":
+                _warm_up(session, ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),))
+
+
+def _warm_up(runner: Runner, sizes: Sequence[tuple[int, int]]) -> None:
+    """Run all its sessions at these heights and widths. On a card nobody else may use them meanwhile."""
+    for height, width in sizes:
+        tensor = np.zeros((1, 3, height, width), np.float32)
+        for session in runner.sessions:
+            session.warm_up(tensor)
 
 
 def pad(pixels: Pixels) -> Pixels:
@@ -183,6 +196,8 @@ def open_detector(running: Running, store: Store | None = None, crew: Crew | Non
     kept = replace(running, arena_values=ARENA_VALUES)
     on_card = replace(running.card, kept_values=3 * COARSE_PX * COARSE_PX, profiles=PROFILES)
     narrow = share(open_sessions(models.DETECTION, replace(kept, card=on_card), store))
+    if narrow.device != "cpu":
+        _warm_up(narrow, _WARM_PX)
     if crew is None or crew.hands <= running.threads or narrow.device != "cpu":
         return Detector(narrow)
     wide = replace(running, threads=crew.hands, arena_values=WIDE_ARENA_VALUES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +37,8 @@ from ocrsvc.errors import EngineUnavailable
 
 Tensor = NDArray[np.float32]
 
+LOG: Final = logging.getLogger("ocrsvc.ppocr")
+
 # Its classes have no base of their own.
 _REFUSALS: Final = (
     ImportError,
@@ -49,6 +52,9 @@ _REFUSALS: Final = (
     ort_state.RuntimeException,
 )
 _EIGHT: Final = "int8-"
+_NO_GPU: Final = (
+    "%s runs on the CPU, because the GPU does not work: %s. OCRSVC_DEVICE=cpu saves the attempt, cuda makes it a fault."
+)
 _FIRST: Final = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 
 
@@ -214,9 +220,10 @@ def open_sessions(name: str, running: Running, store: Store | None = None) -> li
     try:
         return _open_on_card(name, running, store, provider)
     except _REFUSALS as error:
-        if running.may_fall_back:
-            return [_open_on_cpu(name, running, store)]
-        raise _unusable(provider, error) from error
+        if not running.may_fall_back:
+            raise _unusable(provider, error) from error
+        LOG.warning(_NO_GPU, name, error)
+        return [_open_on_cpu(name, running, store)]
 
 
 def _unusable(provider: Provider, error: BaseException) -> EngineUnavailable:
