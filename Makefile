@@ -49,7 +49,7 @@ load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
 # Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
-APART := $(patsubst %,benchmarks/%.py,soak chaos endurance fuzz clients gpu peers peers_table)
+APART := $(patsubst %,benchmarks/%.py,soak chaos endurance fuzz schemathesis_run clients gpu peers peers_table)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
@@ -60,13 +60,14 @@ clients: install
 	$(BIN)/python benchmarks/clients.py $(ARGS)
 
 # 100,000 requests while workers are replaced every few seconds, three times, 50,000 that must leave no memory behind, and a
-# million bent requests in process; well over an hour.
+# million bent requests in process, and whatever schemathesis makes of the API's description; well over an hour.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
 	$(BIN)/python benchmarks/soak.py --card $(ARGS)
 	$(BIN)/python benchmarks/endurance.py
 	$(BIN)/python benchmarks/fuzz.py
+	$(BIN)/python benchmarks/schemathesis_run.py
 
 # Processes are killed at random under load, and images end the process that reads them; about three minutes.
 chaos: install

@@ -8,8 +8,9 @@ from typing import Any, Final
 from flask import Blueprint, Flask
 
 from ocrsvc.reader import Reader
+from ocrsvc.serving.limits import Room
 from ocrsvc.settings import Settings
-from ocrsvc.web.admission import install_admission
+from ocrsvc.web.admission import install_admission, room_of
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.crossroads import choose_by_body, choose_by_head
@@ -64,7 +65,11 @@ class App(Flask):
 
 
 def create_app(
-    settings: Settings, reader: Reader, ledger: Ledger | None = None, statistics: Statistics | None = None
+    settings: Settings,
+    reader: Reader,
+    ledger: Ledger | None = None,
+    statistics: Statistics | None = None,
+    room: Room | None = None,
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
@@ -74,6 +79,7 @@ def create_app(
         reader: Reads the images; shared by all threads.
         statistics: What the doors that serve models count; None counts for this application alone.
         ledger: Where requests are counted; by default nobody but this application knows it.
+        room: What requests over gRPC share with those here; None shares nothing.
     """
     ledger = ledger or ledger_of_one()
     app = App("ocrsvc", static_folder=None, template_folder=None)
@@ -93,6 +99,6 @@ def create_app(
         app.register_blueprint(door)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)
-    install_admission(app, settings, reader)
+    install_admission(app, settings, reader, room or room_of(settings))
     choose_by_body(app, settings)
     return app

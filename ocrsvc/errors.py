@@ -3,7 +3,8 @@
 The road of one request, and the errors that belong to each step:
 
     upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout)--> bytes
-    bytes  --(UnsupportedImage, BrokenImage, ImageTooLarge)------------------> image
+    bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
+              ImageTooLarge, TooManyPages)-----------------------------------> image
     image  --(QueueFull, TooManyAtOnce, NotReady)----------------------------> queue
     queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
     engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
@@ -133,6 +134,21 @@ class BrokenImage(CallerError):
     status = 422
     code = "broken_image"
     title = "The image is damaged"
+
+
+class EncryptedDocument(BrokenImage):
+    """The document needs a password."""
+
+    code = "encrypted_document"
+    title = "The document needs a password"
+
+
+class TooManyPages(CallerError):
+    """The document has more pages than are read at once."""
+
+    status = 413
+    code = "too_many_pages"
+    title = "The document has too many pages"
 
 
 class ImageCrashesEngine(CallerError):

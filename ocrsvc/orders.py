@@ -16,7 +16,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.imaging.picture import Picture
-from ocrsvc.records import Page, ReadOptions, ReadTask, Rotate
+from ocrsvc.records import Image, Page, ReadOptions, ReadTask, Rotate
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -27,15 +27,15 @@ class Order:
     """One image on its way to the engine; used by one thread at a time.
 
     Attributes:
-        picture: Its file, with a header that was held against the limits.
+        source: Its file, with a header that was held against the limits; or the image, drawn from a document.
         options: What the request asks for.
         deadline: Monotonic seconds from which nobody waits for the answer.
         gray: The engine needs no colour.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
-        decode_s: What decoding took; 0 until it is done.
+        decode_s: What opening and decoding took so far.
     """
 
-    picture: Picture
+    source: Picture | Image
     options: ReadOptions
     deadline: float
     gray: bool
@@ -44,9 +44,16 @@ class Order:
     _task: ReadTask | None = field(default=None, init=False)
 
     @property
+    def is_drawn(self) -> bool:
+        """Is it an image already, so that waiting undecoded saves nothing?"""
+        return isinstance(self.source, Image)
+
+    @property
     def pixel_bytes(self) -> int:
         """What the decoded image will hold, by its header."""
-        return self.picture.width * self.picture.height * (1 if self.gray or self.picture.gray else 3)
+        if isinstance(self.source, Image):
+            return self.source.pixels.nbytes
+        return self.source.width * self.source.height * (1 if self.gray or self.source.gray else 3)
 
     @property
     def turned(self) -> int:
@@ -61,7 +68,8 @@ class Order:
         """
         if self._task is None:
             began = time.perf_counter()
-            image = develop(self.picture, gray=self.gray)
+            source = self.source
+            image = source if isinstance(source, Image) else develop(source, gray=self.gray)
             self.size = (image.width, image.height)
             pixels = turn(image.pixels, self.turned)
             if self.options.max_side is not None:
@@ -69,7 +77,7 @@ class Order:
             rotate: Rotate = "auto" if self.options.rotate == "auto" else "0"
             options = replace(self.options, rotate=rotate)
             self._task = ReadTask(replace(image, pixels=pixels), options, self.deadline)
-            self.decode_s = time.perf_counter() - began
+            self.decode_s += time.perf_counter() - began
         return self._task
 
     def forget(self) -> None:

@@ -6,26 +6,59 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode, open_picture
+from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
+from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page
+from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.imaging.pdf import Check
+from ocrsvc.imaging.picture import Picture
 from ocrsvc.kept import KeptPages, key_of, open_kept_pages
 from ocrsvc.orders import AHEAD_BYTES, DecodingHandle, Order
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
 from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone, deadline_passed
+from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
+
+Source = bytes | Leaf | OcrsvcError
+"""An image file, a page of a document, or why there is neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """What was read of one file.
+
+    Attributes:
+        kind: For people: PDF, TIFF or image.
+        total: Pages that it has; 1 when it could not be opened.
+        pages: Those that were asked for, in order; each reading's page has its number in the file.
+    """
+
+    kind: str
+    total: int
+    pages: tuple[tuple[int, Reading | OcrsvcError], ...]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """Of the pages that were read."""
+        return [outcome for _, outcome in self.pages if isinstance(outcome, Reading)]
+
+    @property
+    def errors(self) -> list[tuple[int, OcrsvcError]]:
+        """Of the pages that were not, with their numbers."""
+        return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +99,7 @@ class Reader:
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
+        self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
         self._kept: KeptPages | None = None
         self._engine: Engine | None = None
         self._executor: Executor[Order, Page] | None = None
@@ -124,14 +158,22 @@ class Reader:
             raise NotReady("The engine of this worker is not loaded yet.", "Send the request again in a moment.", 2)
         return self._engine.describe()
 
-    def look(self, data: bytes) -> Image:
+    def look(self, data: bytes, number: int | None = None) -> Image:
         """The image itself, in colour, under the same limits as `read`; for doors that draw on it.
 
+        Args:
+            data: A file.
+            number: Of the page in it, from 1; None is what `read` reads.
+
         Raises:
-            OcrsvcError: UnsupportedImage, BrokenImage or ImageTooLarge.
+            OcrsvcError: As for reading it.
         """
         with self._decoding:
-            return decode(data, self._limits, gray=False)
+            if number is None:
+                return develop(open_picture(data, self._limits), gray=False)
+            with self._opened(data, bool) as document:
+                found = document.open(number, gray=False, check=bool)
+                return found if isinstance(found, Image) else develop(found, gray=False)
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -152,8 +194,88 @@ class Reader:
         deadline = self._clock() + deadline_s
         return self._known(data, options) or self._finish(self._begin(data, options, deadline, wish))
 
+    def read_files(
+        self,
+        files: Sequence[bytes | OcrsvcError],
+        options: ReadOptions,
+        deadline_s: float,
+        wish: Wish = PLAIN_WISH,
+        ranges: Ranges = ALL,
+        most: int | None = None,
+    ) -> list[FileRead]:
+        """Read the pages of several files, each answered apart; all share one deadline.
+
+        Pages are drawn or decoded when it is their turn, so that never more than a few of them are in memory.
+
+        Args:
+            files: Image files and documents; in place of one that is none, its error, which is passed on.
+            options, deadline_s, wish: As for `read`.
+            ranges: The pages wanted of each file.
+            most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
+
+        Raises:
+            ClientGone: Nobody waits any more; what is still queued is dropped.
+        """
+        check = self._checking(self._clock() + deadline_s, wish)
+        found: list[tuple[str, int, Sequence[int]]] = []
+        with closing(self._leaves(files, ranges, most, check, found)) as leaves:
+            outcomes = iter(self.read_many(leaves, options, deadline_s, wish))
+        return [
+            FileRead(kind, total, tuple((number, _numbered(next(outcomes), number)) for number in numbers))
+            for kind, total, numbers in found
+        ]
+
+    def _leaves(
+        self,
+        files: Sequence[bytes | OcrsvcError],
+        ranges: Ranges,
+        most: int | None,
+        check: Check,
+        found: list[tuple[str, int, Sequence[int]]],
+    ) -> Generator[Source, None, None]:
+        """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
+        for file in files:
+            kind, total, numbers = "image", 1, [1]
+            try:
+                if isinstance(file, OcrsvcError):
+                    raise file
+                with self._opened(file, check) as document:
+                    kind, total = document.kind, document.count
+                    numbers = list(self._choose(document, ranges, most))
+                    found.append((kind, total, numbers))
+                    for number in numbers:
+                        yield Leaf(document, number)
+            except ClientGone:
+                raise
+            except OcrsvcError as error:
+                found.append((kind, total, [1]))
+                yield error
+
+    @contextmanager
+    def _opened(self, file: bytes, check: Check) -> Iterator[Document]:
+        """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
+        with self._pdfs.take(check) if is_pdf(file) else nullcontext():
+            document = open_document(file, self._limits, self._settings.pdf_dpi, check)
+            with closing(document):
+                yield document
+
+    def _choose(self, document: Document, ranges: Ranges, most: int | None) -> Sequence[int]:
+        allowed = self._settings.max_pages
+        return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
+
+    def _checking(self, deadline: float, wish: Wish) -> Check:
+        """Raises DeadlineExceeded or ClientGone when nobody waits any more."""
+
+        def check() -> None:
+            if self._clock() >= deadline:
+                raise deadline_passed()
+            if wish.is_gone():
+                raise client_gone()
+
+        return check
+
     def read_many(
-        self, datas: Sequence[bytes], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
+        self, datas: Iterable[Source], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
@@ -185,20 +307,28 @@ class Reader:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
         return self._executor
 
-    def _begin(self, data: bytes, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
+    def _begin(self, data: bytes | Leaf, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
         """Admit first, then queue, decoded where little waits: a request that cannot be served costs no decoding."""
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        with executor.admit(wish) as place, self._turn_to_decode(deadline, wish):
+        is_apart = isinstance(data, Leaf) and data.is_drawn_apart
+        with executor.admit(wish) as place, nullcontext() if is_apart else self._turn_to_decode(deadline, wish):
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
-            order = Order(open_picture(data, self._limits), options, deadline, engine.driving.wants_gray)
-            ahead = executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
-            size_bytes = order.prepare().image.pixels.nbytes if ahead else len(data)
+            began = self._clock()
+            found = self._open(data, self._checking(deadline, wish), gray=engine.driving.wants_gray)
+            order = Order(found, options, deadline, engine.driving.wants_gray, decode_s=self._clock() - began)
+            ahead = order.is_drawn or executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+            size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
             item = place.submit(order, deadline, size_bytes)
-        key = key_of(data, options, self.describe()) if self._kept is not None else None
+        key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, ahead, admitted, key)
+
+    def _open(self, data: bytes | Leaf, check: Check, *, gray: bool) -> Picture | Image:
+        if isinstance(data, Leaf):
+            return data.document.open(data.number, gray=gray, check=check)
+        return open_picture(data, self._limits)
 
     @contextmanager
     def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:
@@ -213,12 +343,12 @@ class Reader:
         finally:
             self._decoding.release()
 
-    def _known(self, data: bytes, options: ReadOptions) -> Reading | None:
+    def _known(self, data: bytes | Leaf, options: ReadOptions) -> Reading | None:
         """What was read of the same bytes before, if such pages are kept."""
         if self._kept is None or not self.ready:
             return None
         began = self._clock()
-        page = self._kept.find(key_of(data, options, self.describe()))
+        page = self._kept.find(key_of(_bytes_of(data), options, self.describe()))
         if page is None:
             return None
         reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), kept=True)
@@ -226,10 +356,14 @@ class Reader:
         return reading
 
     def _begin_or_error(
-        self, data: bytes, options: ReadOptions, deadline: float, wish: Wish
+        self, data: Source, options: ReadOptions, deadline: float, wish: Wish
     ) -> _Pending | Reading | OcrsvcError:
+        if isinstance(data, OcrsvcError):
+            return data
         try:
             return self._known(data, options) or self._begin(data, options, deadline, wish)
+        except ClientGone:
+            raise
         except OcrsvcError as error:
             return error
 
@@ -258,3 +392,19 @@ class Reader:
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)
         return reading
+
+
+def _file_bytes(data: bytes | Leaf) -> int:
+    """What waits while a page waits undecoded."""
+    return data.document.file_bytes if isinstance(data, Leaf) else len(data)
+
+
+def _bytes_of(data: bytes | Leaf) -> bytes:
+    """What a kept page is known by."""
+    return data.document.key(data.number) if isinstance(data, Leaf) else data
+
+
+def _numbered(outcome: Reading | OcrsvcError, number: int) -> Reading | OcrsvcError:
+    if isinstance(outcome, OcrsvcError):
+        return outcome
+    return replace(outcome, page=replace(outcome.page, number=number))

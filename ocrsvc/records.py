@@ -8,6 +8,7 @@ Confidences lie in [0, 1].
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -150,3 +151,14 @@ class Reading:
     engine: EngineInfo
     timing: Timing
     kept: bool = False
+
+
+def total_of(readings: Sequence[Reading], total_s: float | None = None) -> Timing:
+    """The times of several pages added up; `total_s` instead of the sum is how long they took side by side."""
+    timings = [reading.timing for reading in readings]
+    return Timing(
+        decode_s=sum(timing.decode_s for timing in timings),
+        queue_s=sum(timing.queue_s for timing in timings),
+        engine_s=sum(timing.engine_s for timing in timings),
+        total_s=sum(timing.total_s for timing in timings) if total_s is None else total_s,
+    )

@@ -51,6 +51,7 @@ _FORMAT_MAX_PIXELS: Final = {
     "tiff": 40_000_000,
     "webp": 30_000_000,
     "gif": 20_000_000,
+    "pdf": 50_000_000,
 }
 # What is not told by the type alone.
 _ACCEPTED: Final = {
@@ -326,6 +327,17 @@ class Settings(BaseModel):
         _FORMAT_MAX_PIXELS,
         "Most pixels per image format, beside max_pixels: the lower one holds; formats left out keep their default.",
         "pixels",
+    )
+    max_pages: int = _knob(
+        50, "Most pages of one document that a request may ask for; more are answered 413.", "pages", ge=1, le=100_000
+    )
+    pdf_dpi: int = _knob(
+        200,
+        "Resolution at which the pages of a PDF are drawn, lower where a page would have too many pixels; 0 reads no "
+        "PDFs.",
+        "dpi",
+        ge=0,
+        le=1200,
     )
     max_requests: int = _knob(
         0, "Requests after which a worker is replaced by a fresh one; 0 is never.", "requests", ge=0, le=10**9

@@ -77,6 +77,7 @@ def test_a_page_is_answered_with_its_lines_engine_and_timing(client: FlaskClient
             "precision": INFO.precision,
             "provider": INFO.provider,
         },
+        "pages_total": 1,
         "pages": [
             {
                 "page": 1,
@@ -131,6 +132,7 @@ OPTION_CASES = [
     ("max_side", " 65535 ", "64x32 auto True False None"),
     ("min_confidence", "0.25", "64x32 auto True False 0.25"),
     ("min_confidence", "1", "64x32 auto True False 1.0"),
+    ("min_confidence", "2.5E-1", "64x32 auto True False 0.25"),
 ]
 
 
@@ -152,7 +154,9 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
         ({"rotate": 180}, "64x32 0 True False None"),
         ({"detect": False}, "64x32 auto False False None"),
         ({"max_side": 32, "min_confidence": 0.5}, "32x16 auto True False 0.5"),
+        ({"max_side": 32.0}, "32x16 auto True False None"),
         ({"min_confidence": 1e-7}, "64x32 auto True False 1e-07"),
+        ({"min_confidence": 5e-324}, "64x32 auto True False 5e-324"),
         ({"rotate": None, "max_side": None}, "64x32 auto True False None"),
     ],
 )
@@ -174,10 +178,10 @@ BAD_OPTIONS = [
     ("min_confidence", "1.01", "from 0 to 1"),
     ("min_confidence", "nan", "from 0 to 1"),
     ("min_confidence", "0_1", "a plain decimal number from 0 to 1"),
-    ("min_confidence", "1e-400", "a plain decimal number from 0 to 1"),
+    ("min_confidence", "1e400", "a plain decimal number from 0 to 1"),
     ("min_confidence", "-0", "a plain decimal number from 0 to 1"),
     ("min_confidence", "high", "from 0 to 1"),
-    ("format", "xml", "json or text"),
+    ("format", "xml", "json, text, tsv, hocr, alto"),
     ("langauge", "zh", "The options are: rotate, detect,"),
 ]
 
@@ -219,8 +223,47 @@ def test_the_answer_can_be_plain_text_with_form_feeds_between_pages(client: Flas
     assert response.text == f"{page}\f{page}"
 
 
-def test_plain_text_hides_no_failed_page(client: FlaskClient) -> None:
-    response = post(client, files(PNG, b"no image"), "multipart/form-data", "/v1/ocr?format=text")
+FORMS = {
+    "text": ("text/plain; charset=utf-8", TEXT),
+    "tsv": ("text/tab-separated-values; charset=utf-8", f"4\t2\t0\t0\t1\t0\t16\t8\t32\t8\t98.77\t{TEXT}\n"),
+    "hocr": ("text/vnd.hocr+html; charset=utf-8", 'title="bbox 0 0 64 32; ppageno 1"'),
+    "alto": ("application/alto+xml; charset=utf-8", '<Page ID="page_2" PHYSICAL_IMG_NR="2"'),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_pages_come_in_the_form_that_is_asked_for_by_option_or_header(client: FlaskClient, name: str) -> None:
+    media_type, piece = FORMS[name]
+    asked = post(client, files(PNG, PNG), "multipart/form-data", f"/v1/ocr?format={name}")
+    assert (asked.content_type, asked.headers["X-Content-Type-Options"]) == (media_type, "nosniff")
+    assert piece in asked.text
+    sent = files(PNG, PNG)
+    accepted = client.post("/v1/ocr", data=sent, headers={"Accept": f"{media_type.partition(';')[0]}, */*;q=0.1"})
+    assert (accepted.content_type, accepted.text) == (media_type, asked.text)
+
+
+BROWSERS_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "query"),
+    [
+        ("application/json, text/plain, */*", ""),
+        (BROWSERS_ACCEPT, ""),
+        ("*/*", ""),
+        ("image/png", ""),
+        ("", ""),
+        ("text/plain", "?format=json"),
+    ],
+)
+def test_who_takes_anything_or_says_json_gets_json(client: FlaskClient, accept: str, query: str) -> None:
+    response = client.post(f"/v1/ocr{query}", data=PNG, content_type="image/png", headers={"Accept": accept})
+    assert (response.status_code, response.content_type) == (200, "application/json")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_no_form_but_json_hides_a_failed_page(client: FlaskClient, name: str) -> None:
+    response = post(client, files(PNG, b"no image"), "multipart/form-data", f"/v1/ocr?format={name}")
     assert (response.status_code, json_of(response)["code"]) == (415, "unsupported_image")
 
 
@@ -253,7 +296,8 @@ FAILURES: dict[str, tuple[Any, str, int, str]] = {
     "bad form": (b"x", "multipart/form-data", 400, "bad_request"),
     "too many bytes": (bytes(200_001), "image/png", 413, "body_too_large"),
     "too many pixels": (picture(1001, 1000), "image/png", 413, "image_too_large"),
-    "not an image": (b"%PDF-1.7", "image/png", 415, "unsupported_image"),
+    "not an image": (b"PK\x03\x04", "image/png", 415, "unsupported_image"),
+    "a broken document": (b"%PDF-1.7", "image/png", 422, "broken_image"),
     "not an image at all": (b"hello", "text/plain", 415, "unsupported_image"),
     "a broken image": (PNG[:40], "image/png", 422, "broken_image"),
     "the engine fails": (BLACK, "image/png", 500, "engine_failed"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from documents import GRAY, pdf
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.check import check_runtimes
@@ -57,9 +58,28 @@ def test_read_prints_the_text_of_a_page(page: Path) -> None:
 
 def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
     answer = json.loads(ocrsvc("read", "--json", str(page)).stdout)
-    assert set(answer) == {"file", "engine", "pages", "timing"}
+    assert set(answer) == {"file", "engine", "pages", "pages_total", "timing"}
     assert set(answer["pages"][0]) == {"page", "width", "height", "angle", "text", "lines"}
     assert (answer["pages"][0]["width"], answer["pages"][0]["height"]) == (120, 40)
+
+
+def test_read_writes_one_document_for_all_files(page: Path) -> None:
+    done = ocrsvc("read", "--format", "tsv", str(page), "/nowhere.png", str(page))
+    assert (done.returncode, done.stderr.count("\n")) == (65, 1)
+    rows = [row.split("\t") for row in done.stdout.splitlines()]
+    assert [row[1] for row in rows if row[0] == "1"] == ["1", "2"]
+    assert {tuple(row[8:10]) for row in rows if row[0] == "1"} == {("120", "40")}
+
+
+def test_read_prints_the_chosen_pages_of_a_document_and_tells_those_that_failed(tmp_path: Path) -> None:
+    file = tmp_path / "a.pdf"
+    file.write_bytes(
+        pdf(GRAY, GRAY, GRAY, size=(200, 72)).replace(b"14 0 obj\n<< /Type /Page", b"14 0 obj\n<< /Type /Pagg")
+    )
+    done = ocrsvc("read", "--format", "tsv", "--pages", "1,3-", str(file))
+    rows = [row.split("\t") for row in done.stdout.splitlines()]
+    assert [row[1] for row in rows if row[0] == "1"] == ["1"], done.stderr
+    assert (done.returncode, done.stderr.split(": ")[1]) == (65, f"{file}, page 3")
 
 
 def test_several_files_come_under_their_names(page: Path) -> None:

@@ -15,11 +15,12 @@ from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import cv2
 import numpy as np
 import pytest
+from documents import tiff
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, Server, clean_environment, run_server
@@ -419,6 +420,23 @@ def test_the_client_loads_no_numeric_library() -> None:
     code = "import sys, ocrsvc.client; print({'numpy', 'cv2', 'onnxruntime', 'flask'} & set(sys.modules))"
     done = run_python("-c", code)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_the_pages_of_a_document_come_with_their_numbers_and_errors(server: Server) -> None:
+    with Client(server.url) as client:
+        answer = client.read(tiff([40] * 6), pages="2,5-")
+    assert ([page.number for page in answer.pages], answer.pages_total, answer.failed) == ([2, 5, 6], 6, {})
+    partly = {"id": "a", "engine": {}, "timing": {}, "pages": [page_of_answer(1), FAILED]}
+    told = answer_of(200, None, json.dumps(partly).encode())
+    assert ([page.number for page in told.pages], type(told.failed[2])) == ([1], errors.EngineFailed)
+
+
+FAILED = {"page": 2, "error": {"code": "engine_failed", "status": 500}}
+
+
+def page_of_answer(number: int) -> dict[str, Any]:
+    """A page as the service answers it."""
+    return {"page": number, "width": 1, "height": 1, "angle": 0, "text": "", "lines": []}
 
 
 def run_python(*args: str) -> subprocess.CompletedProcess[str]:

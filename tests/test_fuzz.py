@@ -6,13 +6,17 @@ Short here; `python benchmarks/fuzz.py` sends a million inputs.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
 from ocrsvc.doors import USUAL_PORTS
@@ -96,3 +100,27 @@ def test_whatever_is_sent_is_answered_in_the_formats_own_shape(
 
 def test_every_dialect_is_fuzzed() -> None:
     assert set(PATHS) == set(USUAL_PORTS)
+
+
+def run(tmp_path: Path, script: str, *args: str) -> Any:
+    """The figures of a benchmark that must find nothing; what it printed is shown otherwise."""
+    out = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *args, "--out", str(out)]
+    done = subprocess.run(
+        command, env=clean_environment(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(out.read_text("utf-8"))
+
+
+def test_bent_calls_of_grpc_end_with_a_status_and_harm_nobody(tmp_path: Path) -> None:
+    figures = run(tmp_path, "fuzz.py", "--only", "grpc", "--inputs", "500")
+    # Messages that are answered and refused, connections that are served and told to go: none of them is missing.
+    assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "served", "GOAWAY"} <= set(figures["ends"])
+    assert figures["inputs"] == 500
+
+
+def test_the_service_does_what_its_description_says_whatever_schemathesis_makes_of_it(tmp_path: Path) -> None:
+    figures = run(tmp_path, "schemathesis_run.py", "--examples", "1")
+    assert figures["cases"] >= 100
+    assert {"not_a_server_error", "status_code_conformance", "response_schema_conformance"} <= set(figures["checks"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from golden import Recorded, parse_json, read_golden
 from structure import differences
@@ -93,7 +94,6 @@ def px(**members: object) -> dict[str, Any]:
 
 
 KINDER = "served, because what is meant is plain"
-DOCUMENTS = "of several pages the first one is read"
 PADDLEX = {
     "health": Case("GET", "/health", differs="has `status` too, for TurboOCR's clients", status=200, like="not found"),
     "health post": Case("POST", "/health", told=("errorMsg",)),
@@ -128,8 +128,8 @@ PADDLEX = {
     ),
     "form content type": Case("POST", "/ocr", body("a=1", "application/x-www-form-urlencoded")),
     "pipeline error": Case("POST", "/ocr", px(file=BLACK)),
-    "tiff 12 frames": Case("POST", "/ocr", px(visualize=False), DOCUMENTS, 200, "string bool"),
-    "pdf 12 pages": Case("POST", "/ocr", px(fileType=0, file=as_base64(b"%PDF-1.7")), DOCUMENTS, 422, "no file"),
+    "tiff 12 frames": Case("POST", "/ocr", px(visualize=False, file=as_base64(tiff([40] * 12)))),
+    "pdf 12 pages": Case("POST", "/ocr", px(visualize=False, fileType=0, file=as_base64(pdf(*[GRAY] * 12)))),
 }
 
 

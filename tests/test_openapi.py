@@ -19,7 +19,7 @@ from ocrsvc.web.openapi import READING_ERRORS, openapi
 from ocrsvc.web.options import OPTIONS, read_options
 
 QUEUE_OPTIONS = {"priority"}
-ANSWER_OPTIONS = {"lines", "format"}
+ANSWER_OPTIONS = {"lines", "format", "pages"}
 
 
 @pytest.fixture(scope="module")

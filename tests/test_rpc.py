@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import errno
+import json
 import os
 import re
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -36,15 +38,17 @@ from rpc_support import (
     strings,
     unary,
 )
-from support import ROOT, run_server, start_server
-from web_support import CONFIDENCE, TEXT, KnownEngine, as_base64, json_of, picture, running_app
+from support import ROOT, Server, run_server, start_server
+from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, json_of, picture, running_app
 
+from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.rpc.method import Call, Method
 from ocrsvc.rpc.services import make_services
+from ocrsvc.serving.limits import make_room
 from ocrsvc.settings import Settings
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
@@ -544,7 +548,7 @@ def test_a_stream_waits_where_calls_are_refused() -> None:
 def test_calls_of_one_address_are_limited_in_number() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with (
-        serving(gate.method(), listener, caller_requests=1),
+        serving(gate.method(), listener, room=make_room(body_bytes=0, most_bytes=1 << 26, caller_requests=1)),
         calling(listener.getsockname()[1]) as channel,
     ):
         first = echo(channel).future(MESSAGES[ANSWER](id="1"))
@@ -858,8 +862,20 @@ def test_no_call_fails_while_workers_are_replaced() -> None:
         assert failures == []
 
 
-def test_a_call_under_way_is_answered_when_the_service_is_stopped() -> None:
-    env = {"OCRSVC_GRPC_BIND": "127.0.0.1:0", "OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}
+def numbers_of(server: Server) -> dict[str, float]:
+    """What /metrics tells, by name and labels as written."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE_S) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines)}
+
+
+def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped() -> None:
+    env = {
+        "OCRSVC_GRPC_BIND": "127.0.0.1:0",
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_FAKE_LATENCY_S": "1",
+        "OCRSVC_ACCESS_LOG": "json",
+    }
     with run_server(env) as server:
         port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
         with calling(port) as channel:
@@ -867,8 +883,33 @@ def test_a_call_under_way_is_answered_when_the_service_is_stopped() -> None:
             call = unary(channel, INFER, ANSWER).future(infer_request(picture()), timeout=PATIENCE_S)
             # Answered behind the call, on the same connection: so the call is under way.
             v2(channel, "ServerReady")
+            numbers = numbers_of(server)
             server.process.terminate()
             assert strings(raw_outputs(call.result())["texts"])[0] == "64x32"
+        # The call, and the request that asks.
+        assert numbers["ocrsvc_in_flight_requests"] == 2
+        assert numbers['ocrsvc_worker_in_flight_requests{slot="0"}'] == 2
+        assert numbers['ocrsvc_requests_total{code="ok",door="grpc_kserve_v2",status="OK"}'] == 2
+        told = json.loads(server.wait_for(r'(\{.*"path":"/inference.GRPCInferenceService/ModelInfer".*\})')[1])
+        assert (told["door"], told["status"], told["code"], told["client"]) == ("grpc_kserve_v2", 0, "ok", "127.0.0.1")
+        assert min(told["bytes_in"], told["bytes_out"]) > 100
+        assert told["seconds"] >= 1
+
+
+def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    room = make_room(body_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
+    reader = cast(Reader, DeafReader(QueueFull("Busy.")))
+    client = create_app(Settings(caller_requests=1), reader, room=room).test_client()
+    with serving(gate.method(), listener, room=room), calling(listener.getsockname()[1]) as channel:
+        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        assert client.post("/v1/ocr", data=picture()).status_code == 429
+        assert room.memory.held_bytes > 0
+        gate.open.set()
+        assert call.result().id == "1"
+        wait_until(lambda: len(room.callers) == 0)
+        assert client.post("/v1/ocr", data=picture()).status_code == 503
 
 
 def test_an_address_that_is_taken_stops_the_start(free_port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import struct
 import zlib
 from collections.abc import Callable
@@ -12,18 +13,22 @@ import pytest
 from google.protobuf import descriptor_pb2
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, ResponseReceived, TrailersReceived
+from h2.events import DataReceived, PingAckReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame, PingFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
+from ocrsvc.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
-from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.connection import Connection
+from ocrsvc.rpc.counting import Account, Counting
+from ocrsvc.rpc.frames import Frames
 from ocrsvc.rpc.method import Method, Methods
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.protobuf import FOLDER, Messages
+from ocrsvc.rpc.stream import Stream
 from ocrsvc.rpc.unread import Unread
 from ocrsvc.rpc.wire import MessageReader, escaped, frame, timeout_s
 from ocrsvc.serving.limits import Budget, Callers, Share
@@ -122,6 +127,32 @@ def test_each_failure_has_its_status(error: Exception, code: Code) -> None:
     assert failure_of(error).code is code
 
 
+@pytest.mark.parametrize(
+    ("how", "error", "status", "code"),
+    [
+        (Code.OK, None, "OK", "ok"),
+        (Code.CANCELLED, None, "CANCELLED", "grpc_cancelled"),
+        (Code.UNAVAILABLE, QueueFull("-"), "UNAVAILABLE", "queue_full"),
+        (Code.NOT_FOUND, CallFailed(Code.NOT_FOUND, "-"), "NOT_FOUND", "grpc_not_found"),
+        (Code.INTERNAL, ZeroDivisionError("-"), "INTERNAL", "internal"),
+    ],
+)
+def test_a_call_is_counted_by_its_door_its_status_and_its_code(
+    how: Code, error: Exception | None, status: str, code: str
+) -> None:
+    numbers = Numbers()
+    counting = Counting(numbers.common)
+    counting.begin()
+    assert numbers.read()[IN_FLIGHT.of()][0] == 1
+    account = Account("grpc_tfserving", "/x", "127.0.0.1", "", 0.0, timed=True, code=how, error=error)
+    counting.end(account)
+    found = {key: values for key, values in numbers.read().items() if sum(values)}
+    assert found[REQUESTS.of("grpc_tfserving", status, code)][0] == 1
+    assert sum(found[REQUEST_SECONDS.of("grpc_tfserving")][:-1]) == 1
+    assert (FAILURES.of(code) in found, REFUSED.of(code) in found) == (error is not None, code == "queue_full")
+    assert IN_FLIGHT.of() not in found
+
+
 def test_what_went_wrong_inside_is_not_told_outside() -> None:
     assert "secret" not in failure_of(ZeroDivisionError("secret")).told
 
@@ -165,6 +196,15 @@ class Lone:
         self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
         self.memory = Budget(100_000)
         self.callers = Callers(2)
+        self.under_way = 0
+        self.over: list[Account] = []
+
+    def begun(self) -> None:
+        self.under_way += 1
+
+    def ended(self, account: Account) -> None:
+        self.under_way -= 1
+        self.over.append(account)
 
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
         try:
@@ -210,7 +250,7 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
             connection.receive(sent)
     connection.look()
     connection.close()
-    assert (connection.calls, host.memory.held_bytes, len(host.callers)) == (0, 0, 0)
+    assert (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way) == (0, 0, 0, 0)
 
 
 class Slow(Lone):
@@ -414,3 +454,36 @@ def test_a_caller_has_no_more_calls_under_way_than_it_may() -> None:
         pair.call(number, EMPTY, end=True)
     assert [pair.status(number) for number in (1, 3, 5)] == [None, None, "8"]
     pair.connection.close()
+
+
+def test_frames_are_cut_wherever_the_pieces_end() -> None:
+    sent = [b"p" * 24, frame_of(6, 0, 0, b"12345678"), frame_of(0, 0, 1, b""), frame_of(0, 1, 1, b"x" * 30)]
+    for size in (1, 8, 10, 500):
+        frames, found = Frames(), list[bytes]()
+        for at in range(0, 120, size):
+            frames.feed(b"".join(sent)[at : at + size])
+            while piece := frames.cut():
+                found.append(piece)
+        assert b"".join(found) == b"".join(sent)
+        # No piece goes beyond a frame.
+        ends = set(itertools.accumulate(map(len, found)))
+        assert ends >= set(itertools.accumulate(map(len, sent)))
+
+
+def test_a_connection_that_asks_for_much_takes_turns() -> None:
+    ticks = itertools.count()
+    # Each look at the clock costs 5 ms; a turn has 20.
+    connection, client = Connection(Lone(), lambda: next(ticks) * 0.005), H2Connection()
+    client.initiate_connection()
+    for _ in range(100):
+        client.ping(b"12345678")
+    connection.receive(client.data_to_send())
+    turns = 1
+    while connection.waiting:
+        connection.go_on()
+        turns += 1
+    assert turns > 10
+    acknowledged = [
+        event for event in client.receive_data(bytes(connection.take_out())) if isinstance(event, PingAckReceived)
+    ]
+    assert len(acknowledged) == 100

@@ -56,7 +56,9 @@ class Answer:
 
     Attributes:
         id: Of the request, as in the service's log.
-        pages: At least one.
+        pages: At least one, of a document those that were read.
+        failed: Of a document, the numbers of the pages that were not, with their errors.
+        pages_total: Pages that the document has, asked for or not.
         engine: Name, model, version, device, precision and provider.
         timing: decode_s, queue_s, engine_s and total_s.
         data: The JSON as it came.
@@ -64,6 +66,8 @@ class Answer:
 
     id: str
     pages: tuple[Page, ...]
+    failed: Mapping[int, OcrsvcError]
+    pages_total: int
     engine: Mapping[str, str]
     timing: Mapping[str, float]
     data: Data
@@ -90,12 +94,9 @@ def answer_of(status: int, retry_after: str | None, body: bytes) -> Answer:
     if status != 200:
         raise error_of(status, data, retry_after)
     try:
-        failed = next((page["error"] for page in data["pages"] if "error" in page), None)
-        if failed is None:
-            return _answer(data)
-    except (KeyError, TypeError, ValueError) as error:
+        return _answer(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ServerError("The answer is not one of this service.", "Check the address.") from error
-    raise error_of(int(failed.get("status", 500)), failed, None)
 
 
 def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
@@ -148,8 +149,14 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _answer(data: Data) -> Answer:
-    pages = tuple(_page(page) for page in data["pages"])
-    return Answer(str(data["id"]), pages, dict(data["engine"]), dict(data["timing"]), data)
+    pages = tuple(_page(page) for page in data["pages"] if "error" not in page)
+    failed = {int(page["page"]): _failure(page["error"]) for page in data["pages"] if "error" in page}
+    total = int(data.get("pages_total", len(pages) + len(failed)))
+    return Answer(str(data["id"]), pages, failed, total, dict(data["engine"]), dict(data["timing"]), data)
+
+
+def _failure(problem: Data) -> OcrsvcError:
+    return error_of(int(problem.get("status", 500)), problem, None)
 
 
 def _page(data: Data) -> Page:

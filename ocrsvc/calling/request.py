@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     min_confidence: float | None
     decoder: Literal["greedy", "beam"] | None
     lines: bool | None
+    pages: str | None
     priority: Literal["interactive", "batch"] | None
 
 

@@ -1,4 +1,4 @@
-"""What `ocrsvc read FILE…` does: the text of images, read in this process or by a service."""
+"""What `ocrsvc read FILE…` does: the text of images and documents, read in this process or by a service."""
 
 from __future__ import annotations
 
@@ -6,33 +6,45 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from ocrsvc.errors import NothingSent, OcrsvcError, OperatorError
+from ocrsvc.calling.answer import Answer
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import read_settings
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
-    from ocrsvc.reader import Reader
-    from ocrsvc.records import Reading, ReadOptions
+    from ocrsvc.imaging.page_ranges import Ranges
+    from ocrsvc.reader import FileRead, Reader
+    from ocrsvc.records import Box, EngineInfo, Page, ReadOptions
+
+    # A service's answer, one of this process, or what is wrong.
+    Answered = Answer | FileRead | OcrsvcError
 
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 
-# The text and the members of the JSON, or what is wrong.
-Answered = tuple[str, dict[str, object]] | OcrsvcError
+# As `ocrsvc.formats.choose` names them, which loads a numeric library.
+_FORMATS: Final = ("text", "json", "tsv", "hocr", "alto")
 
 
 def add_command(commands: Commands) -> None:
     """Declare `ocrsvc read`."""
-    parser = commands.add_parser("read", help="print the text of images")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image file; - is standard input")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line and file instead of text")
+    parser = commands.add_parser("read", help="print the text of images and documents")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image, PDF or TIFF; - is standard input")
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="text",
+        help="text (default), json (one object a line and file), or one document for all files: tsv, hocr, alto",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
     where.add_argument("--url", help="address of a service that reads them, instead of this process")
@@ -42,6 +54,7 @@ def add_command(commands: Commands) -> None:
         default="auto",
         help="clockwise turn that makes the page upright; auto finds it",
     )
+    parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
     parser.set_defaults(run=run)
 
@@ -53,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         0, or the exit code of the first file that failed.
     """
     answers = _by_service(args) if args.url else _by_ourselves(args)
-    codes = [_show(file, answer, args) for file, answer in answers]
+    show = _show_each if args.format in {"text", "json"} else _show_together
+    codes = list(show(answers, args))
     return next((code for code in codes if code), 0)
 
 
@@ -66,9 +80,8 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 
     pictures = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
-        answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line)
-        for file, answer in zip(args.files, answers, strict=True):
-            yield file, answer if isinstance(answer, OcrsvcError) else (answer.text, dict(answer.data))
+        answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line, pages=args.pages)
+        yield from zip(args.files, answers, strict=True)
 
 
 def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
@@ -77,35 +90,46 @@ def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
 
-    options = ReadOptions(rotate=args.rotate, detect=not args.line)
+    options, ranges = ReadOptions(rotate=args.rotate, detect=not args.line), _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
-        for file, answer in _read_all(reader, args.files, options):
-            yield file, answer if isinstance(answer, OcrsvcError) else (answer.page.text, _as_dict(answer))
+        yield from _read_all(reader, args.files, options, ranges)
     finally:
         reader.stop(_STOP_S)
+
+
+def _ranges_of(text: str | None) -> Ranges:
+    """The pages asked for. Raises BadOption."""
+    from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, parse_ranges
+
+    try:
+        return ALL if text is None else parse_ranges(text)
+    except ValueError as error:
+        raise BadOption(f"--pages is {text!r}: accepted are {ACCEPTED}.") from error
 
 
 def _start_reader(engine: str | None) -> Reader:
     """A reader that is warm; raises EngineUnavailable or SettingsError."""
     from ocrsvc.reader import Reader
 
-    settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
+    # Whoever reads files of their own may read all of them.
+    own = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
+    settings = read_settings(os.environ | own)
     reader = Reader(settings, plan_for(settings, workers=1))
     reader.start()
     return reader
 
 
 def _read_all(
-    reader: Reader, files: Sequence[Path], options: ReadOptions
-) -> Iterator[tuple[Path, Reading | OcrsvcError]]:
+    reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges
+) -> Iterator[tuple[Path, FileRead | OcrsvcError]]:
     """Each file with its answer, in order; as many at a time as a few engine threads can use."""
     for begin in range(0, len(files), 16):
         batch = files[begin : begin + 16]
-        data = [_load(file) for file in batch]
-        answers = iter(reader.read_many([item for item in data if isinstance(item, bytes)], options, _DEADLINE_S))
-        for file, item in zip(batch, data, strict=True):
-            yield file, (next(answers) if isinstance(item, bytes) else item)
+        answers = reader.read_files([_load(file) for file in batch], options, _DEADLINE_S, ranges=ranges)
+        for file, answer in zip(batch, answers, strict=True):
+            errors = [outcome for _, outcome in answer.pages if isinstance(outcome, OcrsvcError)]
+            yield file, errors[0] if len(errors) == len(answer.pages) else answer
 
 
 def _load(file: Path) -> bytes | OcrsvcError:
@@ -116,26 +140,86 @@ def _load(file: Path) -> bytes | OcrsvcError:
         return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
 
 
-def _show(file: Path, answer: Answered, args: argparse.Namespace) -> int:
-    """Print one file's answer; returns its exit code."""
-    if isinstance(answer, OcrsvcError):
-        print(f"ocrsvc: {file}: {answer}", file=sys.stderr, flush=True)
-        return answer.exit_code
-    text, members = answer
-    if args.json:
-        print(orjson.dumps({"file": str(file), **members}).decode(), flush=True)
-    else:
-        heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
-        print(f"{heading}{text}", flush=True)
-    return 0
+def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
+    """Print each file's answer as it comes, as text or as JSON; gives its exit code."""
+    for file, answer in answers:
+        if isinstance(answer, OcrsvcError):
+            yield _complain(file, answer)
+            continue
+        if args.format == "json":
+            print(orjson.dumps({"file": str(file), **_members_of(answer)}).decode(), flush=True)
+        else:
+            heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
+            print(f"{heading}{_text_of(answer)}", flush=True)
+        yield _complain_of_pages(file, answer)
 
 
-def _as_dict(reading: Reading) -> dict[str, object]:
-    """The reading with the names of the native API."""
+def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
+    """Print all pages as one document, numbered on from file to file; gives each file's exit code."""
+    from ocrsvc.formats.choose import FORMATS
+
+    pages: list[Page] = []
+    engine: EngineInfo | None = None
+    for file, answer in answers:
+        if isinstance(answer, OcrsvcError):
+            yield _complain(file, answer)
+            continue
+        fresh, engine = _pages_of(answer)
+        # Of a lone document, the numbers in it.
+        first = len(pages) + 1
+        pages.extend(fresh if len(args.files) == 1 else (replace(p, number=n) for n, p in enumerate(fresh, first)))
+        yield _complain_of_pages(file, answer)
+    if engine is not None:
+        print(FORMATS[args.format].write(pages, engine), end="", flush=True)
+
+
+def _complain(file: Path, error: OcrsvcError) -> int:
+    print(f"ocrsvc: {file}: {error}", file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def _complain_of_pages(file: Path, answer: Answer | FileRead) -> int:
+    """Tell which pages of a document failed; gives the exit code of the first."""
+    failed = answer.failed if isinstance(answer, Answer) else dict(answer.errors)
+    for number, error in failed.items():
+        print(f"ocrsvc: {file}, page {number}: {error}", file=sys.stderr, flush=True)
+    return next((error.exit_code for error in failed.values()), 0)
+
+
+def _text_of(answer: Answer | FileRead) -> str:
+    return answer.text if isinstance(answer, Answer) else "\n\f".join(one.page.text for one in answer.readings)
+
+
+def _members_of(answer: Answer | FileRead) -> dict[str, object]:
+    """The answer with the names of the native API; pages that failed are told elsewhere."""
+    if isinstance(answer, Answer):
+        return dict(answer.data)
     from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
+    from ocrsvc.records import total_of
 
+    readings = answer.readings
     return {
-        "engine": engine_to_dict(reading.engine),
-        "pages": [page_to_dict(reading.page, 1)],
-        "timing": timing_to_dict(reading.timing),
+        "engine": engine_to_dict(readings[0].engine),
+        "pages": [page_to_dict(reading.page, reading.page.number) for reading in readings],
+        "pages_total": answer.total,
+        "timing": timing_to_dict(total_of(readings)),
     }
+
+
+def _pages_of(answer: Answer | FileRead) -> tuple[list[Page], EngineInfo]:
+    """The pages of an answer, and who read them."""
+    from ocrsvc.records import EngineInfo, Line, Page
+
+    if not isinstance(answer, Answer):
+        return [reading.page for reading in answer.readings], answer.readings[0].engine
+    pages = [
+        Page(
+            page.width,
+            page.height,
+            page.angle,
+            tuple(Line(line.text, line.confidence, cast("Box", line.box)) for line in page.lines),
+            page.number,
+        )
+        for page in answer.pages
+    ]
+    return pages, EngineInfo(**answer.engine)

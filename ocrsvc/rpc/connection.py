@@ -8,14 +8,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
-from h2.config import H2Configuration
-from h2.connection import ConnectionState, H2Connection
+from h2.connection import ConnectionState
 from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
@@ -29,22 +26,19 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from ocrsvc.errors import QueueFull, Refused
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
+from ocrsvc.rpc.counting import Account
+from ocrsvc.rpc.frames import Frames
+from ocrsvc.rpc.greeting import open_h2
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.parsing import parse
-from ocrsvc.rpc.unread import Unread
+from ocrsvc.rpc.stream import Pending, Stream
 from ocrsvc.rpc.wire import ENCODINGS, MessageReader, Sent, escaped, frame, timeout_s
 from ocrsvc.serving.limits import Budget, Callers, Share
 
-MAX_STREAMS: Final = 1000
-STREAM_WINDOW: Final = 4 << 20
-CONNECTION_WINDOW: Final = 16 << 20
-MAX_FRAME: Final = 1 << 20
-MAX_HEADERS: Final = 1 << 16
 # Messages of one stream that may wait for their turn; then its client is told to wait, by flow control.
 _MOST_PENDING: Final = 2
 # What a message costs beside its bytes: many may be empty.
@@ -55,11 +49,12 @@ _GRACE_S: Final = 0.5
 _QUICK_BYTES: Final = 1 << 14
 # How long a stream of requests may be silent while its worker leaves.
 _SILENT_S: Final = 2.0
+_LONGEST_ID: Final = 128
 _ANY_STREAM: Final = 2**31 - 1
 _GOODBYE: Final = b"goodbye!"
 _DRAIN_PING_S: Final = 2.0
-_PREFACE_BYTES: Final = 24
-_FRAME_HEAD_BYTES: Final = 9
+# What one connection may take of the loop before the others have their turn.
+_TURN_S: Final = 0.02
 
 
 class Host(Protocol):
@@ -71,6 +66,14 @@ class Host(Protocol):
     memory: Budget
     callers: Callers
 
+    def begun(self) -> None:
+        """A call has come."""
+        ...
+
+    def ended(self, account: Account) -> None:
+        """It is over."""
+        ...
+
     def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
         """Make an answer in a pool thread; `answered` follows, on the loop's thread. Raises QueueFull."""
         ...
@@ -78,50 +81,6 @@ class Host(Protocol):
     def line_up(self, connection: Connection, stream: Stream) -> None:
         """Call `resume` once a thread is free."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A message that waits, and its share of the memory."""
-
-    sent: Sent
-    share: Share
-
-
-@dataclass(eq=False, slots=True)
-class Stream:
-    """One call on its way.
-
-    Attributes:
-        pending: Messages that wait for the one before them.
-        share: Holds the bytes of the message that is not complete.
-        caller: Whose call it counts as; None for none.
-        unacknowledged: Bytes of it that flow control has not given back to the client.
-        active_s: When it was last heard of, or answered.
-        busy: Whether a message is being answered.
-        in_line: Whether it waits for a thread.
-        ended: Whether the client has sent everything.
-        out: Framed answers that flow control does not let through yet.
-        unread: Whether the client takes them.
-        trailers: The status, once it is known; sent after `out`.
-    """
-
-    number: int
-    method: Method
-    call: Call
-    reader: MessageReader
-    share: Share
-    caller: str | None = None
-    pending: deque[_Pending] = field(default_factory=deque)
-    unacknowledged: int = 0
-    active_s: float = 0.0
-    busy: bool = False
-    in_line: bool = False
-    ended: bool = False
-    begun: bool = False
-    out: deque[memoryview] = field(default_factory=deque)
-    unread: Unread = field(default_factory=Unread)
-    trailers: list[tuple[str, str]] | None = None
 
 
 class Connection:
@@ -137,18 +96,17 @@ class Connection:
         self._host = host
         self._caller = caller
         self._clock = clock
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._h2 = open_h2()
         self._streams: dict[int, Stream] = {}
         self._out = bytearray()
-        self._head = b""
-        self._left_bytes = _PREFACE_BYTES
+        self._frames = Frames()
         self._leaving_s: float | None = None
         self._parting_s: float | None = None
         self._parted = False
         self.began_s = clock()
         self.greeted = False
         self.broken = False
-        self._greet()
+        self._collect()
 
     @property
     def calls(self) -> int:
@@ -160,12 +118,28 @@ class Connection:
         """Whether nothing more will be said: the goodbye is sent, and every call is answered."""
         return self._parted and not self._streams and not self._out
 
+    @property
+    def waiting(self) -> bool:
+        """Whether frames that came wait for the connection's next turn."""
+        return self._frames.waiting and not self.broken
+
     def receive(self, data: bytes) -> None:
-        """What the client has sent; sets `broken` when it does not speak HTTP/2."""
+        """What the client has sent; sets `broken` when it does not speak HTTP/2. One turn, as `go_on`."""
+        self._frames.feed(data)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """One turn: the frames that came are dealt with, as many as there is time for.
+
+        Few bytes may ask for much work, and the other connections must not wait for all of it.
+        """
+        end_s = self._clock() + _TURN_S
         with self._speaking():
-            for piece in self._frames(data):
+            while piece := self._frames.cut():
                 for event in self._h2.receive_data(piece):
                     self._on_event(event)
+                if self._clock() > end_s:
+                    break
 
     def take_out(self) -> bytearray:
         """What is to be sent; the caller removes from its front what it has sent."""
@@ -230,20 +204,6 @@ class Connection:
             self.broken = True
         self._collect()
 
-    def _frames(self, data: bytes) -> Iterator[bytes]:
-        """What came, cut where frames end: h2 refuses whatever is in one piece with a goodbye, and behind it."""
-        data, self._head, at = self._head + data, b"", 0
-        while at < len(data):
-            if not self._left_bytes:
-                if len(data) - at < _FRAME_HEAD_BYTES:
-                    self._head = data[at:]
-                    return
-                self._left_bytes = _FRAME_HEAD_BYTES + int.from_bytes(data[at : at + 3])
-            piece = data[at : at + self._left_bytes]
-            at += len(piece)
-            self._left_bytes -= len(piece)
-            yield piece
-
     def _look_at(self, stream: Stream, now_s: float) -> None:
         if stream.unread.is_stalled(now_s):
             self._reset(stream.number, ErrorCodes.CANCEL)
@@ -260,21 +220,6 @@ class Connection:
         if self._leaving_s is None or stream.busy or stream.in_line:
             return False
         return now_s - max(self._leaving_s, stream.active_s) > _SILENT_S
-
-    def _greet(self) -> None:
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
-                SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS,
-            },
-        )
-        self._h2.max_inbound_frame_size = MAX_FRAME
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(CONNECTION_WINDOW)
-        self._collect()
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -313,8 +258,10 @@ class Connection:
         # A stream of requests may stay open; each of them has the limit of a call.
         limit_s = math.inf if method.streaming else self._host.limit_s
         reader, share, now_s = MessageReader(encoding, self._host.most_bytes), Share(self._host.memory), self._clock()
-        stream = Stream(number, method, Call(now_s + limit_s), reader, share, active_s=now_s)
+        account = self._account_of(sent, method)
+        stream = Stream(number, method, Call(now_s + limit_s), reader, share, account, active_s=now_s)
         self._streams[number] = stream
+        self._host.begun()
         try:
             if "grpc-timeout" in sent:
                 stream.call = Call(now_s + min(timeout_s(sent["grpc-timeout"]), limit_s))
@@ -325,6 +272,12 @@ class Connection:
                 stream.caller = self._caller
         except (CallFailed, Refused) as failure:
             self._fail(stream, failure)
+
+    def _account_of(self, sent: dict[str, str], method: Method) -> Account:
+        asked_id = sent.get("x-request-id", "")
+        known_id = asked_id if len(asked_id) <= _LONGEST_ID and asked_id.isascii() and asked_id.isprintable() else ""
+        path = sent.get(":path", "")
+        return Account(method.door, path, self._caller, known_id, time.monotonic(), timed=not method.streaming)
 
     def _on_data(self, event: DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -344,8 +297,9 @@ class Connection:
             self._acknowledge_all(stream)
 
     def _on_message(self, stream: Stream, sent: Sent) -> None:
+        stream.account.bytes_in += len(sent.data)
         stream.share.take(_MESSAGE_BYTES)
-        stream.pending.append(_Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
+        stream.pending.append(Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
         if stream.method.streaming:
             self._advance(stream)
         elif len(stream.pending) > 1:
@@ -400,7 +354,7 @@ class Connection:
         if len(stream.pending) <= _MOST_PENDING and not stream.in_line:
             self._acknowledge_all(stream)
 
-    def _wait_in_line(self, stream: Stream, pending: _Pending, refusal: QueueFull) -> None:
+    def _wait_in_line(self, stream: Stream, pending: Pending, refusal: QueueFull) -> None:
         """No thread is free: a call is to be sent again, but a stream would lose all that is to follow."""
         stream.pending.appendleft(pending)
         if stream.method.streaming:
@@ -418,11 +372,13 @@ class Connection:
         self.answered(stream, outcome)
 
     def _send_message(self, stream: Stream, message: bytes) -> None:
+        stream.account.bytes_out += len(message)
         stream.out.append(memoryview(frame(message)))
         self._flush(stream)
 
     def _fail(self, stream: Stream, error: BaseException) -> None:
         failure = failure_of(error)
+        stream.account.error = error
         more = []
         if isinstance(error, Refused):
             more = [("grpc-retry-pushback-ms", str(error.retry_after_s * 1000))]
@@ -432,10 +388,11 @@ class Connection:
         if stream.trailers is None:
             text = [("grpc-message", escaped(told))] if told else []
             stream.trailers = [("grpc-status", str(int(code))), *text, *more]
+            stream.account.code = code
             if code is not Code.OK:
                 stream.call.gone.set()
                 stream.out.clear()
-                self._drop_pending(stream)
+                stream.drop_pending()
             self._flush(stream)
 
     def _flush_all(self) -> None:
@@ -481,15 +438,12 @@ class Connection:
 
     def _forget(self, stream: Stream) -> None:
         stream.call.gone.set()
-        if self._streams.pop(stream.number, None) is not None and stream.caller is not None:
-            self._host.callers.leave(stream.caller)
+        if self._streams.pop(stream.number, None) is not None:
+            self._host.ended(stream.account)
+            if stream.caller is not None:
+                self._host.callers.leave(stream.caller)
         self._acknowledge_all(stream)
-        self._drop_pending(stream)
-
-    def _drop_pending(self, stream: Stream) -> None:
-        while stream.pending:
-            stream.pending.popleft().share.release()
-        stream.share.release()
+        stream.drop_pending()
 
     def _acknowledge_all(self, stream: Stream) -> None:
         size, stream.unacknowledged = stream.unacknowledged, 0
@@ -513,7 +467,7 @@ class Connection:
         self._out += self._h2.data_to_send()
 
 
-def _answer(method: Method, pending: _Pending, call: Call, host: Host) -> Any:
+def _answer(method: Method, pending: Pending, call: Call, host: Host) -> Any:
     """Any thread: open one message, and answer it; its memory is given back. Raises OcrsvcError, CallFailed."""
     try:
         if call.gone.is_set():

@@ -21,11 +21,14 @@ from functools import partial
 from typing import Any, Final
 
 from ocrsvc.errors import QueueFull
+from ocrsvc.metrics import Numbers
 from ocrsvc.rpc.codes import LOGGER
-from ocrsvc.rpc.connection import Connection, Stream
+from ocrsvc.rpc.connection import Connection
+from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.method import Methods
+from ocrsvc.rpc.stream import Stream
 from ocrsvc.rpc.unread import Unread
-from ocrsvc.serving.limits import Budget, Callers
+from ocrsvc.serving.limits import Room, make_room
 
 MAX_CONNECTIONS: Final = 1000
 FIRST_BYTES_S: Final = 10.0
@@ -52,9 +55,10 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
-        body_bytes: Messages that are held in memory at once; at least one of the largest.
-        caller_requests: Calls that one address may have under way, beside the quick ones; 0 is no limit.
-        on_call: Called for each call that runs, on the loop's thread.
+        room: Memory for messages, and calls that one address may have under way beside the quick ones; by default
+            there is room for one of the largest messages, and no limit for callers.
+        counting: Counts the calls; by default nobody reads the numbers.
+        on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
     """
 
     def __init__(
@@ -65,15 +69,18 @@ class RpcServer:
         threads: int,
         most_bytes: int,
         limit_s: float,
-        body_bytes: int = 0,
-        caller_requests: int = 0,
-        on_call: Callable[[], object] = bool,
+        room: Room | None = None,
+        counting: Counting | None = None,
+        on_call: Callable[[int], object] = bool,
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
-        self.memory = Budget(max(body_bytes, most_bytes))
-        self.callers = Callers(caller_requests)
+        room = room or make_room(body_bytes=0, most_bytes=most_bytes, caller_requests=0)
+        self.memory, self.callers = room.memory, room.callers
+        counting = counting or Counting(Numbers().common)
+        self.begun: Callable[[], None] = counting.begin
+        self.ended: Callable[[Account], None] = counting.end
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
@@ -127,7 +134,7 @@ class RpcServer:
         if self._running >= self._threads:
             raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
         self._running += 1
-        self._on_call()
+        self._on_call(1)
         self._pool.submit(self._work, connection, stream, answer)
 
     def line_up(self, connection: Connection, stream: Stream) -> None:
@@ -146,6 +153,7 @@ class RpcServer:
 
     def _finish(self, connection: Connection, stream: Stream, outcome: bytes | BaseException) -> None:
         self._running -= 1
+        self._on_call(-1)
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
         while self._in_line and self._running < self._threads:
             waiting, next_stream = self._in_line.popleft()
@@ -166,7 +174,9 @@ class RpcServer:
         looked_s = 0.0
         self._accept_or_not()
         while not self._aborted and not (self._leaving and not self._wires and not self._running):
-            for key, events in self._selector.select(_LOOK_S if self._wires or self._paused else None):
+            for wire in list(self._wires):
+                wire.go_on()
+            for key, events in self._selector.select(self._patience_s()):
                 key.data(events)
             while self._done:
                 self._done.popleft()()
@@ -185,6 +195,12 @@ class RpcServer:
         self._leaving = True
         self._close_listeners()
         self._selector.close()
+
+    def _patience_s(self) -> float | None:
+        """How long the loop may sleep."""
+        if any(wire.waiting for wire in self._wires):
+            return 0.0
+        return _LOOK_S if self._wires or self._paused else None
 
     def _part(self) -> None:
         self._close_listeners()
@@ -248,6 +264,17 @@ class _Wire:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         selector.register(sock, self._events, self._on_ready)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to do without the socket: see Connection.waiting."""
+        connection = self.connection
+        return connection.waiting and self._closing_s is None and len(connection.take_out()) <= MAX_UNSENT_BYTES
+
+    def go_on(self) -> None:
+        """The connection's next turn, if it has more to do."""
+        if self in self._wires and self.waiting:
+            self._guarded(self.connection.go_on)
+
     def _on_ready(self, events: int) -> None:
         if events & selectors.EVENT_READ:
             self._read()
@@ -262,11 +289,11 @@ class _Wire:
         if not data:
             self.drop()
         elif self._closing_s is None:
-            self._receive(data)
+            self._guarded(partial(self.connection.receive, data))
 
-    def _receive(self, data: bytes) -> None:
+    def _guarded(self, turn: Callable[[], None]) -> None:
         try:
-            self.connection.receive(data)
+            turn()
         except Exception:  # noqa: BLE001  the edge
             # One connection's trouble, ours or h2's, must not end the loop that serves all others.
             LOGGER.exception("A connection failed")
@@ -288,7 +315,7 @@ class _Wire:
             self.drop()
             return
         self._unread.note(time.monotonic(), left=bool(out), taken=before - len(out))
-        reading = 0 if len(out) > MAX_UNSENT_BYTES else selectors.EVENT_READ
+        reading = 0 if len(out) > MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
         self._want(reading | (selectors.EVENT_WRITE if out else 0))
         if self.connection.broken or self.connection.finished:
             self._begin_close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ocrsvc.rpc import health, kserve_v2, paddle_serving, tfserving
@@ -22,7 +23,7 @@ def make_services(model: OcrModel, dialects: Collection[str] = tuple(MAKERS)) ->
     """The methods of the services whose dialects are on, by path, and the health check, which always is."""
     messages = Messages(kserve_v2.FILE, *tfserving.FILES, paddle_serving.FILE, health.FILE)
     methods = {
-        path: method
+        path: replace(method, door=f"grpc_{dialect}")
         for dialect, make in MAKERS.items()
         if dialect in dialects
         for path, method in make(messages, model).items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import dataclass
 
 from ocrsvc.errors import QueueFull, TooManyAtOnce
 
@@ -105,3 +106,21 @@ class Callers:
 
     def __len__(self) -> int:
         return len(self._under_way)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What all requests to one process share, whichever protocol brings them.
+
+    Attributes:
+        memory: For their bodies.
+        callers: Who has how many under way.
+    """
+
+    memory: Budget
+    callers: Callers
+
+
+def make_room(*, body_bytes: int, most_bytes: int, caller_requests: int) -> Room:
+    """Room for bodies of `body_bytes` together, but for one of the largest (`most_bytes`) at least."""
+    return Room(Budget(max(body_bytes, most_bytes)), Callers(caller_requests))

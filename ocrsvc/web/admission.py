@@ -11,7 +11,7 @@ from typing import Any, Final
 from flask import Flask, request
 
 from ocrsvc.reader import Reader
-from ocrsvc.serving.limits import Budget, Callers, Share
+from ocrsvc.serving.limits import Room, Share, make_room
 from ocrsvc.settings import Settings
 from ocrsvc.web.body import SHARE_KEY
 from ocrsvc.web.incoming import priority_of
@@ -21,17 +21,16 @@ Environ = dict[str, Any]
 _CALLER_KEY: Final = "ocrsvc.caller"
 
 
-def install_admission(app: Flask, settings: Settings, reader: Reader) -> None:
+def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room) -> None:
     """Ask every POST to a known path; the doors answer a refusal in their own shape.
 
     Args:
         app: The application.
-        settings: Used are body_bytes, max_body_bytes, caller_requests and caller_header.
-        reader: Knows whether there is room.
+        settings: Used are caller_requests and caller_header.
+        reader: Knows whether there is room in front of the engine.
+        room: For bodies and callers.
     """
-    callers = Callers(settings.caller_requests)
-    # Otherwise a body that is allowed could never come in.
-    memory = Budget(max(settings.body_bytes, settings.max_body_bytes))
+    callers, memory = room.callers, room.memory
 
     @app.before_request
     def admit() -> None:
@@ -53,6 +52,15 @@ def install_admission(app: Flask, settings: Settings, reader: Reader) -> None:
             callers.leave(name)
         if share is not None:
             share.release()
+
+
+def room_of(settings: Settings) -> Room:
+    """What the settings leave to the requests of one process."""
+    return make_room(
+        body_bytes=settings.body_bytes,
+        most_bytes=settings.max_body_bytes,
+        caller_requests=settings.caller_requests,
+    )
 
 
 def caller_of(environ: Environ, header: str) -> str:

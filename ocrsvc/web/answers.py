@@ -9,7 +9,10 @@ import orjson
 from flask import Response
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
-from ocrsvc.records import Rotate
+from ocrsvc.imaging.document import may_have_pages
+from ocrsvc.reader import FileRead, Reader
+from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.serving.queue import Wish
 from ocrsvc.web.failures import Failure
 from ocrsvc.web.incoming import Incoming, is_image, last_field
 
@@ -22,6 +25,15 @@ _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 # The sides between which an engine can be told to look at a smaller copy.
 _MIN_SIDE_PX: Final = 16
 _MAX_SIDE_PX: Final = 65_535
+
+
+def read_pages(
+    reader: Reader, data: bytes, options: ReadOptions, limit_s: float, wish: Wish, most: int | None = None
+) -> FileRead:
+    """The first `most` pages of a file, or all that the settings allow. Raises as `Reader.read` for an image."""
+    if may_have_pages(data):
+        return reader.read_files([data], options, limit_s, wish, most=most)[0]
+    return FileRead("image", 1, ((1, reader.read(data, options, limit_s, wish)),))
 
 
 def as_json(answer: object, status: int = 200, content_type: str = JSON_TYPE) -> Response:

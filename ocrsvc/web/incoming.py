@@ -5,13 +5,13 @@ Knows no endpoint: each door says which fields it reads.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import uuid
 from binascii import a2b_qp
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
@@ -23,6 +23,7 @@ import orjson
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
 from ocrsvc.web.body import is_gone, read_body
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
@@ -37,10 +38,12 @@ _ID_KEY: Final = "ocrsvc.request_id"
 _DEADLINE_KEY: Final = "ocrsvc.deadline"
 _SEEN_KEY: Final = "ocrsvc.seen"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
-_DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40}")
+_DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
 # Escapes that base64 does not need: whoever repairs base64 later looks at each of them by itself.
 _DEAR_ESCAPE: Final = re.compile(rb"%(?!2[BbFf]|3[Dd]|0[AaDd])")
+# To JSON 640.0 is as whole as 640; beyond this a float is no exact number of anything.
+_EXACT: Final = 2**53
 MAX_ESCAPES: Final = 100_000
 _STRAY_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _OWN_TO_QUOTED_PRINTABLE: Final = (b"=", b"\r", b"\n")
@@ -158,8 +161,8 @@ def images_or_errors(
 
 
 def is_image(data: bytes) -> bool:
-    """Do the first bytes belong to an image format that is read?"""
-    return any(pattern.match(data) for pattern, _ in FORMATS)
+    """Do the first bytes belong to a format that is read, of an image or a document?"""
+    return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 
 def last_field(incoming: Incoming, name: str) -> str | None:
@@ -169,11 +172,11 @@ def last_field(incoming: Incoming, name: str) -> str | None:
 
 
 def as_text(value: object) -> str:
-    """A field's value as text; what JSON knows, as JSON writes it, but a number without an exponent."""
+    """A field's value as text; what JSON knows, as JSON writes it, but whole numbers always without a point."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, float):
-        return format(Decimal(repr(value)), "f")
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return str(int(value))
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -237,10 +240,14 @@ def wish_of(environ: Environ, priority: Priority | None = None) -> Wish:
 
 
 def parse_decimal(text: str) -> float:
-    """A number such as 5, 0.25 or .5; raises ValueError for Python's other ways of writing one: 1_0, 1e3, inf."""
-    if not _DECIMAL.fullmatch(text):
+    """A number such as 5, 0.25, .5 or, as generated clients write small ones, 1.0E-5.
+
+    Raises:
+        ValueError: It is none, or too large; also for Python's other ways of writing one: 1_0, inf.
+    """
+    if not _DECIMAL.fullmatch(text) or math.isinf(value := float(text)):
         raise ValueError(text)
-    return float(text)
+    return value
 
 
 def parse_json(body: bytes) -> dict[str, object]:

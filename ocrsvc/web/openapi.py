@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ocrsvc import __version__, errors
+from ocrsvc.formats.choose import FORMATS
 from ocrsvc.serving.queue import PRIORITIES
 from ocrsvc.web.failures import PROBLEM_TYPE
 from ocrsvc.web.incoming import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
@@ -27,6 +28,8 @@ READING_ERRORS: Final[tuple[type[errors.OcrsvcError], ...]] = (
     errors.ImageTooLarge,
     errors.UnsupportedImage,
     errors.BrokenImage,
+    errors.EncryptedDocument,
+    errors.TooManyPages,
     errors.ImageCrashesEngine,
     errors.TooManyAtOnce,
     errors.ClientGone,
@@ -47,7 +50,11 @@ _BINARY: Final[Node] = {"contentMediaType": "application/octet-stream", "descrip
 _ID: Final[Node] = {"type": "string", "maxLength": 128, "description": "Id of the request, also in its header."}
 _SECONDS: Final[Node] = {"type": "number", "minimum": 0}
 _SIDE: Final[Node] = {"type": "integer", "minimum": 1}
-_NUMBER: Final[Node] = {"type": "integer", "minimum": 1, "description": "Place of the image in the request, from 1."}
+_NUMBER: Final[Node] = {
+    "type": "integer",
+    "minimum": 1,
+    "description": "Of the page, from 1: in a lone document, else counted through the request.",
+}
 _WORDS: Final[Node] = {"type": "string"}
 
 
@@ -85,7 +92,7 @@ def _paths() -> Node:
 def _ocr() -> Node:
     return {
         "operationId": "ocr",
-        "summary": "Read one or more page images.",
+        "summary": "Read one or more page images or documents.",
         "parameters": [_parameter(name, option) for name, option in OPTIONS.items()] + _header_parameters(),
         "requestBody": {
             "required": True,
@@ -120,20 +127,39 @@ def _header_parameters() -> list[Node]:
             "description": "Whose turn it is when many wait; the option priority wins.",
             "schema": {"type": "string", "enum": list(PRIORITIES), "default": "interactive"},
         },
-        {"name": ID_HEADER, "in": "header", "description": "An id of your own for this request.", "schema": _ID},
+        {
+            "name": ID_HEADER,
+            "in": "header",
+            "description": "Your own id for this request: up to 128 visible ASCII characters, else it gets a new one.",
+            "schema": _WORDS,
+        },
     ]
 
 
 def _bodies() -> Node:
     options = {name: _option_schema(option) for name, option in OPTIONS.items()}
     images = {"image": _BASE64_OR_MORE, "images": _BASE64_OR_MORE}
-    files = {"oneOf": [_BINARY, {"type": "array", "items": _BINARY}]}
+    files = {"file": {"oneOf": [_BINARY, {"type": "array", "minItems": 1, "items": _BINARY}]}}
     return {
-        "multipart/form-data": {"schema": {"type": "object", "properties": {"file": files, **images, **options}}},
-        "application/json": {"schema": {"type": "object", "properties": {**images, **options}}},
-        "application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": {**images, **options}}},
+        "multipart/form-data": {
+            "schema": _asking(files | images, options),
+            "encoding": {"file": {"contentType": "image/*"}},
+        },
+        "application/json": {"schema": _asking(images, options)},
+        "application/x-www-form-urlencoded": {"schema": _asking(images, options)},
         "image/*": {"schema": _BINARY},
+        "application/pdf": {"schema": _BINARY},
         "application/octet-stream": {"schema": _BINARY},
+    }
+
+
+def _asking(images: Node, options: Node) -> Node:
+    """An object with one image at least, and options."""
+    return {
+        "type": "object",
+        "properties": images | options,
+        "anyOf": [{"required": [name]} for name in images],
+        "additionalProperties": False,
     }
 
 
@@ -141,9 +167,10 @@ def _read_response() -> Node:
     return {
         "description": "The pages, in the order of the images.",
         "headers": _headers(),
-        "content": {
-            "application/json": {"schema": _ref("Answer")},
-            "text/plain": {"schema": {"type": "string", "description": "With format=text."}},
+        "content": {"application/json": {"schema": _ref("Answer")}}
+        | {
+            form.media_type: {"schema": {"type": "string", "description": f"With format={name}: {form.help}."}}
+            for name, form in FORMATS.items()
         },
     }
 
@@ -212,11 +239,12 @@ def _schemas() -> Node:
                 "id": _ID,
                 "engine": _ref("Engine"),
                 "pages": _list_of({"oneOf": [_ref("Page"), _ref("FailedPage")]}),
+                "pages_total": _SIDE | {"description": "Pages that the files have, read or not."},
                 "timing": _ref("Timing"),
             }
         ),
         "Page": _page(),
-        "FailedPage": _record({"page": _NUMBER, "error": _ref("Problem")}),
+        "FailedPage": _record({"page": _NUMBER, "error": _ref("Problem"), "source": _source()}, optional=("source",)),
         "Line": _line(),
         "Engine": _record(engine),
         "Timing": _record(dict.fromkeys(("decode_s", "queue_s", "engine_s", "total_s"), _SECONDS)),
@@ -241,9 +269,17 @@ def _page() -> Node:
             "angle": {"enum": [0, 90, 180, 270], "description": "Clockwise turn with which the page was read."},
             "text": {"type": "string", "description": "The lines, joined by newlines."},
             "lines": _list_of(_ref("Line")) | {"description": "In reading order; left out with lines=false."},
+            "source": _source(),
         },
-        optional=("lines",),
+        optional=("lines", "source"),
     )
+
+
+def _source() -> Node:
+    return _record({"file": _SIDE, "page": _SIDE}) | {
+        "description": "Of several files, if one has several pages: place of the file in the request, and of the page "
+        "in the file."
+    }
 
 
 def _line() -> Node:

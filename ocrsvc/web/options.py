@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 from ocrsvc.errors import BadOption
+from ocrsvc.formats.choose import FORMATS, FormatName
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions, Rotate
 from ocrsvc.serving.queue import PRIORITIES, Priority
 from ocrsvc.web.incoming import as_text, parse_decimal
@@ -17,6 +19,7 @@ MAX_SIDE_PX: Final = 65_535
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 _TURNS: Final = ("auto", "0", "90", "180", "270")
+_FORMATS: Final = ("json", *FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Asked:
 
     read: ReadOptions
     lines: bool
-    format: Literal["json", "text"]
+    format: FormatName | None
+    pages: Ranges
     priority: Priority | None
 
 
@@ -128,14 +132,22 @@ OPTIONS: Final[Mapping[str, Option]] = {
         _BOOL_WORDS,
         {"type": "boolean"},
         "true",
-        "Give the list of lines with boxes and confidences; false gives the text alone.",
+        "Give the list of lines with boxes and confidences in JSON; false gives the text alone.",
     ),
     "format": Option(
-        _one_of("json", "text"),
-        "json or text",
-        {"type": "string", "enum": ["json", "text"]},
-        "json",
-        "The form of the answer: JSON, or plain text with a form feed between pages.",
+        _one_of(*_FORMATS),
+        "one of " + ", ".join(_FORMATS),
+        {"type": "string", "enum": list(_FORMATS)},
+        None,
+        "The form of the answer: JSON; plain text with a form feed between pages; Tesseract's TSV; hOCR; ALTO XML 4. "
+        "Left out, the header Accept decides, else JSON.",
+    ),
+    "pages": Option(
+        parse_ranges,
+        ACCEPTED,
+        {"type": "string", "pattern": "^[0-9, -]+$"},
+        None,
+        "Which pages of a document are read. Left out, all are.",
     ),
     "priority": Option(
         _one_of(*PRIORITIES),
@@ -154,9 +166,10 @@ def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
         BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
     """
     values = _parse_all(fields)
-    lines, answer_format = bool(values.pop("lines", True)), values.pop("format", "json")
+    lines, answer_format = bool(values.pop("lines", True)), cast("FormatName | None", values.pop("format", None))
     priority = cast("Priority | None", values.pop("priority", None))
-    return Asked(_as_read_options(values), lines, cast('Literal["json", "text"]', answer_format), priority)
+    pages = cast(Ranges, values.pop("pages", ALL))
+    return Asked(_as_read_options(values), lines, answer_format, pages, priority)
 
 
 def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:

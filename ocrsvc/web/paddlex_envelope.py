@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,10 +20,11 @@ from ocrsvc.formats.columns import as_text as as_json_text
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.imaging.document import is_pdf
 from ocrsvc.reader import Reader
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.records import Page, Pixels, ReadOptions
 from ocrsvc.serving.queue import PLAIN_WISH, Wish
-from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, turning, within_bounds_px
+from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, read_pages, turning, within_bounds_px
 from ocrsvc.web.failures import Failure, failure_of
 from ocrsvc.web.incoming import as_text, is_image
 
@@ -32,6 +33,8 @@ MODEL: Final = "ocr"
 
 SUCCESS: Final = "Success"
 PDF, IMAGE = 0, 1
+# PaddleX's own default, at which it stops without a word.
+MOST_PAGES: Final = 10
 INVALID_FILE: Final = "Invalid input file"
 UNKNOWN_TYPE: Final = "File type cannot be determined"
 UNPROCESSABLE: Final = 422
@@ -101,17 +104,33 @@ def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) 
 
 def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> Envelope:
     """The answer to what was asked. Raises what `Reader.read` and `Reader.look` raise."""
-    page = reader.read(asked.data, asked.options, limit_s, wish).page
-    result: dict[str, object] = {"prunedResult": to_pruned(page, asked.members)}
-    if asked.visualize:
-        result |= _pictures(asked, reader, page)
-    info = {"width": page.width, "height": page.height, "type": "image"}
+    file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)
+    if file.errors:
+        # The format has no place for a page that failed.
+        raise file.errors[0][1]
+    pages = [reading.page for reading in file.readings]
+    results = [_result(asked, reader, page, is_document=file.kind != "image") for page in pages]
     return {
         "logId": _log_id(asked.members.get("logId")),
-        "result": {"ocrResults": [result], "dataInfo": info},
+        "result": {"ocrResults": results, "dataInfo": _info(file.kind, pages)},
         "errorCode": 0,
         "errorMsg": SUCCESS,
     }
+
+
+def _result(asked: Asked, reader: Reader, page: Page, *, is_document: bool) -> dict[str, object]:
+    result: dict[str, object] = {"prunedResult": to_pruned(page, asked.members)}
+    if asked.visualize:
+        result |= _pictures(asked, reader.look(asked.data, page.number if is_document else None).pixels, page)
+    return result
+
+
+def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
+    """Sizes in pixels; of a document, as PaddleX, the number of pages that were read."""
+    sizes = [{"width": page.width, "height": page.height} for page in pages]
+    if kind == "image":
+        return sizes[0] | {"type": kind}
+    return {"numPages": len(pages), "pages": sizes, "type": kind.lower()}
 
 
 def failure_envelope(error: Exception, failure: Failure, log_id: object = None) -> tuple[int, Envelope]:
@@ -131,7 +150,7 @@ def asked_by(members: Mapping[str, Any]) -> Asked:
 
     Raises:
         WrongMembers: Members are missing or of the wrong type.
-        WrongFile: The file is an address, a PDF, or not what `fileType` says.
+        WrongFile: The file is an address, or not what `fileType` says.
         CallerError: The file is not base64.
     """
     values, complaints = _checked(members)
@@ -273,8 +292,8 @@ def _file(values: Mapping[str, Any]) -> bytes:
     data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent)
     if kind is None and not is_image(data):
         raise WrongFile(f"{UNKNOWN_TYPE}.", "Send an image.")
-    if kind == PDF:
-        raise WrongFile(f"{INVALID_FILE}. PDF files are not read.", "Send each page as an image, with fileType 1.")
+    if kind == PDF and not is_pdf(data):
+        raise WrongFile(f"{INVALID_FILE}. It is no PDF.", "Send an image with fileType 1.")
     return data
 
 
@@ -307,9 +326,8 @@ def _det_params(members: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _pictures(asked: Asked, reader: Reader, page: Page) -> dict[str, str]:
+def _pictures(asked: Asked, pixels: Pixels, page: Page) -> dict[str, str]:
     """The image with its lines framed, and the image as it is."""
-    pixels = reader.look(asked.data).pixels
     plain = _as_base64(draw_page(pixels, replace(page, lines=())))
     pictures = {"ocrImage": _as_base64(draw_page(pixels, page))}
     if asked.members.get("useDocOrientationClassify") is True:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
     from ocrsvc.rpc.server import RpcServer
+    from ocrsvc.serving.limits import Room
 
 _MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
@@ -99,6 +100,7 @@ class _Process:
     tally: Tally | None = None
     access_log: AccessLog | None = None
     sampler: Sampler | None = None
+    room: Room | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -135,6 +137,7 @@ def _hooks() -> Mapping[str, object]:
 def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
+    from ocrsvc.web.admission import room_of
     from ocrsvc.web.counting import Ledger
 
     settings, tally = current_settings(), current_tally()
@@ -142,7 +145,8 @@ def build_app() -> Flask:
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
     ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
-    return create_app(settings, current_reader(), ledger, current_statistics())
+    _Process.room = room_of(settings)
+    return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room)
 
 
 def current_settings() -> Settings:
@@ -343,12 +347,14 @@ def _start_rpc(worker: RecyclingWorker) -> None:
     """Serve gRPC beside HTTP, if it is asked for."""
     if not _Process.grpc_listeners:
         return
+    from ocrsvc.rpc.counting import Counting
     from ocrsvc.rpc.server import RpcServer
     from ocrsvc.rpc.services import make_services
     from ocrsvc.web.model.ocr import OcrModel
 
-    def count() -> None:
-        worker.nr += 1
+    def count(change: int) -> None:
+        worker.nr += max(0, change)
+        worker.count_beside(change)
 
     settings = current_settings()
     _Process.rpc = worker.companion = RpcServer(
@@ -357,8 +363,8 @@ def _start_rpc(worker: RecyclingWorker) -> None:
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
-        body_bytes=settings.body_bytes,
-        caller_requests=settings.caller_requests,
+        room=_Process.room,
+        counting=Counting(current_tally(), _Process.access_log),
         on_call=count,
     )
     _Process.rpc.start()

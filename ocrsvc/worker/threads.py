@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -93,6 +94,8 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
         self.place = 0
         self.engine_threads: int = self.cfg.threads
         self._in_flight = 0
+        self._beside = 0
+        self._counting = threading.Lock()
         self._closing: dict[gthread.TConn, _Closing] = {}
         self._heads: dict[gthread.TConn, bytearray] = {}
         self._courtesy_end_s = 0.0
@@ -205,7 +208,7 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
 
         Kept connections stay with their worker for ever otherwise, however busy it is and however idle the next.
         """
-        if self._in_flight <= self.engine_threads:
+        if self._in_flight + self._beside <= self.engine_threads:
             return
         if self._is_busier() or (self._in_flight >= self.cfg.threads and self._is_anyone_waiting()):
             request.force_close()
@@ -216,16 +219,26 @@ class FairThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn 
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)
 
-    def _count(self, change: int) -> None:
-        self._in_flight += change
+    def count_beside(self, change: int) -> None:
+        """Any thread: requests that take the engine, but none of the threads here, begin or are over."""
+        with self._counting:
+            self._beside += change
+            self._tell_load()
+
+    def _tell_load(self) -> None:
         if self.board is not None:
-            self.slot.in_flight = self._in_flight
+            self.slot.in_flight = self._in_flight + self._beside
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._in_flight += change
+            self._tell_load()
         if self._in_flight >= self.cfg.threads:
             self.set_accept_enabled(enabled=False)
 
     def _is_busier(self) -> bool:
         return self.board is not None and is_busier(
-            self._in_flight, self.board.loads(besides=self.place), self.engine_threads
+            self._in_flight + self._beside, self.board.loads(besides=self.place), self.engine_threads
         )
 
     def _is_anyone_waiting(self) -> bool:

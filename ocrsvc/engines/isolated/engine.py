@@ -74,7 +74,7 @@ def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
     memory_bytes = settings.child_memory_bytes
     if memory_bytes is None:
         memory_bytes = int(_MEMORY_SHARE * read_memory_bytes()) // (plan.workers * plan.engine_threads + 1)
-    return Limits(settings.child_max_images, memory_bytes, settings.deadline_s)
+    return Limits(settings.child_max_images, memory_bytes, settings.deadline_s, open_s=settings.boot_limit_s)
 
 
 def _told_by(child: Child) -> tuple[EngineInfo, Driving]:

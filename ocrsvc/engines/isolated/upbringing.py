@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,9 @@ from ocrsvc.engines.isolated.exchange import (
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
+
+CLOSE_S: Final = 10
+"""How long an engine may take to close before its process ends without it."""
 
 _IDLE_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -54,8 +58,11 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
     wire.settimeout(_IDLE_S)
     while message := _receive(wire):
         _send(wire, _answer(handle, message, area))
+    # Nobody waits for it, and nobody else would end it: the signal does, also in native code.
+    signal.alarm(CLOSE_S)
     handle.close()
     engine.close()
+    signal.alarm(0)
 
 
 def read_private_bytes() -> int:

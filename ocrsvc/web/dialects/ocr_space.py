@@ -11,13 +11,22 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
-from ocrsvc.errors import BadOption, CallerError, NothingSent
+from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.columns import column, json_list, text_column
 from ocrsvc.formats.corners import to_boxes, to_frames
-from ocrsvc.reader import Reader
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.reader import FileRead, Reader
+from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.settings import Settings
-from ocrsvc.web.answers import any_file, as_json, flag, is_told_in_a_200, looks_like_a_url, turning, with_headers
+from ocrsvc.web.answers import (
+    any_file,
+    as_json,
+    flag,
+    is_told_in_a_200,
+    looks_like_a_url,
+    read_pages,
+    turning,
+    with_headers,
+)
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
 
@@ -46,8 +55,9 @@ LANGUAGES: Final = frozenset(
         *("jpn", "nor", "pol", "por", "rus", "slv", "spa", "swe", "tha", "tur", "ukr", "vnm", "auto"),
     }
 )
-READ_FILE, FAILED = 1, 3
+READ_FILE, READ_PARTLY, FAILED = 1, 2, 3
 FATAL: Final = 4
+PAGE_FAILED: Final = -10
 LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
@@ -65,8 +75,9 @@ def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         options = _options(incoming)
         overlay = _flag(incoming, "isOverlayRequired") is True
-        page = reader.read(_image(incoming), options, left_s(deadline), wish_of(request.environ)).page
-        return as_json(to_answer(page, time.monotonic() - began_s, overlay=overlay))
+        most = settings.max_pages
+        file = read_pages(reader, _image(incoming), options, left_s(deadline), wish_of(request.environ), most=most)
+        return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
 
     @dialect.get("/parse/imageurl")
     @dialect.get("/Parse/ImageUrl")
@@ -76,22 +87,42 @@ def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
     return dialect
 
 
-def to_answer(page: Page, spent_s: float, *, overlay: bool) -> dict[str, object]:
-    """The page in OCR.space's words."""
-    parsed = {
+def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, object]:
+    """The pages in OCR.space's words. Raises the error of a file of which no page was read."""
+    if not file.readings:
+        raise file.errors[0][1]
+    complaints = [str(failure_of(error)) for _, error in file.errors]
+    if len(file.pages) < file.total:
+        complaints.append(f"The maximum page limit of {len(file.pages)} reached")
+    return {
+        "ParsedResults": [_parsed(outcome, overlay=overlay) for _, outcome in file.pages],
+        "OCRExitCode": READ_PARTLY if complaints else READ_FILE,
+        "IsErroredOnProcessing": False,
+        **({"ErrorMessage": complaints} if complaints else {}),
+        "ProcessingTimeInMilliseconds": str(int(spent_s * 1000)),
+        "SearchablePDFURL": "",
+    }
+
+
+def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, object]:
+    """One page, or why it is not there."""
+    if isinstance(outcome, OcrsvcError):
+        failure = failure_of(outcome)
+        return {
+            "TextOverlay": None,
+            "FileParseExitCode": PAGE_FAILED,
+            "ParsedText": "",
+            "ErrorMessage": str(failure),
+            "ErrorDetails": failure.title,
+        }
+    page = outcome.page
+    return {
         "TextOverlay": _overlay(page) if overlay else {"Lines": [], "HasOverlay": False, "Message": NO_OVERLAY},
         "TextOrientation": str(page.angle),
         "FileParseExitCode": 1,
         "ParsedText": "".join([f"{line.text}\r\n" for line in page.lines]),
         "ErrorMessage": "",
         "ErrorDetails": "",
-    }
-    return {
-        "ParsedResults": [parsed],
-        "OCRExitCode": READ_FILE,
-        "IsErroredOnProcessing": False,
-        "ProcessingTimeInMilliseconds": str(int(spent_s * 1000)),
-        "SearchablePDFURL": "",
     }
 
 

@@ -35,7 +35,7 @@ export function save(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-export const textOf = (answer) => answer.pages.map((page) => page.text).join('\n\f');
+export const textOf = (answer) => answer.pages.map((page) => page.text ?? '').join('\n\f');
 
 /** The texts of many images, each under its name. */
 export const textsOf = (items) => items.map((item) => `==> ${item.name} <==\n${textOf(item.answer)}\n`).join('\n');

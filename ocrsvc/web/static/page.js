@@ -120,6 +120,7 @@ function optionsFor(item) {
   const options = { rotate: item.rotate ?? form.get('rotate') };
   if (form.get('max_side')) options.max_side = form.get('max_side');
   if (Number(form.get('min_confidence'))) options.min_confidence = Number(form.get('min_confidence')) / 100;
+  if (form.get('pages').trim() && /pdf|tif/i.test(item.file.type || item.file.name)) options.pages = form.get('pages');
   if (form.has('line')) options.detect = 'false';
   if (form.has('upright_boxes')) options.upright_boxes = 'true';
   return options;

@@ -3,6 +3,7 @@
 import { copy, draw, save, stem, textOf } from './keep.js';
 import { Problem } from './ask.js';
 import { label, t, titleOf } from './words.js';
+import { FORMATS } from './write.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const ZOOMS = [1, 1.5, 2, 3, 4, 6];
@@ -18,6 +19,7 @@ const sheet = document.querySelector('.sheet');
 let shown = null;
 let tab = 'lines';
 let zoom = 0;
+let leaf = 0;
 let size = null;
 
 /**
@@ -34,6 +36,8 @@ export function open({ turn, retry, say }) {
   $('larger').onclick = () => magnify(1);
   $('boxes').onclick = () => $('boxes').setAttribute('aria-pressed', String(sheet.classList.toggle('bare') === false));
   $('save-picture').onclick = savePicture;
+  $('page-before').onclick = () => leafTo(leaf - 1);
+  $('page-after').onclick = () => leafTo(leaf + 1);
   $('copy').onclick = () => toClipboard(content(), say);
   $('save').onclick = saveContent;
   for (const button of document.querySelectorAll('[data-tab]')) button.onclick = () => switchTo(button.dataset.tab);
@@ -48,14 +52,26 @@ export function open({ turn, retry, say }) {
 /** Show an image as it is now; it may be waiting, done or failed. */
 export function show(item) {
   const fresh = shown?.id !== item.id;
-  if (fresh) zoom = 0;
+  if (fresh) zoom = leaf = 0;
   const before = fresh ? null : shown?.answer;
   shown = { ...item };
   $('detail').hidden = false;
   $('name').textContent = item.name;
+  if (item.answer) leaf = Math.min(leaf, item.answer.pages.length - 1);
   if (fresh) showImage(item);
   if (fresh || before !== item.answer) showBoxes(item);
   refresh();
+}
+
+/** Show another page of the same document. */
+function leafTo(other) {
+  leaf = other;
+  zoom = 0;
+  showImage(shown);
+  showBoxes(shown);
+  refresh();
+  // A button that has become useless gives the focus to the other one.
+  if (document.activeElement?.disabled) $(leaf ? 'page-before' : 'page-after').focus();
 }
 
 /** Show the same again, in the language and the tab of now. */
@@ -70,8 +86,18 @@ export function refresh() {
   $('panel').replaceChildren(body());
   $('panel').setAttribute('aria-busy', String(shown.answer === null && !shown.problem));
   for (const id of ['copy', 'save', 'save-picture', 'boxes']) $(id).disabled = !shown.answer;
+  if (pageOf(shown.answer)?.error) $('save-picture').disabled = true;
+  refreshLeaves(shown.answer?.pages ?? []);
   $('facts').textContent = shown.answer ? facts(shown.answer) : '';
   fit();
+}
+
+function refreshLeaves(pages) {
+  $('leaves').hidden = pages.length < 2;
+  $('leaf').textContent = pages.length < 2 ? '' : t('page_of', pages[leaf].page, shown.answer.pages_total);
+  const [before, after] = [$('page-before'), $('page-after')];
+  before.disabled = leaf === 0;
+  after.disabled = leaf >= pages.length - 1;
 }
 
 export function hide() {
@@ -84,7 +110,7 @@ export function hide() {
 export function stateOf(item) {
   if (item.state === 'sending') return t('sending', Math.round(item.share * 100));
   if (item.state === 'busy') return t('busy', item.waitS);
-  if (item.state === 'done') return t('read', linesOf(item.answer).length);
+  if (item.state === 'done') return readOf(item.answer);
   return t(item.state);
 }
 
@@ -94,11 +120,19 @@ function tryAgain(retry) {
   retry();
 }
 
-const linesOf = (answer) => answer.pages[0].lines ?? [];
+const pageOf = (answer) => answer?.pages[leaf];
+const linesOf = (answer) => pageOf(answer).lines ?? [];
+
+/** How much was read on all pages, and on how many. */
+function readOf({ pages }) {
+  const lines = t('read', pages.reduce((sum, page) => sum + (page.lines?.length ?? 0), 0));
+  return pages.length > 1 ? `${t('pages_read', pages.length)}, ${lines}` : lines;
+}
 
 function facts(answer) {
-  const page = answer.pages[0];
-  const parts = [t('read', linesOf(answer).length), `${answer.timing.total_s.toFixed(2)} s`, `${page.width} × ${page.height}`];
+  const page = pageOf(answer);
+  const parts = [t('read', linesOf(answer).length), `${answer.timing.total_s.toFixed(2)} s`];
+  if (page.width) parts.push(`${page.width} × ${page.height}`);
   if (page.angle) parts.push(t('turned', page.angle));
   return [...parts, answer.engine.model === 'none' ? answer.engine.name : answer.engine.model].join(' · ');
 }
@@ -112,14 +146,16 @@ function showImage(item) {
   image.onload = () => { if (shown?.id === item.id) { size ??= [image.naturalWidth, image.naturalHeight]; fit(); } };
   image.onerror = () => { if (shown?.id === item.id) { sheet.classList.add('blank'); refresh(); } };
   size = null;
-  sheet.classList.remove('blank');
+  // Where a browser shows documents as pictures, it shows their first page.
+  sheet.classList.toggle('blank', leaf > 0);
   sheet.replaceChildren(image);
 }
 
 function showBoxes(item) {
   sheet.querySelector('svg')?.remove();
   if (!item.answer) return;
-  const page = item.answer.pages[0];
+  const page = pageOf(item.answer);
+  if (page.error) return;
   size = [page.width, page.height];
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', `0 0 ${page.width} ${page.height}`);
@@ -151,7 +187,7 @@ function shade(element, confidence) {
   element.style.setProperty('--doubt', `${Math.round(doubt * 100)}%`);
 }
 
-const angleOf = (item) => item.answer?.pages[0].angle ?? (Number(item.rotate) || 0);
+const angleOf = (item) => pageOf(item.answer)?.angle ?? (Number(item.rotate) || 0);
 
 /** The whole picture, upright, as large as the frame allows; times the zoom. */
 function fit() {
@@ -185,7 +221,9 @@ function magnify(step) {
 
 async function savePicture() {
   const item = shown;
-  save(`${stem(item.name)}-boxes.png`, await draw(sheet.querySelector('img'), item.answer.pages[0]));
+  const page = pageOf(item.answer);
+  const name = item.answer.pages.length > 1 ? `${stem(item.name)}-${page.page}` : stem(item.name);
+  save(`${name}-boxes.png`, await draw(sheet.classList.contains('blank') ? new Image() : sheet.querySelector('img'), page));
 }
 
 // What was read
@@ -194,6 +232,7 @@ function body() {
   if (shown.problem) return problemOf(shown.problem);
   if (!shown.answer) return waiting();
   if (tab !== 'lines') return plain(content());
+  if (pageOf(shown.answer).error) return problemOf({ members: pageOf(shown.answer).error });
   return linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines'));
 }
 
@@ -257,13 +296,16 @@ function problemOf({ members }) {
   return card;
 }
 
-function content() {
-  return tab === 'json' ? JSON.stringify(shown.answer, null, 2) : textOf(shown.answer);
-}
+const JSON_FORM = { write: (answer) => JSON.stringify(answer, null, 2), suffix: '.json', type: 'application/json' };
+const TEXT_FORM = { write: textOf, suffix: '.txt', type: 'text/plain;charset=utf-8' };
+const form = () => ({ json: JSON_FORM, ...FORMATS })[tab] ?? TEXT_FORM;
+/** No form but JSON has a place for a page that failed. */
+const wholePages = (answer) => ({ ...answer, pages: answer.pages.filter((page) => !page.error) });
+const content = () => form().write(tab === 'json' ? shown.answer : wholePages(shown.answer));
 
 function saveContent() {
-  if (tab === 'json') save(`${stem(shown.name)}.json`, content(), 'application/json');
-  else save(`${stem(shown.name)}.txt`, `${content()}\n`, 'text/plain;charset=utf-8');
+  const { suffix, type } = form();
+  save(`${stem(shown.name)}${suffix}`, type === TEXT_FORM.type ? `${content()}\n` : content(), type);
 }
 
 function switchTo(name) {

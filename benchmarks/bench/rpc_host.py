@@ -1,0 +1,242 @@
+"""What becomes of bent gRPC messages and conversations, in process, without sockets and threads?
+
+Every conversation meets a connection of its own, and all of them the same host: the services, the memory for bodies and
+the cap of callers. A neighbour, which is another connection, must be answered all the time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import TrailersReceived
+
+from bench.bent_connections import GOAWAY, bent_talk
+from bench.bent_messages import GoodCall, bend_message, good_calls
+from bench.decoding import DecodingReader
+from ocrsvc.errors import OcrsvcError, QueueFull
+from ocrsvc.metrics import Numbers
+from ocrsvc.reader import Reader
+from ocrsvc.rpc.codes import CallFailed, Code, failure_of
+from ocrsvc.rpc.connection import Connection
+from ocrsvc.rpc.counting import Account, Counting
+from ocrsvc.rpc.method import Call
+from ocrsvc.rpc.parsing import parse
+from ocrsvc.rpc.server import MAX_UNSENT_BYTES
+from ocrsvc.rpc.services import make_services
+from ocrsvc.rpc.stream import Stream
+from ocrsvc.rpc.wire import frame
+from ocrsvc.serving.limits import Budget, Callers
+from ocrsvc.web.model.ocr import OcrModel
+from ocrsvc.web.model.statistics import Statistics
+
+THREADS = 4
+NEIGHBOUR_EVERY = 25
+_FRAME_HEAD_BYTES = 9
+_AN_AGE_S = 1e6
+
+
+class Host:
+    """What a connection needs of its server; answers when it is told to."""
+
+    most_bytes = 1 << 18
+    limit_s = 30.0
+
+    def __init__(self) -> None:
+        self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), Statistics()))
+        self.memory = Budget(1 << 20)
+        self.callers = Callers(50)
+        self.now_s = time.monotonic()
+        self.tick_s = 0.0
+        self.under_way = 0
+        self._counting = Counting(Numbers().common)
+        self._running: deque[tuple[Connection, Stream, Callable[[], Any]]] = deque()
+        self._in_line: deque[tuple[Connection, Stream]] = deque()
+
+    def begun(self) -> None:
+        """See connection.Host."""
+        self.under_way += 1
+        self._counting.begin()
+
+    def ended(self, account: Account) -> None:
+        """See connection.Host."""
+        self.under_way -= 1
+        self._counting.end(account)
+
+    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+        """See connection.Host."""
+        if len(self._running) >= THREADS:
+            raise QueueFull("All threads are busy.")
+        self._running.append((connection, stream, answer))
+
+    def line_up(self, connection: Connection, stream: Stream) -> None:
+        """See connection.Host."""
+        self._in_line.append((connection, stream))
+
+    def clock(self) -> float:
+        """For the connections: time passes by being looked at, so that turns end anywhere."""
+        self.now_s += self.tick_s
+        return self.now_s
+
+    def work(self) -> None:
+        """Answer what runs, until nothing does."""
+        while self._running:
+            connection, stream, answer = self._running.popleft()
+            while self._in_line and len(self._running) < THREADS:
+                waiting, next_stream = self._in_line.popleft()
+                waiting.resume(next_stream)
+            connection.answered(stream, _outcome(answer))
+
+
+def _outcome(answer: Callable[[], Any]) -> bytes | BaseException:
+    try:
+        return cast(bytes, answer().SerializeToString())
+    except (OcrsvcError, CallFailed) as failure:
+        return failure
+
+
+class Neighbour:
+    """A client that behaves, on a connection of its own."""
+
+    def __init__(self, host: Host, call: GoodCall) -> None:
+        self._host = host
+        self._call = call
+        self._connection = Connection(host, host.clock, "neighbour")
+        self._client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._client.initiate_connection()
+
+    def check(self) -> None:
+        """Call once. Raises AssertionError if the answer is another than ever."""
+        number = self._client.get_next_available_stream_id()
+        plain = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", self._call.path)]
+        self._client.send_headers(number, [*plain, ("content-type", "application/grpc"), ("te", "trailers")])
+        self._client.send_data(number, frame(self._call.data), end_stream=True)
+        self._connection.receive(self._client.data_to_send())
+        self._host.work()
+        out = self._connection.take_out()
+        events = self._client.receive_data(bytes(out))
+        out.clear()
+        trailers: list[Any] = [event.headers for event in events if isinstance(event, TrailersReceived)]
+        assert [dict(told)["grpc-status"] for told in trailers] == ["0"], f"the neighbour got {trailers}"
+        for event in events:
+            if size := getattr(event, "flow_controlled_length", 0):
+                self._client.acknowledge_received_data(size, number)
+
+
+class Bench:
+    """Sends one bent input after another.
+
+    Args:
+        image: An image file.
+    """
+
+    def __init__(self, image: bytes) -> None:
+        self._host = Host()
+        self._calls = good_calls(self._host.methods, image)
+        self._datas = [call.data for call in self._calls]
+        self._neighbour = Neighbour(self._host, self._calls[-1])
+        self._sent = 0
+
+    def send_message(self, chance: random.Random) -> tuple[str, object]:
+        """One bent message for one method: how the call ended, and what was sent. Raises what no call may raise."""
+        asked = chance.choice(self._calls)
+        method, data = self._host.methods[asked.path], bend_message(asked.data, self._datas, chance)
+        return self._judged(lambda: _called(method, data), (asked.path, data))
+
+    def send_connection(self, chance: random.Random) -> tuple[str, object]:
+        """One bent conversation: how the connection ended, and what was sent. Raises what must not be."""
+        pieces = bent_talk(self._calls, chance)
+        return self._judged(lambda: self._converse(pieces, chance), pieces)
+
+    def _judged(self, run: Callable[[], str], sent: object) -> tuple[str, object]:
+        try:
+            return run(), sent
+        except Exception as error:
+            error.add_note(f"for {sent!r}"[:20_000])
+            raise
+
+    def _converse(self, pieces: Sequence[bytes], chance: random.Random) -> str:
+        host, connection = self._host, Connection(self._host, self._host.clock, "bent")
+        outs: list[bytes] = []
+        host.tick_s = chance.choice((0.0, 0.0, 0.001, 0.03))
+        for piece in pieces:
+            if connection.broken or connection.finished or len(connection.take_out()) > MAX_UNSENT_BYTES:
+                break
+            connection.receive(piece)
+            self._between(connection, chance)
+            while connection.waiting:
+                outs.append(_drained(connection))
+                connection.go_on()
+            if chance.random() < 0.8:
+                outs.append(_drained(connection))
+        ended = self._end(connection, outs)
+        connection.close()
+        host.work()
+        held = (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way)
+        assert held == (0, 0, 0, 0), f"calls, bytes, callers and counted calls are still held: {held}"
+        host.tick_s = 0.0
+        self._sent += 1
+        if self._sent % NEIGHBOUR_EVERY == 0:
+            self._neighbour.check()
+        return ended
+
+    def _between(self, connection: Connection, chance: random.Random) -> None:
+        """What a worker does meanwhile."""
+        if chance.random() < 0.8:
+            self._host.work()
+        if chance.random() < 0.2:
+            self._host.now_s += chance.choice((0.1, 3.0, 100.0))
+            connection.look()
+        if chance.random() < 0.05:
+            connection.part()
+
+    def _end(self, connection: Connection, outs: list[bytes]) -> str:
+        """How it ended: broken with a reason, or politely, whatever the client had done."""
+        self._host.work()
+        outs.append(_drained(connection))
+        if connection.broken:
+            kinds = _kinds(b"".join(outs))
+            return "GOAWAY" if GOAWAY in kinds else "closed"
+        connection.leave()
+        for _ in range(3):
+            self._host.now_s += _AN_AGE_S
+            connection.look()
+            self._host.work()
+            outs.append(_drained(connection))
+        assert connection.finished or connection.broken, f"{connection.calls} calls keep a worker that leaves"
+        _kinds(b"".join(outs))
+        return "served"
+
+
+def _called(method: Any, data: bytes) -> str:
+    try:
+        message = parse(method.request, data)
+        method.answer(message, Call(time.monotonic() + 1.0)).SerializeToString()
+    except (OcrsvcError, CallFailed) as error:
+        failure = failure_of(error)
+        if failure.code is Code.INTERNAL:
+            raise
+        return failure.code.name
+    return Code.OK.name
+
+
+def _drained(connection: Connection) -> bytes:
+    out = connection.take_out()
+    sent = bytes(out)
+    out.clear()
+    return sent
+
+
+def _kinds(sent: bytes) -> set[int]:
+    """The kinds of frames that were sent. Raises AssertionError if they are no frames."""
+    at, kinds = 0, set()
+    while at < len(sent):
+        kinds.add(sent[at + 3])
+        at += _FRAME_HEAD_BYTES + int.from_bytes(sent[at : at + 3])
+    assert at == len(sent), "the last frame is cut"
+    return kinds

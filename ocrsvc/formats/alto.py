@@ -1,0 +1,59 @@
+"""How do pages look as ALTO XML, version 4?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ocrsvc.formats.markup import to_markup
+from ocrsvc.formats.placed import Placed, place_lines
+from ocrsvc.records import EngineInfo, Page
+
+_HEAD: Final = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<alto xmlns="http://www.loc.gov/standards/alto/ns-v4#" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
+xsi:schemaLocation="http://www.loc.gov/standards/alto/ns-v4# http://www.loc.gov/standards/alto/v4/alto-4-4.xsd">
+<Description>
+<MeasurementUnit>pixel</MeasurementUnit>
+<Processing ID="ocr"><processingSoftware><softwareName>ocrsvc</softwareName>\
+<applicationDescription>{system}</applicationDescription></processingSoftware></Processing>
+</Description>
+<Layout>
+"""
+
+
+def to_alto(pages: Sequence[Page], engine: EngineInfo) -> str:
+    """The pages: one block each, because blocks are not known, and in each line one string, which is the whole line."""
+    system = to_markup(f"{engine.name} {engine.model} {engine.version}")
+    return "".join([_HEAD.format(system=system), *map(_page, pages), "</Layout>\n</alto>\n"])
+
+
+def _page(page: Page) -> str:
+    size = f'WIDTH="{page.width}" HEIGHT="{page.height}"'
+    place = f'HPOS="0" VPOS="0" {size}'
+    lines = "".join(_lines(page))
+    block = f'<TextBlock ID="block_{page.number}" {place}>\n{lines}</TextBlock>\n' if lines else ""
+    return (
+        f'<Page ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}" {size}>\n'
+        f"<PrintSpace {place}>\n{block}</PrintSpace>\n</Page>\n"
+    )
+
+
+def _lines(page: Page) -> Iterator[str]:
+    for number, line in enumerate(place_lines(page), start=1):
+        ids = f"{page.number}_{number}"
+        place = (
+            f'HPOS="{line.left}" VPOS="{line.top}" WIDTH="{line.right - line.left}" HEIGHT="{line.bottom - line.top}"'
+        )
+        yield (
+            f'<TextLine ID="line_{ids}" {place}>{_shape(line)}<String ID="string_{ids}" {place} '
+            f'WC="{line.confidence:.4f}" CONTENT="{to_markup(line.text)}"/></TextLine>\n'
+        )
+
+
+def _shape(line: Placed) -> str:
+    """The corners of a line that is not upright."""
+    if line.is_upright:
+        return ""
+    points = " ".join(f"{x},{y}" for x, y in zip(line.corners[::2], line.corners[1::2], strict=True))
+    return f'<Shape><Polygon POINTS="{points}"/></Shape>'

@@ -1,0 +1,57 @@
+"""How do pages look as hOCR 1.2: HTML that is XML as well?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ocrsvc.formats.markup import to_markup
+from ocrsvc.formats.placed import Placed, place_lines
+from ocrsvc.records import EngineInfo, Page
+
+_HEAD: Final = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE html>
+<html xmlns="http://www.w3.org/1999/xhtml">
+<head>
+<title>OCR</title>
+<meta charset="utf-8"/>
+<meta name="ocr-system" content="{system}"/>
+<meta name="ocr-capabilities" content="ocr_page ocr_line ocrx_word"/>
+<meta name="ocr-number-of-pages" content="{count}"/>
+</head>
+<body>
+"""
+
+
+def to_hocr(pages: Sequence[Page], engine: EngineInfo) -> str:
+    """The pages with their lines. Each line holds one word, which is the whole line: engines know no words.
+
+    Many readers of hOCR look for words and pass over lines that have none.
+    """
+    system = to_markup(f"ocrsvc ({engine.name} {engine.model} {engine.version})")
+    return "".join([_HEAD.format(system=system, count=len(pages)), *map(_page, pages), "</body>\n</html>\n"])
+
+
+def _page(page: Page) -> str:
+    title = f"bbox 0 0 {page.width} {page.height}; ppageno {page.number - 1}"
+    opening = f'<div class="ocr_page" id="page_{page.number}" title="{title}">\n'
+    return "".join([opening, *_lines(page), "</div>\n"])
+
+
+def _lines(page: Page) -> Iterator[str]:
+    for number, line in enumerate(place_lines(page), start=1):
+        ids, frame = f"{page.number}_{number}", f"bbox {line.left} {line.top} {line.right} {line.bottom}"
+        word = f"{frame}; x_wconf {int(line.confidence * 100 + 0.5)}"
+        yield (
+            f'<span class="ocr_line" id="line_{ids}" title="{frame}{_turned(line)}">'
+            f'<span class="ocrx_word" id="word_{ids}" title="{word}">{to_markup(line.text)}</span></span><br/>\n'
+        )
+
+
+def _turned(line: Placed) -> str:
+    """What the frame does not say of a line that is not upright."""
+    if line.is_upright:
+        return ""
+    poly = "; poly " + " ".join(map(str, line.corners))
+    return poly + (f"; textangle {line.angle}" if line.angle else "")

@@ -1,0 +1,195 @@
+"""Which pages has a file, and how does each of them become an image? A PDF and a TIFF may have several.
+
+Of all other formats a file is one page: of a GIF or an animated PNG or WebP, the first frame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Final, Protocol
+
+from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
+from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, open_picture
+from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
+from ocrsvc.imaging.pdf import Check, Pdf
+from ocrsvc.imaging.picture import Picture
+from ocrsvc.imaging.tiff_pages import begin_with, find_pages
+from ocrsvc.imaging.with_pillow import open_tiff
+from ocrsvc.records import Image
+
+_PDF: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-")
+_TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tiff)
+
+
+class Document(Protocol):
+    """A file that is open; `close` it. For one thread.
+
+    Attributes:
+        kind: For people: PDF, TIFF or image.
+        count: Its pages.
+        file_bytes: What the whole file holds.
+    """
+
+    kind: str
+    count: int
+    file_bytes: int
+
+    def open(self, number: int, *, gray: bool, check: Check) -> Picture | Image:
+        """One page, from 1: to be developed, with its header held against the limits, or, of a PDF, drawn.
+
+        Raises what `ocrsvc.imaging.decode` raises, and what `check` does.
+        """
+        ...
+
+    def key(self, number: int) -> bytes:
+        """What tells the page from every other that has been seen: bytes of which equal ones mean the same page."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One page of an open document: what is read instead of a file."""
+
+    document: Document
+    number: int
+
+    @property
+    def is_drawn_apart(self) -> bool:
+        """Does another process make it an image, so that decoders here are not what bounds it?"""
+        return isinstance(self.document, _PdfPages)
+
+
+def is_pdf(data: bytes | memoryview) -> bool:
+    """Do the first bytes say that it is a PDF?"""
+    return _PDF.match(data[:32]) is not None
+
+
+def may_have_pages(data: bytes | memoryview) -> bool:
+    """Is it of a kind that may have several pages?"""
+    return is_pdf(data) or _TIFF.match(data[:32]) is not None
+
+
+def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check) -> Document:
+    """A file as a document.
+
+    Args:
+        data: The whole file.
+        limits: What one page may have of pixels.
+        dpi: At which a page of a PDF is drawn; 0 reads none.
+        check: Asked while a PDF is opened.
+
+    Raises:
+        UnsupportedImage: A PDF, and none are read.
+        EncryptedDocument, BrokenImage, TooManyPages: It cannot be opened.
+    """
+    if is_pdf(data):
+        if not dpi:
+            raise UnsupportedImage("This is a PDF, and this service reads none.", f"Send one of: {READ}.")
+        return _PdfPages(data, limits, dpi, check)
+    pages = find_pages(data) if may_have_pages(data) else []
+    return _TiffPages(data, limits, pages) if len(pages) > 1 else _Single(data, limits)
+
+
+def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) -> Sequence[int]:
+    """The numbers of the pages that are to be read.
+
+    Args:
+        document: What has the pages.
+        ranges: Which are asked for.
+        most: How many may be.
+        cut: Take the first of those that are too many.
+
+    Raises:
+        BadOption: It has none of them.
+        TooManyPages: They are more, and are not to be cut.
+    """
+    numbers = choose(ranges, document.count)
+    if not numbers:
+        pages = "1 page" if document.count == 1 else f"{document.count} pages"
+        raise BadOption(f"None of the pages asked for is there: the {document.kind} has {pages}.")
+    if len(numbers) > most and not cut:
+        asked = "" if ranges == ALL else f", of which {len(numbers)} are asked for"
+        raise TooManyPages(
+            f"This {document.kind} has {document.count} pages{asked}; the limit is {most} (OCRSVC_MAX_PAGES).",
+            f"Ask for fewer at a time, as with pages=1-{most}.",
+        )
+    return numbers[:most]
+
+
+class _Single:
+    """A file that is one page."""
+
+    kind = "image"
+    count = 1
+
+    def __init__(self, data: bytes, limits: PixelLimits) -> None:
+        self._data, self._limits = data, limits
+        self.file_bytes = len(data)
+
+    def open(self, number: int, *, gray: bool, check: Check) -> Picture:
+        del number, gray, check
+        return open_picture(self._data, self._limits)
+
+    def key(self, number: int) -> bytes:
+        del number
+        return self._data
+
+    def close(self) -> None:
+        pass
+
+
+class _TiffPages:
+    """A TIFF of several pages."""
+
+    kind = "TIFF"
+
+    def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int]) -> None:
+        self._data, self._limits, self._pages = data, limits, pages
+        self.count, self.file_bytes = len(pages), len(data)
+
+    def open(self, number: int, *, gray: bool, check: Check) -> Picture:
+        del gray
+        check()
+        return open_picture(begin_with(self._data, self._pages[number - 1]), self._limits)
+
+    def key(self, number: int) -> bytes:
+        return b"tiff %d " % number + self._digest
+
+    def close(self) -> None:
+        pass
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return blake2b(self._data, digest_size=32).digest()
+
+
+class _PdfPages:
+    """A PDF."""
+
+    kind = "PDF"
+
+    def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check) -> None:
+        self._data, self._dpi, self._longest_side = data, dpi, limits.max_side
+        self._pdf = Pdf(data, min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels)), check)
+        self.count, self.file_bytes = self._pdf.count, len(data)
+
+    def open(self, number: int, *, gray: bool, check: Check) -> Image:
+        return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
+
+    def key(self, number: int) -> bytes:
+        return b"pdf %d %d " % (number, self._dpi) + self._digest
+
+    def close(self) -> None:
+        self._pdf.close()
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return blake2b(self._data, digest_size=32).digest()

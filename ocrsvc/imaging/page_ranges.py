@@ -1,0 +1,37 @@
+"""Which pages of a document are asked for?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+Ranges = tuple[tuple[int, int | None], ...]
+"""First and last page of each range, from 1; None is the document's last."""
+
+ALL: Final[Ranges] = ((1, None),)
+ACCEPTED: Final = "page numbers and ranges from 1, such as 1-3,7 or 5-"
+
+_MOST: Final = 100
+_RANGE: Final = re.compile(r"\s*([1-9][0-9]{0,8})\s*(?:(-)\s*([1-9][0-9]{0,8})?\s*)?")
+
+
+def parse_ranges(text: str) -> Ranges:
+    """The ranges in text such as "1-3,7" or "5-". Raises ValueError."""
+    matches = [_RANGE.fullmatch(part) for part in text.split(",", _MOST)]
+    ranges = tuple(
+        (int(match[1]), (int(match[3]) if match[3] else None) if match[2] else int(match[1]))
+        for match in matches
+        if match is not None
+    )
+    if len(ranges) < len(matches) or any(last is not None and last < first for first, last in ranges):
+        raise ValueError(text)
+    return ranges
+
+
+def choose(ranges: Ranges, count: int) -> Sequence[int]:
+    """The numbers of those pages that a document of `count` pages has, each once, in order."""
+    if ranges == ALL:
+        return range(1, count + 1)
+    parts = [range(first, min(count, last or count) + 1) for first, last in ranges]
+    return sorted({number for part in parts for number in part})

@@ -1,0 +1,34 @@
+"""What does a connection offer its client at the beginning?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.settings import SettingCodes, Settings
+
+# Each frame that opens or ends a stream costs h2 a look at all that are open. A client's further calls wait in it.
+MAX_STREAMS: Final = 100
+STREAM_WINDOW: Final = 4 << 20
+CONNECTION_WINDOW: Final = 16 << 20
+MAX_FRAME: Final = 1 << 20
+MAX_HEADERS: Final = 1 << 16
+
+
+def open_h2() -> H2Connection:
+    """The server's side of a connection, which has its greeting to send."""
+    h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    h2.local_settings = Settings(
+        client=False,
+        initial_values={
+            SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+            SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
+            SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS,
+        },
+    )
+    h2.max_inbound_frame_size = MAX_FRAME
+    h2.initiate_connection()
+    h2.increment_flow_control_window(CONNECTION_WINDOW)
+    return h2

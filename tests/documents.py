@@ -1,0 +1,70 @@
+"""What documents the tests send: PDF files written by hand, TIFF files by Pillow."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+
+def pdf(*contents: bytes, size: tuple[float, float] = (72, 36), extra: bytes = b"", resources: bytes = b"") -> bytes:
+    """A PDF with a page for each content stream; `size` is in points, `resources` is added to every page's."""
+    kids = b" ".join(b"%d 0 R" % (10 + 2 * index) for index in range(len(contents)))
+    objects = {1: b"<< /Type /Catalog /Pages 2 0 R %s >>" % extra}
+    objects[2] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents))
+    objects[3] = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    for index, content in enumerate(contents):
+        page = 10 + 2 * index
+        box = b"[0 0 %g %g]" % size
+        fonts = b"<< /Font << /F 3 0 R >> %s >>" % resources
+        objects[page] = b"<< /Type /Page /Parent 2 0 R /MediaBox %s /Contents %d 0 R /Resources %s >>" % (
+            box,
+            page + 1,
+            fonts,
+        )
+        objects[page + 1] = stream(content)
+    return assemble(objects)
+
+
+def stream(content: bytes, head: bytes = b"") -> bytes:
+    """A stream object, packed."""
+    packed = zlib.compress(content)
+    return b"<< %s /Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (head, len(packed), packed)
+
+
+def assemble(objects: dict[int, bytes], trailer: bytes = b"") -> bytes:
+    """A whole file out of its objects."""
+    body, places = b"%PDF-1.7\n", {}
+    for number, content in sorted(objects.items()):
+        places[number] = len(body)
+        body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    rows = b"".join(
+        b"%010d %05d %s \n" % ((places[number], 0, b"n") if number in places else (0, 65535, b"f"))
+        for number in range(max(objects) + 1)
+    )
+    count = max(objects) + 1
+    end = b"xref\n0 %d\n%strailer << /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF" % (
+        count,
+        rows,
+        count,
+        trailer,
+        len(body),
+    )
+    return body + end
+
+
+BLACK = b"0 g 0 0 10000 10000 re f"
+GRAY = b"0.5 g 0 0 10000 10000 re f"
+
+
+def tiff(widths: Sequence[int], kinds: Sequence[int] | None = None, **how: Any) -> bytes:
+    """A TIFF with a gray page of each width, 32 high; `kinds` are their NewSubfileType."""
+    file = io.BytesIO()
+    pages = [Image.new("L", (width, 32), 128) for width in widths]
+    for page, kind in zip(pages, kinds or [0] * len(pages), strict=True):
+        page.encoderinfo = {"tiffinfo": {254: kind}}
+    pages[0].save(file, "TIFF", save_all=True, append_images=pages[1:], **how)
+    return file.getvalue()

@@ -1,0 +1,375 @@
+"""Are documents read page by page, and does a bad one cost nobody but its sender anything?"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from documents import BLACK, GRAY, assemble, pdf, stream, tiff
+from flask.testing import FlaskClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from web_support import as_base64, json_of, picture, running_app, texts
+
+from ocrsvc.errors import BrokenImage, QueueFull
+from ocrsvc.imaging import pdf as pdf_room
+from ocrsvc.imaging.page_ranges import choose, parse_ranges
+from ocrsvc.imaging.pdf import Pdf
+from ocrsvc.imaging.pdf_child import WrongPage, size_px
+from ocrsvc.imaging.tiff_pages import begin_with, find_pages
+from ocrsvc.serving.turns import Turns
+from ocrsvc.settings import Settings
+
+MEGAPIXEL = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app(Settings(max_pages=4)) as app:
+        yield app.test_client()
+
+
+def post(client: FlaskClient, data: bytes, query: str = "", **how: Any) -> Any:
+    return client.post(f"/v1/ocr{query}", data=data, content_type="application/octet-stream", **how)
+
+
+def numbers(answer: Any) -> list[int]:
+    return [page["page"] for page in answer["pages"]]
+
+
+# What comes back
+
+
+def test_every_page_of_a_pdf_is_read_at_the_resolution_of_the_settings(client: FlaskClient) -> None:
+    answer = json_of(post(client, pdf(GRAY, GRAY, GRAY)))
+    # 72 x 36 points at 200 dpi.
+    assert [(page["page"], page["width"], page["height"]) for page in answer["pages"]] == [
+        (1, 200, 100),
+        (2, 200, 100),
+        (3, 200, 100),
+    ]
+    assert answer["pages_total"] == 3
+
+
+def test_every_page_of_a_tiff_is_read(client: FlaskClient) -> None:
+    answer = json_of(post(client, tiff([40, 50, 60])))
+    assert [(page["page"], page["width"]) for page in answer["pages"]] == [(1, 40), (2, 50), (3, 60)]
+    assert answer["pages_total"] == 3
+
+
+def test_an_image_is_a_document_of_one_page(client: FlaskClient) -> None:
+    answer = json_of(post(client, picture()))
+    assert (numbers(answer), answer["pages_total"]) == ([1], 1)
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda client, data: client.post("/v1/ocr", json={"image": as_base64(data)}),
+        lambda client, data: client.post("/v1/ocr", data=data, content_type="application/pdf"),
+        lambda client, data: client.post("/v1/ocr", data={"file": (io.BytesIO(data), "a.jpg")}),
+        lambda client, data: client.post("/v1/ocr", data=data, content_type="application/x-www-form-urlencoded"),
+    ],
+)
+def test_a_pdf_is_known_by_its_bytes_however_it_comes(
+    client: FlaskClient, send: Callable[[FlaskClient, bytes], Any]
+) -> None:
+    assert numbers(json_of(send(client, pdf(GRAY, GRAY)))) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "read"), [("2", [2]), ("1-2", [1, 2]), ("5-", [5, 6]), ("6,1,1-2", [1, 2, 6]), (" 4 - 99 ", [4, 5, 6])]
+)
+def test_pages_can_be_chosen(client: FlaskClient, asked: str, read: list[int]) -> None:
+    answer = json_of(client.post("/v1/ocr", json={"image": as_base64(tiff([40] * 6)), "pages": asked}))
+    assert (numbers(answer), answer["pages_total"]) == (read, 6)
+
+
+@pytest.mark.parametrize("asked", ["0", "a", "3-1", "", "-3", "1,,2", "1-2-3", "１", "9" * 30, ",".join("1" * 200)])
+def test_a_choice_that_is_none_is_refused(client: FlaskClient, asked: str) -> None:
+    problem = json_of(client.post("/v1/ocr", json={"image": as_base64(tiff([40, 40])), "pages": asked}))
+    assert problem["code"] == "bad_option"
+    assert "1-3,7" in problem["detail"]
+
+
+@pytest.mark.parametrize("data", [tiff([40, 40]), picture()])
+def test_pages_that_are_not_there_are_told(client: FlaskClient, data: bytes) -> None:
+    problem = json_of(post(client, data, "?pages=3-"))
+    assert (problem["status"], problem["code"]) == (400, "bad_option")
+    assert "page" in problem["detail"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10)), min_size=1, max_size=5), st.integers(1, 40))
+def test_a_choice_gives_the_pages_that_it_names(ranges: list[tuple[int, int]], count: int) -> None:
+    text = ",".join(f"{first}-{first + more}" for first, more in ranges)
+    named = {page for first, more in ranges for page in range(first, first + more + 1)}
+    assert list(choose(parse_ranges(text), count)) == sorted(page for page in named if page <= count)
+
+
+def test_more_pages_than_the_limit_are_refused_with_the_limit_and_a_way_out(client: FlaskClient) -> None:
+    problem = json_of(post(client, tiff([40] * 6)))
+    assert (problem["status"], problem["code"]) == (413, "too_many_pages")
+    assert "OCRSVC_MAX_PAGES" in problem["detail"]
+    assert "pages=1-4" in problem["remedy"]
+
+
+def test_a_page_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
+    answer = json_of(post(client, pdf(GRAY, BLACK, GRAY)))
+    assert ["error" in page for page in answer["pages"]] == [False, True, False]
+    assert answer["pages"][1]["page"] == 2
+
+
+def test_several_files_are_counted_through_and_tell_where_a_page_is_from(client: FlaskClient) -> None:
+    sent = {"images": [as_base64(picture(30)), as_base64(tiff([40, 50])), as_base64(b"no image")]}
+    answer = json_of(client.post("/v1/ocr", json=sent))
+    assert numbers(answer) == [1, 2, 3, 4]
+    assert [page["source"] for page in answer["pages"]] == [
+        {"file": 1, "page": 1},
+        {"file": 2, "page": 1},
+        {"file": 2, "page": 2},
+        {"file": 3, "page": 1},
+    ]
+    assert answer["pages_total"] == 4
+
+
+def test_other_forms_have_the_numbers_of_the_document(client: FlaskClient) -> None:
+    rows = [row.split("\t") for row in post(client, tiff([40] * 6), "?pages=2,5&format=tsv").text.splitlines()]
+    assert [row[1] for row in rows if row[0] == "1"] == ["2", "5"]
+
+
+def test_smaller_copies_and_masks_in_a_tiff_are_no_pages(client: FlaskClient) -> None:
+    answer = json_of(post(client, tiff([40, 10, 50, 20], [0, 1, 2, 4])))
+    assert [(page["page"], page["width"]) for page in answer["pages"]] == [(1, 40), (2, 50)]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_the_pages_of_a_tiff_are_found_in_both_of_its_kinds(big: bool) -> None:
+    data = tiff([40, 50, 60], big_tiff=big)
+    pages = find_pages(data)
+    assert len(pages) == 3
+    assert find_pages(begin_with(data, pages[1])) == pages[1:]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from([b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]), st.binary(max_size=200))
+def test_no_tiff_makes_the_search_for_pages_fail_or_hang(head: bytes, rest: bytes) -> None:
+    assert len(find_pages(head + rest)) <= len(rest)
+
+
+def test_pages_are_kept_where_pages_are_kept() -> None:
+    with running_app(Settings(cache_bytes=MEGAPIXEL)) as app:
+        first, again = (json_of(post(app.test_client(), pdf(GRAY, GRAY))) for _ in range(2))
+    assert texts(first) == texts(again)
+    assert (again["timing"]["engine_s"], numbers(again)) == (0, [1, 2])
+
+
+def test_the_fields_of_a_form_are_drawn() -> None:
+    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /V (b) /Rect [0 0 72 36] /AP << /N 21 0 R >> /F 4 >>"
+    objects = {
+        1: b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [20 0 R] >> >>",
+        2: b"<< /Type /Pages /Kids [10 0 R] /Count 1 >>",
+        10: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 36] /Annots [20 0 R] >>",
+        20: field,
+        21: stream(GRAY, b"/Type /XObject /Subtype /Form /BBox [0 0 72 36]"),
+    }
+    with opened(assemble(objects)) as document:
+        pixels = document.draw(1, 72, 1000, bool, gray=True)
+    assert abs(int(pixels[18, 36]) - 127) <= 2
+
+
+# At other doors
+
+
+def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
+    with running_app() as app:
+        sent = {"file": as_base64(pdf(*[GRAY] * 11)), "fileType": 0}
+        result = json_of(app.test_client().post("/ocr", json=sent))["result"]
+    assert result["dataInfo"] == {"numPages": 10, "pages": [{"width": 200, "height": 100}] * 10, "type": "pdf"}
+    assert [set(page) for page in result["ocrResults"]] == [{"prunedResult", "ocrImage", "inputImage"}] * 10
+
+
+def test_paddlex_tells_a_page_that_fails_because_it_has_no_place_for_it(client: FlaskClient) -> None:
+    answer = client.post("/ocr", json={"file": as_base64(pdf(GRAY, BLACK)), "fileType": 0, "visualize": False})
+    assert (answer.status_code, json_of(answer)["errorCode"]) == (500, 500)
+
+
+def test_ocr_space_answers_each_page_and_tells_which_it_did_not_read(client: FlaskClient) -> None:
+    sent = {"file": (io.BytesIO(pdf(GRAY, BLACK, *[GRAY] * 3)), "a.pdf")}
+    answer = json_of(client.post("/parse/image", data=sent))
+    assert [page["FileParseExitCode"] for page in answer["ParsedResults"]] == [1, -10, 1, 1]
+    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (2, False)
+    assert answer["ErrorMessage"][-1] == "The maximum page limit of 4 reached"
+
+
+def test_ocr_space_tells_a_document_that_it_cannot_read(client: FlaskClient) -> None:
+    answer = json_of(client.post("/parse/image", data={"file": (io.BytesIO(pdf(GRAY)[:100]), "a.pdf")}))
+    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (3, True)
+
+
+@pytest.mark.parametrize("path", ["/api/tr-run/", "/api/trocr"])
+def test_doors_for_a_single_image_take_no_pdf(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, data={"file": (io.BytesIO(pdf(GRAY)), "a.pdf")})
+    assert answer.status_code in {200, 400, 415}
+    assert "200x100" not in answer.text
+
+
+# What is bad
+
+
+@contextmanager
+def opened(data: bytes, most_pixels: int = MEGAPIXEL) -> Iterator[Pdf]:
+    document = Pdf(data, most_pixels, bool)
+    try:
+        yield document
+    finally:
+        document.close()
+
+
+def with_image(width: int, height: int, inside: bytes = b"/I Do") -> bytes:
+    """A page with an image that declares so many pixels and has none."""
+    head = b"/Type /XObject /Subtype /Image /Width %d /Height %d /BitsPerComponent 1 /ColorSpace /DeviceGray"
+    objects = {
+        1: b"<< /Type /Catalog /Pages 2 0 R >>",
+        2: b"<< /Type /Pages /Kids [10 0 R] /Count 1 >>",
+        10: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 72] /Contents 11 0 R "
+        b"/Resources << /XObject << /I 4 0 R /X 5 0 R >> >> >>",
+        11: stream(b"q 72 0 0 72 0 0 cm %s Q" % inside),
+        4: stream(b"", head % (width, height)),
+        5: stream(
+            b"/I Do", b"/Type /XObject /Subtype /Form /BBox [0 0 72 72] /Resources << /XObject << /I 4 0 R >> >>"
+        ),
+    }
+    return assemble(objects)
+
+
+BAD = {
+    "encrypted": (
+        assemble(
+            {1: b"<< /Type /Catalog /Pages 2 0 R >>", 2: b"<< /Type /Pages /Kids [] /Count 0 >>"},
+            b"/Encrypt << /Filter /Standard /V 1 /R 2 /O (%s) /U (%s) /P -4 >> /ID [(a) (a)]" % (b"o" * 32, b"u" * 32),
+        ),
+        (422, "encrypted_document"),
+    ),
+    "cut off": (pdf(GRAY)[:100], (422, "broken_image")),
+    "no pages": (pdf(), (422, "broken_image")),
+    "a head alone": (b"%PDF-1.7\n", (422, "broken_image")),
+    "a page of 35 metres": (pdf(GRAY, size=(1e5, 1e5)), (413, "image_too_large")),
+    "a bomb": (with_image(30_000, 30_000), (413, "image_too_large")),
+    "a bomb in a form": (with_image(30_000, 30_000, b"/X Do"), (413, "image_too_large")),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_pdf_is_refused_with_the_reason(client: FlaskClient, name: str) -> None:
+    data, told = BAD[name]
+    problem = json_of(post(client, data))
+    assert (problem["status"], problem["code"]) == told
+    assert "PDF" in problem["detail"]
+
+
+def test_pdfs_can_be_switched_off() -> None:
+    with running_app(Settings(pdf_dpi=0)) as app:
+        problem = json_of(post(app.test_client(), pdf(GRAY)))
+    assert (problem["status"], problem["code"]) == (415, "unsupported_image")
+
+
+# 20 kB that take pdfium minutes.
+ENDLESS = pdf(b"0 0 700 800 re f\n" * 500_000, GRAY, size=(600, 800))
+
+
+def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", 2.0)
+    with opened(ENDLESS) as document:
+        with pytest.raises(BrokenImage, match="longer than 2 seconds"):
+            document.draw(1, 72, 1000, bool, gray=True)
+        assert document.draw(2, 72, 1000, bool, gray=True).shape == (800, 600)
+
+
+def test_at_the_deadline_the_drawing_ends_and_the_page_is_told(client: FlaskClient) -> None:
+    problem = json_of(post(client, ENDLESS, "?pages=1", headers={"X-Request-Timeout": "1.5"}))
+    assert (problem["status"], problem["code"]) == (504, "deadline_exceeded")
+
+
+def test_a_crash_costs_one_page() -> None:
+    with opened(pdf(GRAY, GRAY)) as document:
+        assert document._child is not None
+        document._child.kill()
+        document._child.wait()
+        with pytest.raises(BrokenImage, match="crash"):
+            document.draw(1, 72, 1000, bool, gray=True)
+        assert document.draw(1, 72, 1000, bool, gray=False).shape == (36, 72, 3)
+
+
+def test_a_program_that_wants_too_much_memory_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_room, "_MEMORY_BYTES", 100 << 20)
+    with opened(pdf(b"0 0 70 30 re f\n" * 400_000)) as document, pytest.raises(BrokenImage, match="too much memory"):
+        document.draw(1, 72, 1000, bool, gray=True)
+
+
+@pytest.mark.parametrize(
+    ("points", "dpi", "size"),
+    [
+        ((612, 792), 200, (1700, 2200)),
+        # At 200 dpi it would be 4 megapixels; a quarter of them are half as many a side.
+        ((720, 720), 200, (1000, 1000)),
+        ((0.1, 0.1), 72, (1, 1)),
+        ((10_000, 10), 200, (20_000, 20)),
+    ],
+)
+def test_a_page_is_drawn_as_large_as_its_limits_allow(
+    points: tuple[float, float], dpi: int, size: tuple[int, int]
+) -> None:
+    limit = MEGAPIXEL if points[0] == 720 else 4 * MEGAPIXEL
+    assert size_px(*points, dpi, limit, 20_000) == size
+
+
+@pytest.mark.parametrize("points", [(0, 10), (float("nan"), 10), (-1, 10), (float("inf"), 10), (2000, 2000)])
+def test_a_page_without_a_size_or_with_too_large_a_one_is_not_drawn(points: tuple[float, float]) -> None:
+    with pytest.raises(WrongPage):
+        size_px(*points, 200, MEGAPIXEL, 20_000)
+
+
+def test_turns_are_bounded_and_so_is_the_wait_for_them() -> None:
+    turns, waits, leave = Turns(at_once=1, waiting=1), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        with turns.take(waits.set):
+            done.append("second")
+
+    with turns.take(bool):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waits.wait(10)
+        with pytest.raises(QueueFull), turns.take(bool):
+            done.append("third")
+        leave.set()
+    thread.join(10)
+    with turns.take(bool):
+        done.append("later")
+    assert done == ["second", "later"]
+
+
+def test_documents_of_several_callers_do_not_mix(client: FlaskClient) -> None:
+    sizes = [(36 * scale, 36) for scale in range(1, 6)]
+    answers: dict[int, Any] = {}
+
+    def ask(at: int) -> None:
+        answers[at] = json_of(post(client, pdf(GRAY, GRAY, size=sizes[at])))
+
+    threads = [threading.Thread(target=ask, args=(at,)) for at in range(len(sizes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [[page["width"] for page in answers[at]["pages"]] for at in range(5)] == [
+        [100 * scale] * 2 for scale in range(1, 6)
+    ], json.dumps(answers)

@@ -1,0 +1,110 @@
+"""Do TSV, hOCR and ALTO tell what was read, and can any parser read them, whatever the text is?"""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.cli import read
+from ocrsvc.formats.alto import to_alto
+from ocrsvc.formats.choose import FORMATS
+from ocrsvc.formats.hocr import to_hocr
+from ocrsvc.formats.tsv import to_tsv
+from ocrsvc.records import EngineInfo, Line, Page
+
+HTML = "{http://www.w3.org/1999/xhtml}"
+ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"
+ENGINE = EngineInfo("ppocr", "v6 <small>", "1", "cpu", "fp32", "x")
+UPRIGHT = Line("甲 & <b>", 0.98761, ((10.0, 20.04), (110.46, 20.0), (110.5, 49.5), (10.0, 49.5)))
+# Reading goes upwards on the page's right side, and half a pixel over its edge.
+UPWARDS = Line('"up"', 0.5, ((180.0, 90.0), (180.0, 40.0), (200.4, 40.0), (200.4, 90.0)))
+PAGES = (Page(200, 100, 0, (UPRIGHT, UPWARDS), 1), Page(64, 32, 90, (), 2))
+
+
+def page_of(text: str) -> Page:
+    return Page(64, 32, 0, (Line(text, 1.0, ((1.0, 1.0), (9.0, 1.0), (9.0, 5.0), (1.0, 5.0))),))
+
+
+def as_xml_can_hold(text: str) -> str:
+    """As XML 1.0, section 2.2, lists its characters."""
+
+    def is_char(code: int) -> bool:
+        return code in {9, 10, 13} or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000
+
+    return "".join(letter if is_char(ord(letter)) else "\ufffd" for letter in text)
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"'\t\r\n\x00\x1b\x85]\u2028"))
+
+
+@given(ANY_TEXT)
+def test_any_text_comes_out_of_an_xml_parser_as_it_went_in(text: str) -> None:
+    (word,) = ET.fromstring(to_hocr([page_of(text)], ENGINE)).iterfind(f".//{HTML}span[@class='ocrx_word']")
+    (string,) = ET.fromstring(to_alto([page_of(text)], ENGINE)).iterfind(f".//{ALTO}String")
+    assert (word.text or "") == as_xml_can_hold(text)
+    assert string.get("CONTENT") == as_xml_can_hold(text)
+
+
+@given(ANY_TEXT)
+def test_any_text_stays_in_its_cell_of_the_tsv(text: str) -> None:
+    head, page, line = to_tsv([page_of(text)]).splitlines()
+    assert [len(row.split("\t")) for row in (head, page, line)] == [12, 12, 12]
+    assert line.split("\t")[11].split() == text.split()
+
+
+def test_the_tsv_has_tesseracts_columns() -> None:
+    assert to_tsv(PAGES).splitlines() == [
+        "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext",
+        "1\t1\t0\t0\t0\t0\t0\t0\t200\t100\t-1\t",
+        "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t98.76\t甲 & <b>",
+        '4\t1\t0\t0\t2\t0\t180\t40\t20\t50\t50.00\t"up"',
+        "1\t2\t0\t0\t0\t0\t0\t0\t64\t32\t-1\t",
+    ]
+
+
+def titles(root: ET.Element, kind: str) -> list[str | None]:
+    return [element.get("title") for element in root.iterfind(f".//{HTML}*[@class='{kind}']")]
+
+
+def test_hocr_tells_frames_confidences_and_turns() -> None:
+    root = ET.fromstring(to_hocr(PAGES, ENGINE))
+    assert titles(root, "ocr_page") == ["bbox 0 0 200 100; ppageno 0", "bbox 0 0 64 32; ppageno 1"]
+    upright, upwards = titles(root, "ocr_line")
+    assert upright == "bbox 10 20 111 50"
+    assert upwards == "bbox 180 40 200 90; poly 180 90 180 40 200 40 200 90; textangle 90"
+    assert titles(root, "ocrx_word") == ["bbox 10 20 111 50; x_wconf 99", "bbox 180 40 200 90; x_wconf 50"]
+    system = root.find(f".//{HTML}meta[@name='ocr-system']")
+    assert system is not None
+    assert system.get("content") == "ocrsvc (ppocr v6 <small> 1)"
+
+
+def test_alto_tells_frames_confidences_and_shapes() -> None:
+    pages = ET.fromstring(to_alto(PAGES, ENGINE)).findall(f".//{ALTO}Page")
+    assert [(page.get("PHYSICAL_IMG_NR"), page.get("WIDTH"), page.get("HEIGHT")) for page in pages] == [
+        ("1", "200", "100"),
+        ("2", "64", "32"),
+    ]
+    upright, upwards = (dict(string.attrib) for string in pages[0].iterfind(f".//{ALTO}String"))
+    assert upright == place("string_1_1", 10, 20, 101, 30) | {"WC": "0.9876", "CONTENT": "甲 & <b>"}
+    assert upwards == place("string_1_2", 180, 40, 20, 50) | {"WC": "0.5000", "CONTENT": '"up"'}
+    assert [shape.get("POINTS") for shape in pages[0].iter(f"{ALTO}Polygon")] == ["180,90 180,40 200,40 200,90"]
+    assert pages[1].find(f".//{ALTO}TextBlock") is None
+
+
+def place(name: str, left: int, top: int, width: int, height: int) -> dict[str, Any]:
+    return {"ID": name, "HPOS": str(left), "VPOS": str(top), "WIDTH": str(width), "HEIGHT": str(height)}
+
+
+@pytest.mark.parametrize("write", [to_hocr, to_alto])
+def test_every_id_of_a_document_is_there_once(write: Any) -> None:
+    root = ET.fromstring(write(PAGES, ENGINE))
+    ids = [value for element in root.iter() for name, value in element.items() if name.lower() == "id"]
+    assert len(ids) == len(set(ids)) > 5
+
+
+def test_the_command_line_knows_every_format() -> None:
+    assert set(read._FORMATS) == {"json", *FORMATS}
