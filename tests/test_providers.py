@@ -32,6 +32,7 @@ class Runtime:
         self.opened: list[SimpleNamespace] = []
         self.works = {TENSORRT, CUDA, CPU}
         self.failure: Exception | None = None
+        self.no_kernels = False
 
     def open(self, model: bytes, _options: object, providers: Any, **more: int) -> SimpleNamespace:
         if self.failure is not None and providers[0][0] != CPU:
@@ -47,9 +48,21 @@ class Runtime:
             get_outputs=lambda: [SimpleNamespace(name="best")],
             get_modelmeta=lambda: SimpleNamespace(custom_metadata_map={}),
         )
-        made.run = lambda _outputs, feed, options=None: made.ran.append((feed["x"].shape, options)) or [feed["x"]]
+
+        def run(_outputs: object, feed: dict[str, Any], options: object = None) -> list[Any]:
+            if self.no_kernels and names[0] != CPU:
+                raise EPFail("no kernel image is available for execution on the device")
+            made.ran.append((feed["x"].shape, options))
+            return [feed["x"]]
+
+        made.run = run
         self.opened.append(made)
         return made
+
+    def runs(self) -> list[list[tuple[tuple[int, ...], object]]]:
+        """Shape and options of each session's runs, but for the first one of all, by which the card is tried."""
+        tried = next(made for made in self.opened if made.ran)
+        return [made.ran[made is tried :] for made in self.opened]
 
     def told(self, provider: str, number: int = 0) -> dict[str, Any]:
         return dict(self.opened[number].told[provider])
@@ -136,6 +149,17 @@ def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
     opened = open_sessions(models.DETECTION, Running("auto", batched=True, card=OnCard(streams=2)))
     assert [(one.device, one.precision) for one in opened] == [("cpu", "fp32")]
     assert "runs on the CPU, because the GPU does not work: " + str(failure or "it fell back to") in caplog.text
+
+
+@pytest.mark.parametrize("name", [models.DETECTION, models.RECOGNITION])
+def test_a_card_that_opens_and_cannot_run_is_no_card(
+    runtime: Runtime, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime.no_kernels = True
+    assert open_session(name, Running("auto", batched=True)).device == "cpu"
+    assert "no kernel image" in caplog.text
+    with pytest.raises(EngineUnavailable, match="no kernel image"):
+        open_session(name, Running("cuda"))
 
 
 def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
@@ -254,14 +278,14 @@ def test_tensorrt_runs_what_a_profile_covers_and_cuda_the_rest(
     card = OnCard(profiles=(SMALL, LARGE))
     opened = open_session(models.RECOGNITION, Running("cuda", provider="tensorrt", card=card))
     opened.run(np.zeros(shape, np.float32))
-    assert [len(made.ran) for made in runtime.opened] == [int(number == part) for number in range(3)]
+    assert [len(ran) for ran in runtime.runs()] == [int(number == part) for number in range(3)]
 
 
 @pytest.mark.parametrize(("width", "shrinks"), [(96, False), (320, True)])
 def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width: int, shrinks: bool) -> None:
     opened = open_session(models.RECOGNITION, Running("cuda", card=OnCard(kept_values=3 * 48 * 100)))
     opened.run(np.zeros((1, 3, 48, width), np.float32))
-    ((_, options),) = runtime.opened[0].ran
+    (((_, options),),) = runtime.runs()
     assert (options is not None) == shrinks
     if shrinks:
         assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "gpu:0"

@@ -33,6 +33,7 @@ from ocrsvc.engines.ppocr.providers import (
     choose_provider,
 )
 from ocrsvc.engines.ppocr.store import Store, key_of
+from ocrsvc.engines.ppocr.tensors import HEIGHT_PX
 from ocrsvc.errors import EngineUnavailable
 
 Tensor = NDArray[np.float32]
@@ -52,6 +53,7 @@ _REFUSALS: Final = (
     ort_state.RuntimeException,
 )
 _EIGHT: Final = "int8-"
+_SMALLEST: Final = {models.DETECTION: (1, 3, 160, 160), models.RECOGNITION: (1, 3, HEIGHT_PX, 96)}
 _NO_GPU: Final = (
     "%s runs on the CPU, because the GPU does not work: %s. OCRSVC_DEVICE=cpu saves the attempt, cuda makes it a fault."
 )
@@ -254,7 +256,10 @@ def _open_on_card(name: str, running: Running, store: Store, provider: Provider)
     shipped = models.read_model(name)
     whole = models.mend(name, shipped, batched=True) if provider == "tensorrt" else b""
     mended = models.mend(name, shipped, batched=True, halved=running.precision == "fp16")
-    return [_open_lane(whole, mended, running, store) for _ in range(running.card.streams)]
+    lanes = [_open_lane(whole, mended, running, store) for _ in range(running.card.streams)]
+    # A card that this build has no kernels for opens a session as well as any, and fails at its first run.
+    lanes[0].run(np.zeros(_SMALLEST[name], np.float32))
+    return lanes
 
 
 def _open_lane(whole: bytes, mended: bytes, running: Running, store: Store) -> Session:
