@@ -59,7 +59,7 @@ class Runtime:
         self.opened.append(made)
         return made
 
-    def runs(self) -> list[list[tuple[tuple[int, ...], object]]]:
+    def runs(self) -> list[list[tuple[tuple[int, ...], Any]]]:
         """Shape and options of each session's runs, but for the first one of all, by which the card is tried."""
         tried = next(made for made in self.opened if made.ran)
         return [made.ran[made is tried :] for made in self.opened]
