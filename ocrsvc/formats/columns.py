@@ -44,13 +44,12 @@ def weave(template: AnyStr, *columns: Sequence[AnyStr]) -> AnyStr:
         ValueError: The columns differ in length, or there are more or fewer than %.
     """
     begin, *between, end = template.split("%" if isinstance(template, str) else b"%")
-    count, step = len(columns[0]), 2 * len(columns)
+    fixed, count = [end + begin, *between], len(columns[0])
     if not count:
         return template[:0]
-    pieces = [begin] * (step * count)
-    for place, (fixed, column) in enumerate(zip([end + begin, *between], columns, strict=True)):
-        pieces[2 * place :: step] = [fixed] * count
-        pieces[2 * place + 1 :: step] = column
+    pieces = [piece for part in fixed for piece in (part, part)] * count
+    for place, (_, column) in enumerate(zip(fixed, columns, strict=True)):
+        pieces[2 * place + 1 :: 2 * len(fixed)] = column
     pieces[0] = begin
     return template[:0].join(pieces) + end
 

@@ -270,7 +270,7 @@ def parse_json(body: bytes) -> dict[str, object]:
 
 
 def _little_but_one_text(body: bytes) -> dict[str, object] | None:
-    """The JSON object in a body that is nearly all one text, as an image in base64 is; None for any other, and if wrong.
+    """The JSON object in a body that is nearly all one text, as an image in base64 is; None for what is not, or wrong.
 
     That text is not parsed, only searched for what would have to be undone, in a third of the time.
     """
