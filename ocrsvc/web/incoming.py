@@ -276,14 +276,14 @@ def _little_but_one_text(body: bytes) -> dict[str, object] | None:
     """
     begin, end = body.rfind(b'"', 0, len(body) // 2), body.find(b'"', len(body) // 2)
     rest = body[: begin + 1] + _STAND_IN + body[end:]
-    # Without backslashes every other quote opens a text.
-    if not (0 <= begin < end and len(rest) < _LITTLE < end - begin) or body.count(b'"', 0, begin) % 2 or b"\\" in body:
+    if not (0 <= begin < end and len(rest) < _LITTLE < end - begin) or b"\\" in body:
         return None
     signs = memoryview(body)[begin + 1 : end]
     if rest.count(_STAND_IN) > 1 or np.frombuffer(signs, np.uint8).min() < ord(" "):
         return None
     try:
-        value, text = orjson.loads(rest.removeprefix(_BOM)), str(signs, "ascii")
+        # Where the text is none, but stands between two, this is no JSON.
+        value, text = orjson.loads(rest), str(signs, "ascii")
     except ValueError:
         return None
     return value if isinstance(value, dict) and _put_in(value, text) else None
