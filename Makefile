@@ -30,8 +30,9 @@ $(STAMP): pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
 
+# Two at a time, file by file: most of it waits for servers, browsers and workers that come and go.
 test: install
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .
