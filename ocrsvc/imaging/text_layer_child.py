@@ -33,20 +33,26 @@ Line = Sequence[Any]
 PageText = tuple[int, int, int, Sequence[Line]]
 
 
-def blank_font() -> bytes:
-    """A TrueType font of one glyph that shows nothing: invisible text needs widths, and no shapes."""
+def block_font() -> bytes:
+    """A TrueType font of one glyph, a block as large as a letter: the text is invisible, and only its place counts.
+
+    Without an outline, pdfium takes a line of one letter for empty.
+    """
+    frame = (0, -_DESCENT, _ADVANCE, _ASCENT)
+    steps = (0, _ADVANCE, 0, -_ADVANCE, -_DESCENT, 0, _EM, 0)
+    glyph = struct.pack(">h4hHH4B8h2x", 1, *frame, 3, 0, 1, 1, 1, 1, *steps)
+    head = (1 << 16, 1 << 16, 0, 0x5F0F3CF5, 0, _EM, 0, 0, *frame, 0, 8, 2, 1, 0)
+    hhea = (1 << 16, _ASCENT, -_DESCENT, 0, _ADVANCE, 0, 0, _ADVANCE, 1, *[0] * 7, 1)
     tables: Mapping[bytes, bytes] = {
-        b"cmap": struct.pack(">HHHHI HHH HHH", 0, 1, 3, 1, 12, 6, 12, 0, 0, 1, 0),
-        b"glyf": bytes(4),
-        b"head": struct.pack(
-            ">IIIIHHqqhhhhHHhhh", 1 << 16, 1 << 16, 0, 0x5F0F3CF5, 0, _EM, 0, 0, 0, 0, _EM, _EM, 0, 8, 2, 1, 0
-        ),
-        b"hhea": struct.pack(">IhhhH11hH", 1 << 16, _ASCENT, -_DESCENT, 0, _ADVANCE, 0, 0, _ADVANCE, 1, *[0] * 7, 1),
+        b"cmap": struct.pack(">HHHHIHHHHHH", 0, 1, 3, 1, 12, 6, 12, 0, 0, 1, 0),
+        b"glyf": glyph,
+        b"head": struct.pack(">IIIIHHqqhhhhHHhhh", *head),
+        b"hhea": struct.pack(">IhhhH11hH", *hhea),
         b"hmtx": struct.pack(">Hh", _ADVANCE, 0),
-        b"loca": struct.pack(">II", 0, 0),
-        b"maxp": struct.pack(">I 14H", 1 << 16, 1, 0, 0, 0, 0, 1, *[0] * 8),
+        b"loca": struct.pack(">II", 0, len(glyph)),
+        b"maxp": struct.pack(">I14H", 1 << 16, 1, 4, 1, 0, 0, 1, *[0] * 8),
         b"name": struct.pack(">HHH", 0, 0, 6),
-        b"post": struct.pack(">I 28x", 3 << 16),
+        b"post": struct.pack(">I28x", 3 << 16),
     }
     at = 12 + 16 * len(tables)
     directory, body = b"", b""
@@ -88,7 +94,7 @@ class _Layers:
         self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(self._start), len(data), None)
         if not self._handle:
             raise SystemExit("cannot be opened")
-        font, glyphs = blank_font(), bytes(2 * 65536)
+        font, glyphs = block_font(), bytes(2 * 65536)
         self._font = pdfium.FPDFText_LoadCidType2Font(
             self._handle,
             (ctypes.c_uint8 * len(font)).from_buffer_copy(font),

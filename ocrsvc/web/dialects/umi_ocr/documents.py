@@ -22,7 +22,15 @@ import orjson
 from flask import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
-from ocrsvc.errors import BadOption, BrokenImage, CallerError, EncryptedDocument, TooManyPages, UnsupportedImage
+from ocrsvc.errors import (
+    BadOption,
+    BodyTooLarge,
+    BrokenImage,
+    CallerError,
+    EncryptedDocument,
+    TooManyPages,
+    UnsupportedImage,
+)
 from ocrsvc.formats.packed import unpack_page
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.document import is_pdf
@@ -42,7 +50,7 @@ from ocrsvc.web.dialects.umi_ocr.images import (
     to_answer,
     to_read_options,
 )
-from ocrsvc.web.incoming import Incoming, as_text, deadline_of, left_s, receive, wish_of
+from ocrsvc.web.incoming import Incoming, as_text, deadline_of, left_s, parse_json, receive, wish_of
 
 PATH: Final = "/api/doc/"
 
@@ -203,11 +211,11 @@ def _from_front(number: int, count: int) -> int:
 def _options_of(sent: object) -> dict[str, Any]:
     """The options, checked. Raises Coded for what is no JSON, BadOption for a wrong value."""
     try:
-        options = orjson.loads(as_text(sent)) if sent else {}
-    except orjson.JSONDecodeError as error:
-        raise Coded(BAD_OPTIONS, f"[Error] Invalid JSON format: {error}") from error
-    if not isinstance(options, dict):
-        return {}
+        options = parse_json(as_text(sent).encode("utf-8", "replace")) if sent else {}
+    except BodyTooLarge:
+        raise
+    except CallerError as error:
+        raise Coded(BAD_OPTIONS, f"[Error] Invalid JSON format: {error.detail}") from error
     check_options(options)
     for name, is_right in _CHECKS.items():
         if name in options and not is_right(options[name]):
