@@ -191,6 +191,7 @@ UMI = {
     "404": Case("GET", "/nope"),
     "OPTIONS": Case("OPTIONS", "/api/ocr", {}, "pages in a browser ask so before they post", 200, ""),
 }
+# Documents need a task; test_umi_documents replays them.
 NOT_SERVED = ("doc ", "qrcode")
 
 GOLDEN = {

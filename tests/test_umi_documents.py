@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ import pytest
 import requests
 from documents import BLACK, GRAY, pdf
 from flask.testing import FlaskClient
+from golden import read_golden
+from structure import differences
 from support import Server, run_server
 from web_support import TEXT, KnownEngine, json_of, picture
 
@@ -71,7 +74,7 @@ class Place:
     tasks: Tasks
     reader: Reader
 
-    def upload(self, data: bytes, name: str = "a.pdf", **options: object) -> Any:
+    def upload(self, data: bytes, name: str = "a.pdf", **options: Any) -> Any:
         """What an upload is answered."""
         form = {"file": (io.BytesIO(data), name), "json": json.dumps(options)}
         return json_of(self.client.post("/api/doc/upload", data=form))
@@ -80,7 +83,7 @@ class Place:
         """What the question for the result is answered."""
         return json_of(self.client.post("/api/doc/result", json={"id": task_id, **how}))
 
-    def read(self, data: bytes, **options: object) -> str:
+    def read(self, data: bytes, **options: Any) -> str:
         """The id of a task that is done."""
         task_id: str = self.upload(data, **options)["data"]
         with self.working():
@@ -93,8 +96,8 @@ class Place:
 
     def download(self, task_id: str, *kinds: str, **how: object) -> bytes:
         """The file that was asked for."""
-        made = self.make(task_id, *kinds, **how)
-        return self.client.get(made["data"]).data
+        made: bytes = self.client.get(self.make(task_id, *kinds, **how)["data"]).data
+        return made
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -248,6 +251,53 @@ def test_too_many_pages_keep_their_status(place: Place) -> None:
 def test_the_options_are_told_with_their_defaults(place: Place) -> None:
     told = json_of(place.client.get("/api/doc/get_options"))
     assert (told["pageRangeEnd"]["default"], told["tbpu.ignoreArea"]["default"]) == (-1, [])
+
+
+GOLDEN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "doc upload no file": ("POST", "upload", {"data": {"json": "{}"}, "content_type": "multipart/form-data"}),
+    "doc upload bad ext": ("POST", "upload", {"files": {"file": (b"text", "a.txt")}}),
+    "doc upload bad json": ("POST", "upload", {"files": {"file": (grays(1), "a.pdf")}, "data": {"json": "{"}}),
+    "doc upload broken": ("POST", "upload", {"files": {"file": (b"%PDF-1.7 nothing", "a.pdf")}}),
+    "doc result while running": ("POST", "result", {"json": {"id": "NEW"}}),
+    "doc download too early": ("POST", "download", {"json": {"id": "NEW"}}),
+    "doc result text": (
+        "POST",
+        "result",
+        {"json": {"id": "DONE", "is_data": True, "format": "text", "is_unread": False}},
+    ),
+    "doc result dict all": ("POST", "result", {"json": {"id": "DONE", "is_data": True, "is_unread": False}}),
+    "doc result no id": ("POST", "result", {"json": {"is_data": True}}),
+    "doc result bad id": ("POST", "result", {"json": {"id": "zz"}}),
+    "doc download": ("POST", "download", {"json": {"id": "DONE", "file_types": ["txt"]}}),
+    "doc download bad type": ("POST", "download", {"json": {"id": "DONE", "file_types": ["zzz"]}}),
+    "doc download types not list": ("POST", "download", {"json": {"id": "DONE", "file_types": "txt"}}),
+    "doc clear": ("GET", "clear/NEW", {}),
+    "doc clear again": ("GET", "clear/zz", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def new(place: Place) -> str:
+    """The id of a task that nobody reads yet."""
+    task_id: str = place.upload(grays(1))["data"]
+    return task_id
+
+
+@pytest.mark.parametrize("title", GOLDEN)
+def test_what_the_original_was_recorded_to_answer_is_answered(place: Place, done: str, new: str, title: str) -> None:
+    expected = read_golden("umi_ocr.txt")[title]
+    method, path, sent = json.loads(json.dumps(GOLDEN[title], default=repr).replace("NEW", new).replace("DONE", done))
+    if "files" in GOLDEN[title][2]:
+        data, name = GOLDEN[title][2]["files"]["file"]
+        sent = {"data": {"file": (io.BytesIO(data), name), **sent.get("data", {})}}
+    answer = place.client.open(f"/api/doc/{path}", method=method, **sent)
+    assert (answer.status_code, answer.mimetype) == (expected.status, expected.mimetype)
+    told = json_of(answer)
+    assert told["code"] == expected.json["code"]
+    if title == "doc result dict all":
+        # A blank page, of which there is none in the recording.
+        assert told["data"].pop()["code"] == 101
+    assert differences(expected.json, told) == []
 
 
 # Whose is what
@@ -422,13 +472,17 @@ def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(serv
         # Each on a connection of its own, which either worker may get.
         return requests.post(f"{server.url}/api/doc/result", json={"id": task_id, **more}, timeout=10).json()
 
+    def more_than(pages: int) -> bool:
+        return bool(ask()["processed_count"] > pages)
+
     sent = requests.post(f"{server.url}/api/doc/upload", files={"file": ("a.pdf", grays(PAGES))}, timeout=10)
     task_id = sent.json()["data"]
     (task,) = folder.glob(f"*/{task_id}")
     ended = set()
     # The second one leaves in good order.
-    for pages, how in ((2, signal.SIGKILL), (4, signal.SIGTERM)):
-        wait_until(lambda pages=pages: ask()["processed_count"] >= pages)
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        before = ask()["processed_count"]
+        wait_until(partial(more_than, before + 1))
         pid = wait_until(lambda: reading_pid(task))
         assert pid in server.workers()
         os.kill(pid, how)
