@@ -547,6 +547,13 @@ def test_text_lies_where_it_was_read_however_the_page_is_turned() -> None:
     assert boxes == [pytest.approx(box, abs=0.3) for box in expected.values()]
 
 
+def test_text_lies_where_it_was_read_whatever_the_page_has_done_to_its_own_coordinates() -> None:
+    before = pdf(b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY)
+    page = Page(200, 100, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), 1)
+    found = pypdfium2.PdfDocument(lay_text(before, [page], 20.0))[0].get_textpage().get_charbox(0)
+    assert found == pytest.approx((7.2, 36 - 10.8, 14.4, 36 - 3.6), abs=0.3)
+
+
 @pytest.mark.parametrize("data", [b"%PDF-1.7 nothing", b"no pdf"])
 def test_a_pdf_that_cannot_be_written_on_is_told_so(data: bytes) -> None:
     with pytest.raises(BrokenImage):

@@ -14,6 +14,7 @@ import json
 import math
 import mmap
 import os
+import resource
 import struct
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,9 @@ _DESCENT: Final = 200
 # Points on the page are asked for by whole numbers; this many of them to a pixel.
 _FINE: Final = 16
 _ROWS_AT_ONCE: Final = 100
+# A result may be so many times as large as the file, and so much more.
+_GROWTH: Final = 2
+_MORE_BYTES: Final = 64 << 20
 
 Line = Sequence[Any]
 PageText = tuple[int, int, int, Sequence[Line]]
@@ -162,7 +166,11 @@ def main() -> None:
     bound_process(memory)
     import pypdfium2.raw as pdfium
 
-    layers = _Layers(pdfium, mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
+    data = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+    # What is written counts as nobody's memory: a file that unpacks without end is cut here.
+    most_bytes = _GROWTH * len(data) + _MORE_BYTES
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    layers = _Layers(pdfium, data)
     for page in json.load(sys.stdin):
         layers.lay(*page)
     layers.save(result)

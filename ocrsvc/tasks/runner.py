@@ -77,7 +77,7 @@ class Runner:
                     self._read(task)
 
     def _read(self, task: Task) -> None:
-        """Read what is left of a task. Raises FileNotFoundError when it was cleared."""
+        """Read what is left of a task."""
         about = task.about()
         numbers = about["numbers"][len(task.pages()) :]
         wish = Wish("batch", lambda: self._ends() or not task.is_there())
@@ -87,9 +87,9 @@ class Runner:
             return
         except OcrsvcError as error:
             task.finish("failure", f"{error.detail} {error.remedy}".rstrip())
-        except FileNotFoundError:
-            raise
         except Exception:
+            if not task.is_there():
+                return
             LOGGER.exception("a document cannot be read")
             task.finish("failure", "Something went wrong here; it is in the service's log.")
         else:

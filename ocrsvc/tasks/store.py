@@ -21,6 +21,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -59,7 +60,7 @@ def make_folder(parent: Path | None) -> Path:
     parent = parent or Path(tempfile.gettempdir())
     try:
         for left in parent.glob(f"{PREFIX}*"):
-            if left.is_dir() and not left.is_symlink() and left.stat().st_uid == os.getuid() and _is_left(left):
+            if _is_left(left):
                 shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
         # Never closed: it is what tells others that this process lives, or one that it forked.
@@ -79,8 +80,11 @@ def remove_folder(folder: Path) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Has whoever made it ended?"""
+    """Is it a folder of this user's, and has whoever made it ended?"""
     try:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return False
         with (folder / _ALIVE).open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

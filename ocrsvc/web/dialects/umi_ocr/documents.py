@@ -37,6 +37,8 @@ from ocrsvc.imaging.document import is_pdf
 from ocrsvc.imaging.text_layer import lay_text
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page
+from ocrsvc.serving.queue import deadline_passed
+from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
 from ocrsvc.tasks.store import Task, Tasks
 from ocrsvc.web.admission import WITHOUT_ENGINE
@@ -67,6 +69,7 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 
 _NAME_LETTERS: Final = 100
+_MAKING_WAIT: Final = 8
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
 
@@ -95,6 +98,8 @@ class _Door:
 
     def __init__(self, settings: Settings, reader: Reader, tasks: Tasks) -> None:
         self._settings, self._reader, self._tasks = settings, reader, tasks
+        # Each may take a gigabyte, and a core.
+        self._making = Turns(1, _MAKING_WAIT)
 
     def upload(self) -> Response:
         """Take in a document."""
@@ -125,7 +130,12 @@ class _Door:
         """Make files of what was read, and tell where they are."""
         deadline, incoming = self._receive()
         sent = dict(incoming.fields)
-        with self._asked_for(sent) as task:
+
+        def check() -> None:
+            if not left_s(deadline):
+                raise deadline_passed()
+
+        with self._asked_for(sent) as task, self._making.take(check):
             name = _make(self._tasks, task, sent, partial(_file_of, dpi=self._settings.pdf_dpi, deadline=deadline))
             url = f"{request.host_url}{PATH[1:]}download/{task.id}/{quote(name)}"
             return as_json({"code": OK, "data": url, "name": name})
