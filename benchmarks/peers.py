@@ -4,9 +4,10 @@
 
 Beside this service: rapidocr_api, RapidOCR behind LitServe and behind BentoML (benchmarks/peers/), each with its own
 defaults in an environment of its own under .bench/peers (made here, once); RapidOCR itself in a process of its own,
-which reads one page at a time; and Tesseract 5 as Debian packs it, one process a page. All servers stand ready for the
-whole run; the systems take turns, round by round, and each round begins with another one. Every page is read once a
-round. Needs network access for the first run.
+which reads one page at a time; Tesseract 5 as Debian packs it, one process a page; and, if `ocrsvc optimize` was run,
+this service with its recogniser in eight bits. All servers stand ready for the whole run; the systems take turns, round
+by round, and each round begins with another one. Every page is read once a round. Needs network access for the first
+run.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ PACKAGES: Final = {
     "litserve": ("litserve", "rapidocr==3.10.0", "onnxruntime"),
     "bentoml": ("bentoml", "rapidocr==3.10.0", "onnxruntime"),
 }
+OURS: Final = {"ocrsvc": "fp32", "ocrsvc_int8": "int8"}
 START_LIMIT_S: Final = 180.0
 PAGE_LIMIT_S: Final = 600.0
 WARM_UP_PAGES: Final = 2
@@ -226,8 +228,8 @@ def rapidocr_in_process() -> Iterator[Peer]:
 @contextlib.contextmanager
 def serving(name: str) -> Iterator[Peer]:
     """A peer whose server is ready."""
-    if name == "ocrsvc":
-        with started() as service:
+    if name in OURS:
+        with started({"OCRSVC_DEVICE": "cpu", "OCRSVC_PRECISION": OURS[name]}) as service:
             yield Peer(name, lambda data: read_ocrsvc(service.port, data), service.processes)
         return
     if name == "tesseract":
@@ -334,6 +336,25 @@ def measure(
     return loads
 
 
+def can_run(name: str) -> bool:
+    """Is it there? Tells what is missing."""
+    if name == "tesseract" and not shutil.which(name):
+        print("left out: tesseract is not installed")
+        return False
+    if name == "ocrsvc_int8" and not has_eight_bits():
+        print("left out: ocrsvc_int8, because `ocrsvc optimize` has kept no model in eight bits here")
+        return False
+    return True
+
+
+def has_eight_bits() -> bool:
+    """Is there a model in eight bits in the folder of optimised models?"""
+    from ocrsvc.engines.ppocr.store import default_folder
+
+    folder = os.environ.get("OCRSVC_MODEL_CACHE") or default_folder()
+    return folder is not None and any(Path(folder).glob("int8-*"))
+
+
 def print_table(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
     """One row for each system and load."""
     columns = ("pages_per_s", "mean_s", "p50_s", "p95_s", "p99_s", "cpu_s_per_page", "peak_rss_mb", "f1", "failed")
@@ -345,7 +366,7 @@ def print_table(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Non
 
 def main() -> int:
     """Run once, print, write."""
-    names = ("ocrsvc", "rapidocr", "rapidocr_api", "litserve", "bentoml", "tesseract")
+    names = ("ocrsvc", "rapidocr", "rapidocr_api", "litserve", "bentoml", "tesseract", "ocrsvc_int8")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
     parser.add_argument("--every", type=int, default=12, help="only every n-th page")
@@ -354,7 +375,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(names), help="systems to compare")
     parser.add_argument("--out", type=Path, help="the JSON file; results/peers.json if left out")
     asked = parser.parse_args()
-    chosen = [name for name in asked.only.split(",") if name != "tesseract" or shutil.which(name)]
+    chosen = [name for name in asked.only.split(",") if can_run(name)]
     clients = [int(count) for count in asked.clients.split(",")]
     corpus = Corpus(asked.shared, every=asked.every)
     pages = [page.file.read_bytes() for page in corpus.pages]

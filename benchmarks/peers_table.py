@@ -33,6 +33,7 @@ COLUMNS = {
 }
 NAMES = {
     "ocrsvc": "**ocrsvc**",
+    "ocrsvc_int8": "ocrsvc after `ocrsvc optimize`",
     "rapidocr": "RapidOCR in process",
     "rapidocr_api": "rapidocr_api",
     "litserve": "RapidOCR behind LitServe",

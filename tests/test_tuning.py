@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 
 from ocrsvc.settings import Settings
-from ocrsvc.tuning.candidates import batches, workers_and_threads
+from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads
 from ocrsvc.tuning.frontier import Measured, choose, frontier, to_toml
 
 MB = 10**6
@@ -27,7 +27,7 @@ def measured(pages_per_s: float, p95_s: float, peak_mb: int = 500, *, failed: in
 def test_every_candidate_is_a_setting_that_is_accepted_and_is_tried_once(cpus: float, device: str) -> None:
     tried = workers_and_threads(cpus, device)
     assert len({tuple(sorted(knobs.items())) for knobs in tried}) == len(tried) <= 12
-    for knobs in tried + batches(tried[0]):
+    for knobs in tried + batches(tried[0]) + precisions(tried[0], device):
         Settings.model_validate(dict(knobs))
 
 
@@ -51,9 +51,10 @@ def test_the_quickest_that_keeps_the_goal_is_chosen() -> None:
 
 
 def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:
-    chosen = Measured({"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002}, 3.0, 1.0, 2.0, 500 * MB)
+    knobs: Knobs = {"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002, "precision": "int8"}
+    chosen = Measured(knobs, 3.0, 1.0, 2.0, 500 * MB)
     text = to_toml(chosen, [chosen, measured(1, 1, workers=4)], "two cores")
-    assert tomllib.loads(text) == {"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002}
+    assert tomllib.loads(text) == knobs
     assert "# Made by `ocrsvc tune`: two cores" in text
     assert text.count("<- chosen") == 1
 

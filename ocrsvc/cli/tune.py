@@ -13,14 +13,14 @@ from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.plan import expected_device, has_gpu_runtime, read_cpus
 from ocrsvc.settings import CONFIG_VARIABLE, Settings, read_settings
-from ocrsvc.tuning.candidates import Knobs, batches, workers_and_threads, written
+from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads, written
 from ocrsvc.tuning.frontier import Measured, choose, table, to_toml
 from ocrsvc.tuning.trial import Load, free_of_settings, measure
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
 
-_TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s")
+_TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s", "precision")
 
 
 def add_command(commands: Commands) -> None:
@@ -50,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     if device == "cuda" and best is not None:
         measured += _try_all(batches(best.knobs), load)
         best = choose(measured, args.p95)
+    if best is not None and _has_two_precisions(settings, device):
+        measured += _try_all(precisions(best.knobs, device), load)
+        best = choose(measured, args.p95)
     print("\n".join(table(measured)))
     if best is None:
         raise OperatorError(
@@ -59,6 +62,18 @@ def run(args: argparse.Namespace) -> int:
     args.out.write_text(to_toml(best, measured, _how(settings, load, args.p95)), encoding="utf-8")
     print(f"written to {args.out}; start with {CONFIG_VARIABLE}={args.out}")
     return 0
+
+
+def _has_two_precisions(settings: Settings, device: str) -> bool:
+    """Is there a choice? On a CPU only once `ocrsvc optimize` has kept a model in eight bits."""
+    if settings.engine != "ppocr":
+        return False
+    if device == "cuda":
+        return True
+    from ocrsvc.engines.ppocr import models, session, store
+
+    kept = store.Store(settings.model_cache or store.default_folder())
+    return any(session.has_eight(name, kept) for name in models.IN_EIGHT_BITS)
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:

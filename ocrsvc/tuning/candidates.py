@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Final
 
-Knobs = Mapping[str, float]
+Knobs = Mapping[str, float | str]
 """Settings by name, as in the TOML file."""
 
 _BATCH_PIXELS: Final = (16 * 48 * 320, 32 * 48 * 320, 64 * 48 * 320)
@@ -31,8 +31,15 @@ def batches(base: Knobs) -> list[Knobs]:
     return [{**base, "batch_pixels": pixels, "batch_wait_s": wait_s} for pixels, wait_s in pairs]
 
 
-def written(value: float) -> str:
-    """A setting's number as a settings file or a variable holds it: whole numbers without a point or an exponent."""
+def precisions(base: Knobs, device: str) -> list[Knobs]:
+    """What the models may be computed in, once the rest is chosen: single precision, and the device's lesser one."""
+    return [{**base, "precision": name} for name in ("fp32", "fp16" if device == "cuda" else "int8")]
+
+
+def written(value: float | str) -> str:
+    """A setting as a variable holds it: whole numbers without a point or an exponent."""
+    if isinstance(value, str):
+        return value
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 

@@ -58,8 +58,12 @@ def to_toml(chosen: Measured, measured: Sequence[Measured], how: str) -> str:
     """
     lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
     lines += [f"# {_row(one)}{'  <- chosen' if one is chosen else ''}" for one in frontier(measured)]
-    lines += ["", *(f"{name} = {written(value)}" for name, value in chosen.knobs.items())]
+    lines += ["", *(f"{name} = {_in_toml(value)}" for name, value in chosen.knobs.items())]
     return "\n".join(lines) + "\n"
+
+
+def _in_toml(value: float | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else written(value)
 
 
 def table(measured: Sequence[Measured]) -> list[str]:
