@@ -1,4 +1,4 @@
-"""How much memory of the card does this process hold, and how much is left? The only file that speaks NVML and cupy.
+"""How much memory of the card does this process hold, and how much is left? The only file that speaks NVML.
 
 For workers only: nothing here starts CUDA (but for cupy, if NVML is missing), and the arbiter must not even load NVML.
 

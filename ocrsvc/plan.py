@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from ocrsvc.cards import find_cards
 from ocrsvc.settings import Settings
 
 LIBRARY_THREADS: Final = 1
@@ -56,12 +57,26 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
     """
     return plan(
         read_cpus(),
-        expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine)),
+        device_for(settings),
         settings.queue_size,
         workers=workers or settings.workers,
         threads=threads or settings.threads,
         engine_threads=settings.engine_threads,
+        cards=len(cards_for(settings)),
     )
+
+
+def cards_for(settings: Settings) -> tuple[str, ...]:
+    """The cards that the workers are spread over: those that were named, or all where the engine will find a use."""
+    if settings.gpus and "cpu" not in (settings.device, settings.provider):
+        return find_cards(settings.gpus, os.environ)
+    return find_cards((), os.environ) if device_for(settings) == "cuda" else ()
+
+
+def device_for(settings: Settings) -> str:
+    """Where the engine will compute, "cpu" or "cuda"."""
+    device = "cpu" if settings.provider == "cpu" else settings.device
+    return expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
 
 
 def plan(
@@ -72,6 +87,7 @@ def plan(
     workers: int | None = None,
     threads: int | None = None,
     engine_threads: int | None = None,
+    cards: int = 1,
 ) -> ThreadPlan:
     """The thread plan; numbers that are given are kept, the others follow from the CPUs.
 
@@ -80,9 +96,11 @@ def plan(
         device: "cuda" plans for a GPU, whose threads mostly wait; anything else for the CPU.
         queue_size: Images that may wait in each worker; each of them holds an HTTP thread.
         workers, threads, engine_threads: What the operator fixed; None is free.
+        cards: GPUs that the workers are spread over.
     """
     gpu = device == "cuda"
-    workers = workers or (_GPU_WORKERS if gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS))
+    fitting = _GPU_WORKERS * max(1, cards) if gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
+    workers = workers or fitting
     engine_threads = engine_threads or (_GPU_ENGINE_THREADS if gpu else max(1, round(cpus / workers)))
     return ThreadPlan(workers, threads or queue_size + engine_threads + _SPARE_THREADS, engine_threads)
 

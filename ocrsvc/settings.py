@@ -42,6 +42,7 @@ _BYTE_UNITS: Final = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
 }
 _BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
+_GPU: Final = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}")
 _FORMAT_MAX_PIXELS: Final = {
     "jpeg": 50_000_000,
     "png": 50_000_000,
@@ -60,6 +61,8 @@ _ACCEPTED: Final = {
     "usual_ports": "names of dialects that are on, separated by commas (in the file a list), out of "
     + ", ".join(name for name, port in USUAL_PORTS.items() if port)
     + "; and no unix: address in bind",
+    "gpus": "all, or numbers and UUIDs (GPU-…, MIG-…) of cards, separated by commas (in the file a list of texts)",
+    "provider": "one of auto, cpu, cuda, tensorrt, and none that contradicts the device",
     "caller_header": "the name of a header, of letters, digits and hyphens",
     "format_max_pixels": "format=pixels, … (in the file a table) for " + ", ".join(_FORMAT_MAX_PIXELS),
 }
@@ -137,6 +140,20 @@ def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[st
     return names
 
 
+def _check_provider(name: str, info: ValidationInfo) -> str:
+    """The name, if the device allows it; raises ValueError."""
+    if (info.data.get("device"), name) in (("cpu", "cuda"), ("cpu", "tensorrt"), ("cuda", "cpu")):
+        raise ValueError("the device is another")
+    return name
+
+
+def _check_gpus(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, each once, if each can be one of a card, or `all` alone; raises ValueError."""
+    if names != ("all",) and not all(_GPU.fullmatch(name) for name in names):
+        raise ValueError("no names of cards")
+    return tuple(dict.fromkeys(names))
+
+
 def _complete_formats(value: object) -> object:
     """Pixel limits of "gif=1000, webp=2000" or of a table, over the defaults of the formats left out."""
     if isinstance(value, str):
@@ -156,6 +173,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_split)]
 Dialects = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_dialects)]
 DialectsWithPort = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_usual_ports)]
+Gpus = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_gpus)]
+Provider = Annotated[Literal["auto", "cpu", "cuda", "tensorrt"], AfterValidator(_check_provider)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
 
 
@@ -184,6 +203,35 @@ class Settings(BaseModel):
     precision: Literal["auto", "fp32", "fp16", "int8"] = _knob(
         "auto",
         "How ppocr computes: fp16 wants a GPU, int8 a CPU and `ocrsvc optimize`; auto takes what was measured to win.",
+    )
+    provider: Provider = _knob(
+        "auto",
+        "What ppocr computes with in ONNX Runtime: auto is cuda where the device allows it; cuda and tensorrt refuse "
+        "to start where they do not work.",
+    )
+    imaging: Literal["auto", "cpu"] = _knob(
+        "auto",
+        "Where ppocr prepares pixels for models on a GPU: auto is the card, where cupy is installed and reads what the "
+        "CPU reads.",
+    )
+    gpus: Gpus = _knob(
+        (),
+        "Cards that the workers are spread over, by nvidia-smi's numbers or UUIDs (also of MIG parts), or all; by "
+        "default what CUDA_VISIBLE_DEVICES shows, and without it all.",
+    )
+    gpu_streams: int = _knob(
+        2,
+        "Runs of one model that each worker has under way on a card at once; each has a session and memory of its own.",
+        "streams",
+        ge=1,
+        le=8,
+    )
+    gpu_arena_bytes: ByteCount | None = _knob(
+        None,
+        "Memory of the card that the arena of each session may take; by default no limit but the card.",
+        "bytes",
+        ge=64 * 2**20,
+        le=2**40,
     )
     tr_home: Path | None = _knob(None, "Folder with libtr.so, ctpn.bin and crnn.bin, for the engine tr.")
     tr_shared_sessions: bool = _knob(
@@ -527,12 +575,12 @@ def _plain_type(field: FieldInfo) -> Any:
 
 def _describe_kind(name: str, kind: Any) -> str:
     """The type in words."""
+    if name in _ACCEPTED:
+        return _ACCEPTED[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if kind == MemoryAmount:
         return "bytes, such as 4096, 64MiB or 1GB, or a share up to 100%, such as 80%"
-    if name in _ACCEPTED:
-        return _ACCEPTED[name]
     if name.endswith("_bytes"):
         return "bytes, such as 4096, 64MiB or 1GB,"
     words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}

@@ -9,6 +9,8 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -570,3 +572,31 @@ def test_a_malformed_input_gets_an_answer_that_its_manifest_allows(row: dict[str
     except OcrsvcError as error:
         status = error.status
     assert status in row["expect"]
+
+
+def ticks_while_decoding(data: bytes) -> int:
+    """How often another thread runs in the middle half of a decode."""
+    seen: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            seen.append(time.perf_counter())
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    began_s = time.perf_counter()
+    decode(data, LIMITS, gray=False)
+    ended_s = time.perf_counter()
+    done.set()
+    ticking.join()
+    quarter_s = (ended_s - began_s) / 4
+    return sum(began_s + quarter_s < moment < ended_s - quarter_s for moment in seen)
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG"])
+def test_other_threads_run_while_an_image_is_decoded(name: str) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (1500, 2000, 3), np.uint8)
+    data = file_of(Pillow.fromarray(pixels), name, **({"compress_level": 1} if name == "PNG" else {}))
+    # A decoder that keeps the interpreter to itself lets nobody run in any attempt; a busy machine may in one.
+    assert any(ticks_while_decoding(data) > 10 for _ in range(5))

@@ -23,7 +23,7 @@ LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
 class Watched:
     """A session that waits inside its run, and counts who is there."""
 
-    device, provider = "cpu", "none"
+    device, provider, precision = "cpu", "none", "fp32"
 
     def __init__(self) -> None:
         self.inside = 0

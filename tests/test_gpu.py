@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 
+from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.card.arrays import Arrays, CupyArrays, NumpyArrays
+from ocrsvc.engines.ppocr.card.crops import crop_lines
+from ocrsvc.engines.ppocr.card.maps import pack_map
+from ocrsvc.engines.ppocr.card.resample import detector_input
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.session import CUDA
+from ocrsvc.engines.ppocr.providers import CUDA
+from ocrsvc.engines.ppocr.runs import DECIDED
+from ocrsvc.engines.ppocr.session import Running, open_session
+from ocrsvc.engines.ppocr.store import default_folder
 from ocrsvc.gpu import Siblings, open_gauge
 from ocrsvc.records import Image, Page, ReadTask
 
@@ -26,8 +37,8 @@ pytestmark = [
 ]
 
 
-def read(device: str) -> Page:
-    engine = PpocrEngine(PpocrSettings(device=device))  # type: ignore[arg-type]  # a row of a table
+def read(settings: PpocrSettings) -> Page:
+    engine = PpocrEngine(settings)
     handle = engine.open_handle()
     handle.warm_up()
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
@@ -36,10 +47,36 @@ def read(device: str) -> Page:
     return page
 
 
-def test_the_gpu_reads_what_the_cpu_reads() -> None:
-    on_cpu, on_gpu = read("cpu"), read("cuda")
-    assert on_gpu.text == on_cpu.text
-    assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=2.0)
+WAYS = [
+    PpocrSettings("cuda"),
+    PpocrSettings("cuda", precision="fp32", streams=2),
+    PpocrSettings("cuda", precision="fp16", streams=2),
+    PpocrSettings("cuda", provider="tensorrt", precision="fp16", store=default_folder()),
+]
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
+@pytest.mark.timeout(3600)  # TensorRT builds its engines
+def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
+    if settings.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
+        pytest.skip("needs the package tensorrt-cu12-libs or tensorrt-cu13-libs")
+    on_cpu, on_gpu = read(PpocrSettings("cpu")), read(settings)
+    # Padding moves boxes by a few pixels, which may cost a full stop.
+    letters = ["".join(filter(str.isalnum, page.text)) for page in (on_gpu, on_cpu)]
+    assert letters[0] == letters[1]
+    assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=6.0)
+
+
+def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
+    cupy = pytest.importorskip("cupy")
+    session = open_session(models.RECOGNITION, Running("cuda"))
+    tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
+    through_memory = session.run(tensor, DECIDED)
+    with cupy.cuda.Stream(non_blocking=True):
+        # Made on the card by the caller's stream, which nobody waits for but the session's.
+        on_card = session.run_arrays(cupy.asarray(tensor) * 2 / 2, DECIDED)
+    assert [cupy.asnumpy(array).tolist() for array in on_card[:1]] == [through_memory[0].tolist()]
+    assert np.allclose(cupy.asnumpy(on_card[1]), through_memory[1], atol=1e-3)
 
 
 def test_auto_takes_the_gpu() -> None:
@@ -56,3 +93,37 @@ def test_the_card_tells_what_this_process_holds() -> None:
     assert reading is not None
     # The models alone are 30 MB, and a CUDA context some hundreds.
     assert 30 * 10**6 < reading.own_bytes <= reading.used_bytes < reading.total_bytes
+
+
+def prepared(card: Arrays, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    """What each step of the card's code makes of a page: shrunk, enlarged, as a map, and three lines of three sizes."""
+    page, (height, width) = card.upload(pixels), pixels.shape[:2]
+    quads = [np.array([[8, 6], [8 + w, 9], [8 + w, 9 + h], [8, 6 + h]], np.float32) for w, h in ((300, 30), (500, 250))]
+    quads.append(np.roll(quads[1], 2, axis=0))
+    return [
+        card.download(found)
+        for found in (
+            detector_input(card.xp, page, (320, 160), (480, 160), shrink=True),
+            detector_input(card.xp, page, (width + 64, height + 32), (960, 480), shrink=False),
+            pack_map(card.xp, page.reshape(height, -1).astype(np.float32) / np.float32(255), 0.3),
+            crop_lines(card.xp, page, quads, [160, 208, 96], 240, 48),
+        )
+    ]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
+    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
+    pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
+    for there, here in zip(prepared(CupyArrays(), pixels), prepared(NumpyArrays(), pixels), strict=True):
+        assert there.dtype == here.dtype
+        # A card may round a sum of single precision the other way, which is a gray level or a step of a byte.
+        apart = np.abs(there.astype(np.float64) - here)
+        assert apart.max() <= (1 if there.dtype == np.uint8 else 1.01 / 127.5)
+        assert (apart > 1e-4).mean() < 0.01
+
+
+def test_pixels_are_prepared_on_the_card_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
+    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    assert "pixels prepared by cupy" in engine.describe().provider, caplog.text
+    engine.close()

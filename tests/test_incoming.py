@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import socket
 import time
@@ -22,7 +23,16 @@ from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTimeout, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.web.body import knowing_the_connection, leave_body, read_body
-from ocrsvc.web.incoming import _unquote, allowed_s, deadline_of, images_or_errors, left_s, receive, request_id
+from ocrsvc.web.incoming import (
+    _unquote,
+    allowed_s,
+    deadline_of,
+    images_or_errors,
+    left_s,
+    parse_json,
+    receive,
+    request_id,
+)
 from ocrsvc.web.multipart import MAX_PARTS, split_parts
 
 LIMIT = 1 << 20
@@ -101,6 +111,48 @@ def test_plus_signs_that_became_blanks_are_put_back(blanks: str) -> None:
     assert "+" in text
     assert images(*form(("image", text.replace("+", blanks)))) == [data]
     assert images(f"image={text.replace('+', blanks)}".encode(), FORM) == [data]
+
+
+LONG = "QUJD" * 3000
+NEARLY_ONE_TEXT: dict[str, str] = {
+    "a member": f'{{"image":"{LONG}","rotate":90}}',
+    "behind others": f'{{"a":[{{"b":"x"}}],"image":"{LONG}"}}',
+    "with more commas than JSON may have": f'{{"image":"{LONG}{"," * 10_001}"}}',
+    "deep": f'{{"inputs":[{{"data":["{LONG}"],"name":"image"}}]}}',
+    "very deep": '{"a":' + "[" * 500 + f'"{LONG}"' + "]" * 500 + "}",
+    "behind a mark": f'\ufeff{{"image":"{LONG}"}}',
+    "with line breaks to undo": f'{{"image":"{LONG}\\n{LONG}"}}',
+    "with a quote to undo": f'{{"image":"{LONG}\\"{LONG}"}}',
+    "behind a quote to undo": f'{{"a\\"":"","image":"{LONG}"}}',
+    "not ASCII": f'{{"image":"{LONG}é{LONG}"}}',
+    "a raw line break": f'{{"image":"{LONG}\n{LONG}"}}',
+    "a name": f'{{"{LONG}":1}}',
+    "given twice, the short one last": f'{{"image":"{LONG}","image":"QUJD"}}',
+    "given twice, the long one last": f'{{"image":"QUJD","image":"{LONG}"}}',
+    "two": f'{{"images":["{LONG}","{LONG}"]}}',
+    "beside what stands in for it": f'{{"a":"the long text","image":"{LONG}"}}',
+    "beside a name that stands in for it": f'{{"the long text":1,"image":"{LONG}"}}',
+    "blanks between two texts": '{"a":"x"' + " " * 12_000 + ',"b":"y"}',
+    "no object": f'["{LONG}"]',
+    "nothing else": f'"{LONG}"',
+    "without an end": f'{{"image":"{LONG}"',
+    "without a quote at the end": f'{{"image":"{LONG}',
+    "wrong before it": f'{{"a" "image":"{LONG}"}}',
+}
+
+
+@pytest.mark.parametrize("case", NEARLY_ONE_TEXT)
+def test_json_that_is_nearly_one_text_says_what_the_standard_library_reads_in_it(case: str) -> None:
+    body = NEARLY_ONE_TEXT[case].encode()
+    try:
+        expected = json.loads(body.decode("utf-8-sig"))
+    except json.JSONDecodeError:
+        expected = None
+    if isinstance(expected, dict):
+        assert parse_json(body) == expected
+    else:
+        with pytest.raises(CallerError, match="JSON"):
+            parse_json(body)
 
 
 def test_base64_in_the_query_string_is_read() -> None:

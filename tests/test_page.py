@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from ocrsvc.engines.lines import LineText
-from ocrsvc.engines.ppocr.page import read_page
+from ocrsvc.engines.ppocr.page import InMemory, read_page
 from ocrsvc.imaging.geometry import Quad, turn, turn_points
-from ocrsvc.records import Image, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 WIDTH, HEIGHT = 300, 200
 LEFT, RIGHT = 200, 90  # shades that begin and end a line: the stub reads it well only from left to right
@@ -46,6 +46,10 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
     return pixels, quads
 
 
+def read(task: ReadTask, find_quads: Callable[[Pixels], list[Quad]], reader: ShadeReader) -> Page:
+    return read_page(task, InMemory(task.image.pixels, find_quads, reader))
+
+
 def order_from_top_left(quad: Quad) -> Quad:
     """As a detector orders corners: clockwise from the top left, whatever way the text runs."""
     start = int(np.argmin(quad.sum(axis=1)))
@@ -61,7 +65,7 @@ def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int)
     pixels, quads = page_of(*LINES)
     clockwise = -degrees % 360
     turned = [order_from_top_left(turn_points(quad, clockwise, WIDTH, HEIGHT)) for quad in quads]
-    page = read_page(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
+    page = read(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
     assert page.text == IN_ORDER
     assert page.angle == degrees
 
@@ -69,14 +73,14 @@ def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int)
 def test_boxes_stay_in_the_frame_of_the_image_and_begin_where_reading_starts() -> None:
     pixels, quads = page_of(*LINES)
     turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
-    page = read_page(ReadTask(Image(turn(pixels, 180), "png")), lambda _: turned, ShadeReader())
+    page = read(ReadTask(Image(turn(pixels, 180), "png")), lambda _: turned, ShadeReader())
     assert np.allclose(page.lines[0].box, turn_points(quads[0], 180, WIDTH, HEIGHT))
 
 
 def test_an_upright_page_is_read_once() -> None:
     pixels, quads = page_of(*LINES)
     reader = ShadeReader()
-    read_page(ReadTask(Image(pixels, "png")), lambda _: quads, reader)
+    read(ReadTask(Image(pixels, "png")), lambda _: quads, reader)
     assert reader.lines_read == len(LINES)
 
 
@@ -85,7 +89,7 @@ def test_a_fixed_rotation_switches_the_search_off() -> None:
     turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
     reader = ShadeReader()
     options = ReadOptions(rotate="0", min_confidence=0.0)
-    page = read_page(ReadTask(Image(turn(pixels, 180), "png"), options), lambda _: turned, reader)
+    page = read(ReadTask(Image(turn(pixels, 180), "png"), options), lambda _: turned, reader)
     assert {line.text for line in page.lines} == {"junk"}
     assert reader.lines_read == len(LINES)
 
@@ -93,7 +97,7 @@ def test_a_fixed_rotation_switches_the_search_off() -> None:
 def test_a_single_line_upside_down_on_an_upright_page_is_still_read() -> None:
     pixels, quads = page_of(*LINES)
     pixels[140:156, 10:70], pixels[140:156, 70:130] = RIGHT, LEFT + 5
-    page = read_page(ReadTask(Image(pixels, "png")), lambda _: quads, ShadeReader())
+    page = read(ReadTask(Image(pixels, "png")), lambda _: quads, ShadeReader())
     assert page.text == IN_ORDER
     assert page.angle == 0
 
@@ -101,13 +105,13 @@ def test_a_single_line_upside_down_on_an_upright_page_is_still_read() -> None:
 def test_lines_below_the_asked_confidence_are_left_out() -> None:
     pixels, quads = page_of(*LINES)
     options = ReadOptions(min_confidence=0.96)
-    assert read_page(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader()).lines == ()
+    assert read(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader()).lines == ()
 
 
 def test_a_page_on_which_nothing_is_found_is_tried_as_one_line() -> None:
     pixels, _ = page_of()
     pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
-    page = read_page(ReadTask(Image(pixels, "png")), lambda _: [], ShadeReader())
+    page = read(ReadTask(Image(pixels, "png")), lambda _: [], ShadeReader())
     assert page.text == "150"
 
 
@@ -115,7 +119,7 @@ def test_detect_off_reads_the_whole_image_as_one_line() -> None:
     pixels, quads = page_of(*LINES)
     pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
     options = ReadOptions(detect=False)
-    page = read_page(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader())
+    page = read(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader())
     assert page.text == "150"
     assert page.lines[0].box == ((0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT))
 
@@ -128,7 +132,7 @@ def test_rows_of_a_slanted_page_are_still_rows() -> None:
     for x in range(WIDTH):
         shift = round(x * float(slant))
         drawn[shift : shift + HEIGHT, x] = pixels[:, x]
-    page = read_page(ReadTask(Image(drawn, "png")), lambda _: slanted, ShadeReader())
+    page = read(ReadTask(Image(drawn, "png")), lambda _: slanted, ShadeReader())
     assert page.text == "\n".join(str(LEFT + number) for number in range(4))
 
 
@@ -136,5 +140,5 @@ def test_upright_boxes_have_level_sides() -> None:
     pixels, quads = page_of((10, 20))
     leaning = quads[0] + np.array([[0, 0], [0, 6], [0, 6], [0, 0]], np.float32)
     options = ReadOptions(upright_boxes=True)
-    page = read_page(ReadTask(Image(pixels, "png"), options), lambda _: [leaning], ShadeReader())
+    page = read(ReadTask(Image(pixels, "png"), options), lambda _: [leaning], ShadeReader())
     assert page.lines[0].box == ((10, 20), (130, 20), (130, 42), (10, 42))

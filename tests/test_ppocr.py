@@ -19,10 +19,9 @@ from ocrsvc.engines.ppocr import models, surgery
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running, choose_providers, open_session
+from ocrsvc.engines.ppocr.session import Running, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
-from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 PAGES = Path(__file__).parent / "pages"
@@ -186,16 +185,3 @@ def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[
     keeping = open_session(models.RECOGNITION, Running("cpu", 1, tensor.size))
     larger = to_tensor(line_pixels[2])
     assert np.array_equal(keeping.run(larger)[0], open_session(models.RECOGNITION, Running("cpu")).run(larger)[0])
-
-
-def test_a_gpu_that_was_asked_for_and_is_missing_is_refused() -> None:
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        assert choose_providers("cuda")[0][0] == "CUDAExecutionProvider"
-        return
-    with pytest.raises(EngineUnavailable, match=r"offers only .*CPUExecutionProvider"):
-        PpocrEngine(PpocrSettings(device="cuda"))
-
-
-def test_auto_and_cpu_run_on_the_cpu_where_there_is_no_gpu() -> None:
-    assert choose_providers("cpu") == [("CPUExecutionProvider", {})]
-    assert choose_providers("auto")[-1] == ("CPUExecutionProvider", {})

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ocrsvc.imaging.decode import PixelLimits, decode
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits, decode, develop
+from ocrsvc.imaging.document import chosen_pages, open_document
+from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.reader import FileRead
 from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, Timing
+
+MOST_PAGES = 50
 
 
 class DecodingReader:
@@ -20,17 +26,26 @@ class DecodingReader:
 
     def read(self, data: bytes, *_asked: object) -> Reading:
         """Two lines for whatever is an image."""
-        image = self.look(data)
-        box = ((0.0, 0.0), (9.0, 0.0), (9.0, 9.0), (0.0, 9.0))
-        page = Page(image.width, image.height, 0, (Line("正品", 0.9, box), Line("'\"\\\n", 0.5, box)))
-        return Reading(page, self._info, Timing(0.0, 0.0, 0.0, 0.0))
+        return self._reading(self.look(data))
 
     def read_many(self, datas: Sequence[bytes], *_asked: object) -> list[Any]:
         """Each by itself."""
         return [self._read_or_error(data) for data in datas]
 
-    def look(self, data: bytes) -> Image:
-        """The decoded image."""
+    def read_files(
+        self,
+        files: Sequence[bytes | OcrsvcError],
+        _options: object = None,
+        _limit_s: float = 0.0,
+        _wish: object = None,
+        ranges: Ranges = ALL,
+        most: int | None = None,
+    ) -> list[FileRead]:
+        """The pages of each by itself; no PDFs, whose child process would be what takes the time."""
+        return [self._read_file(file, ranges, most) for file in files]
+
+    def look(self, data: bytes, _number: int | None = None) -> Image:
+        """The decoded image; of a document, the first page."""
         return decode(data, self._limits, gray=True)
 
     def check_room(self, _priority: object) -> None:
@@ -39,6 +54,25 @@ class DecodingReader:
     def describe(self) -> EngineInfo:
         """What the readings say, too."""
         return self._info
+
+    def _read_file(self, file: bytes | OcrsvcError, ranges: Ranges, most: int | None) -> FileRead:
+        try:
+            if isinstance(file, OcrsvcError):
+                raise file
+            document = open_document(file, self._limits, 0, bool)
+            numbers = chosen_pages(document, ranges, most or MOST_PAGES, cut=most is not None)
+            pages = [document.open(number, gray=True, check=bool) for number in numbers]
+            images = [page if isinstance(page, Image) else develop(page, gray=True) for page in pages]
+            readings = [self._reading(image, number) for number, image in zip(numbers, images, strict=True)]
+            return FileRead(document.kind, document.count, tuple(zip(numbers, readings, strict=True)))
+        except OcrsvcError as error:
+            return FileRead("image", 1, ((1, error),))
+
+    def _reading(self, image: Image, number: int = 1) -> Reading:
+        box = ((0.0, 0.0), (9.0, 0.0), (9.0, 9.0), (0.0, 9.0))
+        lines = (Line("正品", 0.9, box), Line("'\"\\\n", 0.5, box))
+        page = Page(image.width, image.height, 0, lines, number=number)
+        return Reading(page, self._info, Timing(0.0, 0.0, 0.0, 0.0))
 
     def _read_or_error(self, data: bytes) -> Any:
         try:

@@ -103,8 +103,7 @@ def _recording(session: Session, into: Callable[[], list[Tensor]]) -> Session:
 
     class Recording(Session):
         def __init__(self) -> None:
-            self.device, self.provider, self.metadata = session.device, session.provider, session.metadata
-            self.precision = session.precision
+            self.__dict__.update(session.__dict__)
 
         def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[NDArray[np.float32]]:
             into().append(tensor)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable, OperatorError
-from ocrsvc.plan import expected_device, has_gpu_runtime, is_installed, plan_for, read_cpus, set_library_threads
+from ocrsvc.plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
 from ocrsvc.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
     *("onnxruntime", "onnxruntime-gpu", "cupy-cuda12x", "cupy-cuda13x"),
+    *("tensorrt-cu12-libs", "tensorrt-cu13-libs"),
 )
 _OPEN_S: Final = 300.0
 
@@ -85,14 +86,13 @@ def _engines() -> tuple[str, ...]:
 
 def _describe_machine(settings: Settings) -> list[str]:
     """Versions, CPUs, GPU devices and the thread plan."""
-    device = expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine))
     gpus = sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*"))
     packages = [f"{name} {metadata.version(name)}" for name in _PACKAGES if is_installed(name)]
     return [
         f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         f"packages: {', '.join(packages)}",
         f"cpus: {read_cpus():g} usable; gpus: {', '.join(gpus) or 'none'}",
-        f"engine: {settings.engine}, device: {settings.device} (plans for {device})",
+        f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})",
         f"plan: {plan_for(settings)}",
     ]
 

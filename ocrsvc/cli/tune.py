@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.cli.progress import tell
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
-from ocrsvc.plan import expected_device, has_gpu_runtime, read_cpus
+from ocrsvc.plan import device_for, read_cpus
 from ocrsvc.settings import CONFIG_VARIABLE, Settings, read_settings
 from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads, written
 from ocrsvc.tuning.frontier import Measured, choose, table, to_toml
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists():
         raise OperatorError(f"{args.out} is there already.", "Name another file with --out, or move it away.")
     settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
-    device = expected_device(settings.device, gpu_runtime=has_gpu_runtime(settings.engine))
+    device = device_for(settings)
     measured = _try_all(workers_and_threads(read_cpus(), device), load)
     best = choose(measured, args.p95)
     if device == "cuda" and best is not None:

@@ -52,7 +52,11 @@ def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
             plan.engine_threads,
             store,
             batch,
+            provider=settings.provider,
             precision=settings.precision,
+            streams=settings.gpu_streams,
+            card_arena_bytes=settings.gpu_arena_bytes,
+            imaging=settings.imaging,
         )
     )
 

@@ -44,13 +44,12 @@ def weave(template: AnyStr, *columns: Sequence[AnyStr]) -> AnyStr:
         ValueError: The columns differ in length, or there are more or fewer than %.
     """
     begin, *between, end = template.split("%" if isinstance(template, str) else b"%")
-    count, step = len(columns[0]), 2 * len(columns)
+    fixed, count = [end + begin, *between], len(columns[0])
     if not count:
         return template[:0]
-    pieces = [begin] * (step * count)
-    for place, (fixed, column) in enumerate(zip([end + begin, *between], columns, strict=True)):
-        pieces[2 * place :: step] = [fixed] * count
-        pieces[2 * place + 1 :: step] = column
+    pieces = [piece for part in fixed for piece in (part, part)] * count
+    for place, (_, column) in enumerate(zip(fixed, columns, strict=True)):
+        pieces[2 * place + 1 :: 2 * len(fixed)] = column
     pieces[0] = begin
     return template[:0].join(pieces) + end
 
@@ -91,7 +90,5 @@ def python_row_column(rows: Numbers) -> list[str]:
 
 
 def as_text(numbers: Numbers) -> bytes:
-    """An array as JSON; of numbers that are not whole, seven digits are told."""
-    # In half the time of twice the digits; pixels with two decimals need seven up to a side of 131,072.
-    narrow = numbers.astype(np.float32) if numbers.dtype == np.float64 else numbers
-    return orjson.dumps(np.ascontiguousarray(narrow), option=_AS_NUMBERS)
+    """An array as JSON."""
+    return orjson.dumps(np.ascontiguousarray(numbers), option=_AS_NUMBERS)

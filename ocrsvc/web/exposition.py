@@ -159,5 +159,6 @@ def _worker_to_dict(number: int, slot: Slot, now_s: float) -> dict[str, object]:
         "requests": slot.requests,
         "in_flight": slot.in_flight,
         "rss_bytes": slot.rss_bytes,
+        "card": slot.card,
         **ages,
     }

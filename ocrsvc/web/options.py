@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.choose import FORMATS, FormatName
-from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions, Rotate
 from ocrsvc.serving.queue import PRIORITIES, Priority
 from ocrsvc.web.incoming import as_text, parse_decimal
@@ -145,7 +145,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "pages": Option(
         parse_ranges,
         ACCEPTED,
-        {"type": "string", "pattern": "^[0-9, -]+$"},
+        {"type": "string", "pattern": PATTERN},
         None,
         "Which pages of a document are read. Left out, all are.",
     ),

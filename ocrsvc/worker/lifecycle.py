@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import resource
 import signal
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
+from ocrsvc.cards import VISIBLE, pin
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.gpu import Gauge, open_gauge
 from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
-from ocrsvc.plan import ThreadPlan, plan_for, set_library_threads
+from ocrsvc.plan import ThreadPlan, cards_for, plan_for, set_library_threads
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
@@ -88,6 +90,7 @@ class _Process:
     """
 
     settings: Settings | None = None
+    cards: tuple[str, ...] = ()
     addresses: object = None
     reader: Reader | None = None
     rota: Rota | None = None
@@ -118,6 +121,8 @@ def configuration_or_exit() -> Mapping[str, object]:
             sys.stderr.write(f"ocrsvc cannot start: {error.title.lower()}.\n{error}\n")
             sys.exit(error.exit_code)
         sys.stderr.write(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}\n")
+    # Here, because each worker sees its own card only.
+    _Process.cards = cards_for(_Process.settings)
     gunicorns = dict(configuration(_Process.settings, plan_for(_Process.settings)))
     # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
     _Process.addresses = _Process.addresses or gunicorns["bind"]
@@ -266,7 +271,7 @@ def pre_exec(server: Arbiter) -> NoReturn:
 
 def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
-    current_rota().before_fork(server, worker)
+    current_rota().before_fork(server, worker, len(_Process.cards))
     current_numbers().claim(worker.place)
 
 
@@ -296,10 +301,19 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     logger.setLevel(worker.log.error_log.level)
     logger.propagate = False
     limit_arenas()
+    _take_card(worker)
     with _ending_at_failure(worker):
         worker.guard()
         _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
         worker.engine_threads = _plan(worker).engine_threads
+
+
+def _take_card(worker: RecyclingWorker) -> None:
+    """See one card only, the one that the arbiter chose, if there are several or somebody named one."""
+    if len(_Process.cards) > 1 or (_Process.cards and current_settings().gpus):
+        card = _Process.cards[worker.slot.card]
+        pin(os.environ, card)
+        worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
 
 
 def post_worker_init(worker: RecyclingWorker) -> None:
@@ -446,19 +460,20 @@ def _gpu_bounds(worker: RecyclingWorker, gauge: Gauge | None) -> Bounds:
     given = {
         name: bytes_of(getattr(settings, name), reading.total_bytes) for name in ("gpu_soft_bytes", "gpu_hard_bytes")
     }
+    workers = math.ceil(worker.cfg.workers / max(1, len(_Process.cards)))
     foreign_bytes = max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
     bounds = calibrate_card(
         *given.values(),
         footprint_bytes=reading.own_bytes,
         card_bytes=reading.total_bytes - foreign_bytes,
-        workers=worker.cfg.workers,
+        workers=workers,
     )
     _tell_left_off(worker, given, bounds, reading.own_bytes)
     if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
         worker.log.error(
             "The card has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
             "Set fewer OCRSVC_WORKERS.",
-            *(reading.total_bytes - foreign_bytes, worker.cfg.workers, reading.own_bytes),
+            *(reading.total_bytes - foreign_bytes, workers, reading.own_bytes),
         )
     return bounds
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from gunicorn.errors import HaltServer
 
+from ocrsvc.cards import emptiest
 from ocrsvc.worker.retire import Reason
 from ocrsvc.worker.scoreboard import NOBODY, Board, Granted, Standing, State
 from ocrsvc.worker.succession import BOOT_ERROR, Grant, Times, backoff_s, next_grant, wanted_workers
@@ -80,14 +81,21 @@ class Rota:
         else:
             self._set_count(arbiter)
 
-    def before_fork(self, arbiter: Arbiter, worker: Any) -> None:
-        """Give the new worker its slot; if somebody was granted a successor, this is it."""
+    def before_fork(self, arbiter: Arbiter, worker: Any, cards: int = 1) -> None:
+        """Give the new worker its slot and one of so many cards; if somebody was granted a successor, this is it."""
         worker.board, worker.place = self.board, self.board.take(self._clock())
+        self.board.slot(worker.place).card = self._card_for(worker.place, cards)
         worker.tmp = WatchedTmp(worker.tmp, lambda: self.look(arbiter))
         for standing in self.board.live():
             if standing.granted is Granted.SUCCESSOR and standing.successor == NOBODY and standing.state is State.READY:
                 self.board.slot(standing.slot).successor = worker.place
                 return
+
+    def _card_for(self, place: int, cards: int) -> int:
+        """The card with the fewest workers that stay: whoever is to be replaced leaves room for its successor."""
+        leaving = (State.DRAINING,)
+        staying = [worker for worker in self.board.live() if not worker.granted and worker.state not in leaving]
+        return emptiest([worker.card for worker in staying if worker.slot != place], cards)
 
     def in_worker(self, worker: Any) -> None:
         """Worker, after its fork: its own process id, and the configuration that a reload may have held back."""

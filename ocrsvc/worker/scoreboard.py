@@ -45,6 +45,7 @@ class Slot(ctypes.Structure):
         pid: 0 until the worker itself has written it.
         granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
         successor: That one's slot; NOBODY before the fork.
+        card: The card it computes on, by its place among those that the service uses.
         rss_bytes, requests, in_flight: The worker's own readings.
         gpu_bytes, gpu_leap_bytes: Its memory of the card, and the most that this grew between two checks.
         card_free_bytes: What it found free on the card.
@@ -57,6 +58,7 @@ class Slot(ctypes.Structure):
     reason: int
     granted: int
     successor: int
+    card: int
     rss_bytes: int
     requests: int
     in_flight: int
@@ -70,7 +72,7 @@ class Slot(ctypes.Structure):
     drained_s: float
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor")),
+        *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor", "card")),
         *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
         *((name, ctypes.c_int64) for name in ("gpu_bytes", "gpu_leap_bytes", "card_free_bytes")),
         *((name, ctypes.c_double) for name in ("card_read_s", "forked_s", "ready_s", "wanted_s", "drained_s")),
@@ -128,6 +130,7 @@ class Standing:
     reason: Reason = Reason.NONE
     granted: Granted = Granted.NOTHING
     successor: int = NOBODY
+    card: int = 0
     wanted_s: float = 0.0
     drained_s: float = 0.0
     forked_s: float = 0.0
@@ -175,8 +178,9 @@ class Board:
         self._slots[number].state = State.FREE
 
     def card(self, besides: int) -> tuple[int, bool]:
-        """Bytes of the card that the other workers last said they hold, and whether none of them loads or leaves."""
-        others = [worker for worker in self.live() if worker.slot != besides]
+        """Bytes that the others on this worker's card last said they hold, and whether none of them loads or leaves."""
+        card = self._slots[besides].card
+        others = [worker for worker in self.live() if worker.slot != besides and worker.card == card]
         settled = all(worker.state is State.READY for worker in others)
         return sum(worker.gpu_bytes for worker in others), settled
 
@@ -196,6 +200,7 @@ def _standing(number: int, slot: Slot) -> Standing:
         reason=Reason(slot.reason),
         granted=Granted(slot.granted),
         successor=slot.successor,
+        card=slot.card,
         wanted_s=slot.wanted_s,
         drained_s=slot.drained_s,
         forked_s=slot.forked_s,

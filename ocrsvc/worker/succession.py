@@ -59,13 +59,13 @@ def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footpri
     waiting = [worker for worker in workers if worker.wants]
     if unsettled or not waiting or len(workers) < base or times.now_s < times.backoff_until_s:
         return None
-    kind = _admit(workers, times.exited_s, gpu_footprint_bytes)
     chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
+    kind = _admit([worker for worker in workers if worker.card == chosen.card], times.exited_s, gpu_footprint_bytes)
     return Grant(chosen, kind) if kind else None
 
 
 def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: int) -> Granted:
-    """Whether one more model, and the largest leap so far, fits on the card; NOTHING until it was looked at again."""
+    """Whether one more model, and the largest leap so far, fits on their card; NOTHING until it was looked at again."""
     seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
     fresh = [worker for worker in seen if worker.card_read_s > exited_s]
     if not seen:
@@ -78,7 +78,10 @@ def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: in
 
 
 def is_next_to_load(own: int, workers: Sequence[Standing]) -> bool:
-    """Whether the worker in the slot `own` is the first of those that load; on a card they load one after the other."""
+    """Whether the worker in the slot `own` is the first of those that load; on cards they load one after the other.
+
+    On several cards too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
+    """
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True
 

@@ -51,10 +51,15 @@ def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
         Quads in the pixels of the image, clockwise from the top left corner.
     """
     height, width = pixels.shape[:2]
+    return look_closely(height, width, lambda scale: _look(pixels, run, scale))
+
+
+def look_closely(height: int, width: int, look: Callable[[float], list[Quad]]) -> list[Quad]:
+    """The quads of an image of that size in pixels, from `look` at one scale or two, as `find_quads` says."""
     scale = first_scale(height, width)
-    quads = _look(pixels, run, scale)
+    quads = look(scale)
     finer = scale_for_text(quads, scale, longest_side(height, width))
-    return _look(pixels, run, finer) if finer >= scale * WORTH_ANOTHER_LOOK else quads
+    return look(finer) if finer >= scale * WORTH_ANOTHER_LOOK else quads
 
 
 def longest_side(height: int, width: int) -> float:
@@ -86,17 +91,35 @@ def _look(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], scale: float)
 
 
 def _resize(pixels: Pixels, scale: float) -> Pixels:
-    """Scaled, with sides that are multiples of STRIDE."""
     height, width = pixels.shape[:2]
-    size = _to_stride(width * scale), _to_stride(height * scale)
+    size = input_size(height, width, scale)
     return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
+
+
+def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
+    """(width, height) of the network's input for an image at a scale: multiples of STRIDE."""
+    return _to_stride(width * scale), _to_stride(height * scale)
 
 
 def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> list[Quad]:
     """Turn an (h, w) probability map into quads in the pixels of the width x height image it stands for."""
     mask = cv2.dilate((probabilities > MAP_THRESHOLD).astype(np.uint8), np.ones((2, 2), np.uint8))
+    return quads_from_mask(cast(Pixels, mask), probabilities, width, height)
+
+
+def quads_from_mask(
+    mask: Pixels, probabilities: NDArray[Any], width: int, height: int, *, certain: float = 1.0
+) -> list[Quad]:
+    """As `quads_from_map`, where the map is known already to be (1) or not to be (0) text.
+
+    Args:
+        mask: (h, w) uint8, dilated.
+        probabilities: (h, w) float32 or uint8.
+        width, height: Pixels of the image.
+        certain: What stands for a probability of 1.
+    """
     contours = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
-    found = [_corners_of(contour, probabilities) for contour in contours[:MOST_BOXES]]
+    found = [_corners_of(contour, probabilities, BOX_THRESHOLD * certain) for contour in contours[:MOST_BOXES]]
     corners = np.array([four for four in found if four is not None], np.float32).reshape(-1, 4, 2)
     scale = np.array([width / probabilities.shape[1], height / probabilities.shape[0]], np.float32)
     limit = np.array([width, height], np.float32)
@@ -104,18 +127,18 @@ def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> li
     return list(quads[_are_large_enough(quads)])
 
 
-def _corners_of(contour: Contour, probabilities: ProbabilityMap) -> NDArray[np.float32] | None:
-    """The contour's smallest rectangle, grown, in any order; None where it is a speck or faint."""
+def _corners_of(contour: Contour, probabilities: NDArray[Any], least: float) -> NDArray[np.float32] | None:
+    """The contour's smallest rectangle, grown, in any order; None where it is a speck or less likely than `least`."""
     around = cv2.minAreaRect(contour)
     (cx, cy), (across, along), angle = around
-    if min(across, along) < SMALLEST_PX or _score(cv2.boxPoints(around), probabilities) < BOX_THRESHOLD:
+    if min(across, along) < SMALLEST_PX or _score(cv2.boxPoints(around), probabilities) < least:
         return None
     distance = across * along * UNCLIP_RATIO / (2 * (across + along))
     grown = ((cx, cy), (across + 2 * distance, along + 2 * distance), angle)
     return cast("NDArray[np.float32]", cv2.boxPoints(grown))
 
 
-def _score(corners: NDArray[Any], probabilities: ProbabilityMap) -> float:
+def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:
     """Mean probability inside a rectangle. Plain numbers, because arrays of four points cost more than they hold."""
     xs, ys = corners.T.tolist()
     bottom, right = (side - 1 for side in probabilities.shape)

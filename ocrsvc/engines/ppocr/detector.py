@@ -1,20 +1,27 @@
-"""How is the detection model run: by one thread beside other pages, by all of them where a page is alone or large?"""
+"""How is the detection model run: by one thread beside other pages, by all of them where a page is alone or large?
+
+A CPU runs a page in exactly its own size. A card searches for kernels at every new size, so there the sides are padded
+to a coarse grid, the page at the top left: what is found depends on the page alone, as everywhere.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, cast
 
+import cv2
 import numpy as np
 
 from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
-from ocrsvc.engines.ppocr.detect import COARSE_PX, STRIDE, ProbabilityMap
-from ocrsvc.engines.ppocr.session import Running, Session, open_session
+from ocrsvc.engines.ppocr.detect import COARSE_PX, FINE_PX, STRIDE, ProbabilityMap
+from ocrsvc.engines.ppocr.lanes import share
+from ocrsvc.engines.ppocr.providers import Profile
+from ocrsvc.engines.ppocr.session import Runner, Running, Session, open_session, open_sessions
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Pixels
@@ -77,6 +84,25 @@ class Turns:
             self._changed.notify_all()
 
 
+SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)
+"""Sides to which a page is padded on a card."""
+
+# Beyond those only strips go, whose long side has no end.
+_STRIP_STEP_PX: Final = 1024
+
+PROFILES: Final = (
+    Profile((1, 3, 160, 160), (1, 3, 960, 800), (1, 3, COARSE_PX, COARSE_PX)),
+    Profile((1, 3, 160, 160), (1, 3, 1600, 1280), (1, 3, FINE_PX, FINE_PX)),
+)
+"""The first looks at all pages, and the second looks at most; CUDA runs what TensorRT is not built for."""
+
+_WARM_PX: Final = (
+    *((height, width) for height in SIDES_PX for width in SIDES_PX if max(height, width) in (640, 960)),
+    *((1280, 960), (960, 1280), (1600, 1280), (1280, 1600), (2048, 1600), (1600, 2048), (2048, 2048)),
+)
+"""The sides of the first looks, and of second looks at pages of the usual forms."""
+
+
 class Detector:
     """The detection model; safe to share between threads.
 
@@ -90,7 +116,7 @@ class Detector:
         crew: Knows whether the page is alone.
     """
 
-    def __init__(self, narrow: Session, wide: Session | None = None, crew: Crew | None = None) -> None:
+    def __init__(self, narrow: Runner, wide: Session | None = None, crew: Crew | None = None) -> None:
         self._narrow = narrow
         self._wide = wide
         self._crew = crew
@@ -99,9 +125,12 @@ class Detector:
 
     def run(self, pixels: Pixels) -> ProbabilityMap:
         """(h, w[, 3]) uint8 in, (h, w) probabilities out; the sides must be multiples of STRIDE."""
+        height, width = pixels.shape[:2]
+        if self.device != "cpu":
+            return _probabilities(self._narrow, pad(pixels))[:height, :width]
         if self._wide is None or self._crew is None:
             return _probabilities(self._narrow, pixels)
-        size = 3 * pixels.shape[0] * pixels.shape[1]
+        size = 3 * height * width
         with self._turn(size, self._crew), self._crew.all_hands() as alone:
             return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
 
@@ -117,12 +146,43 @@ class Detector:
         finally:
             self._turns.end(ticket)
 
+    def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(w, h) at which the model is run for an input of (w, h) pixels; a longer one repeats its own edge."""
+        return size if self.device == "cpu" else (side_on_card(size[0]), side_on_card(size[1]))
+
+    def run_arrays(self, array: Any) -> Any:
+        """(1, 3, h, w) float32 of `padded_size` in, (1, 1, h, w) probabilities out, both where the session computes."""
+        return self._narrow.run_arrays(array)[0]
+
     def warm_up(self) -> None:
-        """One run of each session at an ordinary size."""
-        page = np.zeros((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.uint8)
+        """One run of each session at an ordinary size; those of a card were warmed when they were opened."""
         for session in (self._narrow, self._wide):
-            if session is not None:
-                _probabilities(session, page)
+            if session is not None and self.device == "cpu":
+                _warm_up(session, ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),))
+
+
+def _warm_up(runner: Runner, sizes: Sequence[tuple[int, int]]) -> None:
+    """Run all its sessions at these heights and widths. On a card nobody else may use them meanwhile."""
+    for height, width in sizes:
+        tensor = np.zeros((1, 3, height, width), np.float32)
+        for session in runner.sessions:
+            session.warm_up(tensor)
+
+
+def pad(pixels: Pixels) -> Pixels:
+    """(h, w[, 3]) uint8 with its sides rounded up by `side_on_card`, the last row and column repeated.
+
+    The network pools over the whole page, so padding moves boxes a little; measured on ten corpus pages, 97 % of the
+    corners stay within 3 px with repeated edges, 92 to 95 % with gray, black, white or mirrored ones.
+    """
+    height, width = pixels.shape[:2]
+    below, beside = side_on_card(height) - height, side_on_card(width) - width
+    return cast(Pixels, cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE))
+
+
+def side_on_card(side: int) -> int:
+    """The padded side, in pixels, of one of `side`."""
+    return next((size for size in SIDES_PX if size >= side), -(-side // _STRIP_STEP_PX) * _STRIP_STEP_PX)
 
 
 def open_detector(running: Running, store: Store | None = None, crew: Crew | None = None) -> Detector:
@@ -133,14 +193,18 @@ def open_detector(running: Running, store: Store | None = None, crew: Crew | Non
         store: Keeps the optimised model.
         crew: Whose idle hands a lone page may use; None for none.
     """
-    narrow = open_session(models.DETECTION, replace(running, arena_values=ARENA_VALUES), store)
+    kept = replace(running, arena_values=ARENA_VALUES)
+    on_card = replace(running.card, kept_values=3 * COARSE_PX * COARSE_PX, profiles=PROFILES)
+    narrow = share(open_sessions(models.DETECTION, replace(kept, card=on_card), store))
+    if narrow.device != "cpu":
+        _warm_up(narrow, _WARM_PX)
     if crew is None or crew.hands <= running.threads or narrow.device != "cpu":
         return Detector(narrow)
     wide = replace(running, threads=crew.hands, arena_values=WIDE_ARENA_VALUES)
     return Detector(narrow, open_session(models.DETECTION, wide, store), crew)
 
 
-def _probabilities(session: Session, pixels: Pixels) -> ProbabilityMap:
+def _probabilities(session: Runner, pixels: Pixels) -> ProbabilityMap:
     """The tensor is made here, because a page that waits for its turn should not hold 12 bytes a pixel."""
     found: ProbabilityMap = session.run(to_tensor(pixels))[0][0, 0]
     return found

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from ocrsvc.engines.lines import LineReader
+from ocrsvc.engines.ppocr.card.view import CardViewer
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detect import find_quads
 from ocrsvc.engines.ppocr.detector import Detector
-from ocrsvc.engines.ppocr.page import read_page
+from ocrsvc.engines.ppocr.page import InMemory, read_page
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.records import Decoder, Page, Pixels, ReadTask
+
+LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page
 
@@ -30,6 +35,7 @@ class PageHandle:
         readers: Reads the lines found, by what the request asks for.
         crew: Is told when a page is being read, so that idle hands may help.
         close_reader: Gives back the readers, if they belong to this handle.
+        on_card: Prepares pixels on the card; None prepares them in memory.
     """
 
     def __init__(
@@ -38,10 +44,12 @@ class PageHandle:
         readers: Mapping[Decoder, LineReader],
         crew: Crew,
         close_reader: Callable[[], None] = nothing_to_close,
+        on_card: CardViewer | None = None,
     ) -> None:
         self._detector = detector
         self._readers = readers
         self._crew = crew
+        self._on_card = on_card
         self.close = close_reader
 
     def warm_up(self) -> None:
@@ -57,7 +65,21 @@ class PageHandle:
 
     def _read_one(self, task: ReadTask) -> Page:
         with self._crew.page():
-            return read_page(task, self._find, self._readers[task.options.decoder])
+            page = self._read_on_card(self._on_card, task) if self._on_card is not None else None
+            return page or read_page(task, self.open_in_memory(task))
+
+    def _read_on_card(self, on_card: CardViewer, task: ReadTask) -> Page | None:
+        """The page; None where the card has no room for it."""
+        try:
+            return read_page(task, on_card.open(task))
+        except MemoryError as full:
+            size = f"{task.image.width} x {task.image.height}"
+            LOG.warning("The card has no room for a page of %s pixels (%s); it is prepared in memory.", size, full)
+            return None
+
+    def open_in_memory(self, task: ReadTask) -> InMemory:
+        """A view of the task's image whose pixels are prepared in memory."""
+        return InMemory(task.image.pixels, self._find, self._readers[task.options.decoder])
 
     def _find(self, pixels: Pixels) -> list[Quad]:
         return find_quads(pixels, self._detector.run)

@@ -17,6 +17,7 @@ DETECTION = "PP-OCRv6_det_small.onnx"
 RECOGNITION = "PP-OCRv6_rec_small.onnx"
 NAME = "PP-OCRv6 small"
 IN_EIGHT_BITS = (RECOGNITION,)  # the detector gains nothing from it: its time is in large planes of few channels
+INPUT = "x"  # of both
 
 
 def read_model(name: str) -> bytes:
@@ -24,8 +25,8 @@ def read_model(name: str) -> bytes:
     return (_models_folder() / name).read_bytes()
 
 
-def mend(name: str, shipped: bytes, *, batched: bool = False) -> bytes:
-    """The model as it is run, a line or a batch of lines at a time: see surgery.py.
+def mend(name: str, shipped: bytes, *, batched: bool = False, halved: bool = False) -> bytes:
+    """The model as it is run, a line or a batch of lines at a time (surgery.py), perhaps in half precision (halves.py).
 
     Imports `onnx`, which a cached model does without.
     """
@@ -44,6 +45,10 @@ def mend(name: str, shipped: bytes, *, batched: bool = False) -> bytes:
         layout.fill_blocks_of_stem(proto, block_of(processor()))
     if name == RECOGNITION:
         (surgery.decide_in_batches if batched else surgery.decide_inside)(proto)
+    if halved:
+        from ocrsvc.engines.ppocr import halves
+
+        proto = halves.halve(proto, surgery.LOGITS)
     mended: bytes = proto.SerializeToString()
     return mended
 

@@ -17,7 +17,7 @@ from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.recognise import Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import DECIDED, Decided, Runs, RunsApart
+from ocrsvc.engines.ppocr.runs import DECIDED, Cut, Decided, Runs, RunsApart
 from ocrsvc.engines.ppocr.session import Running, Session, forget_eight, make_eight, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
@@ -135,10 +135,10 @@ class _Recording:
         self._runs = runs
         self.crops: list[Pixels] = []
 
-    def map(self, understand: Callable[[Decided], R], crops: Sequence[Pixels], *, logits: bool = False) -> list[R]:
+    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
         """See Runs."""
-        self.crops += crops
-        return self._runs.map(understand, crops, logits=logits)
+        self.crops += [cut.pixels() for cut in cuts]
+        return self._runs.map(understand, cuts, logits=logits)
 
     def close(self) -> None:
         """See Runs."""

@@ -1,4 +1,4 @@
-"""One page from pixels to lines: find, learn which way is up, read, order. Needs a detector and any reader of lines.
+"""One page from pixels to lines: find, learn which way is up, read, order. Does not know where the pixels lie.
 
 Which way is up is learnt from the recogniser itself: a few long lines are read first, and only when it is unsure of
 them they are read the other way round too. A classifier in front of every line (0 or 180 degrees) costs more and flips
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from ocrsvc.imaging.geometry import Quad, as_box, crop, heading, sides, turn_poi
 from ocrsvc.imaging.reading_order import reading_order
 from ocrsvc.records import Line, Page, Pixels, ReadTask
 
-FindQuads = Callable[[Pixels], list[Quad]]
-
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
 SURE = 0.85  # mean confidence of the sample from which the page is taken to be the right way up
@@ -28,6 +26,41 @@ CLEARLY_BETTER = 0.05
 DOUBTFUL_LINE = 0.7
 LEAST_CONFIDENCE = 0.5
 MOSTLY = 0.7
+
+
+class View(Protocol):
+    """One image in front of the models: where its lines are, and what they say."""
+
+    def find(self) -> list[Quad]:
+        """The lines, in the pixels of the image, clockwise from the top left corner, in no particular order."""
+        ...
+
+    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+        """What each line says, read from the quad's first corner to its second; in the same order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """An image whose lines are cut in memory, for any reader of them.
+
+    Attributes:
+        pixels: (H, W[, 3]) uint8.
+        find_quads: Finds the lines.
+        reader: Reads them.
+    """
+
+    pixels: Pixels
+    find_quads: Callable[[Pixels], list[Quad]]
+    reader: LineReader
+
+    def find(self) -> list[Quad]:
+        """See View."""
+        return self.find_quads(self.pixels)
+
+    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+        """See View."""
+        return self.reader.read([crop(self.pixels, quad, *self.reader.crop_size(*sides(quad))) for quad in quads])
 
 
 @dataclass(slots=True)
@@ -42,17 +75,16 @@ class _Found:
         return np.roll(self.quad, 2, axis=0)
 
 
-def read_page(task: ReadTask, find_quads: FindQuads, reader: LineReader) -> Page:
+def read_page(task: ReadTask, view: View) -> Page:
     """Read one image as `engines.base.Handle.read` promises; see there for what the options mean."""
-    pixels = task.image.pixels
-    found = [_Found(_along_the_text(quad)) for quad in find_quads(pixels)] if task.options.detect else []
+    found = [_Found(_along_the_text(quad)) for quad in view.find()] if task.options.detect else []
     if not found:
-        found = [_Found(_whole(pixels))]
+        found = [_Found(_whole(task.image.pixels))]
     if task.options.rotate == "auto":
-        _find_the_way_up(found, pixels, reader)
-    _read_rest(found, pixels, reader)
+        _find_the_way_up(found, view)
+    _read_into([line for line in found if line.read is None], view)
     if task.options.rotate == "auto":
-        _retry_doubtful(found, pixels, reader)
+        _retry_doubtful(found, view)
     return _assemble(task, found)
 
 
@@ -67,13 +99,13 @@ def _whole(pixels: Pixels) -> Quad:
     return np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
 
 
-def _find_the_way_up(found: list[_Found], pixels: Pixels, reader: LineReader) -> None:
+def _find_the_way_up(found: list[_Found], view: View) -> None:
     """Read a few long lines; if they make no sense, turn all lines round when that makes more."""
     sample = sorted(found, key=lambda line: -_elongation(line.quad))[:SAMPLE_LINES]
-    _read_into(sample, pixels, reader)
+    _read_into(sample, view)
     if _mean_confidence([line.read for line in sample]) >= SURE:
         return
-    flipped = _read_quads([line.flipped() for line in sample], pixels, reader)
+    flipped = view.read([line.flipped() for line in sample])
     if _mean_confidence(flipped) < _mean_confidence([line.read for line in sample]) + CLEARLY_BETTER:
         return
     for line in found:
@@ -83,25 +115,17 @@ def _find_the_way_up(found: list[_Found], pixels: Pixels, reader: LineReader) ->
         line.read = text
 
 
-def _retry_doubtful(found: list[_Found], pixels: Pixels, reader: LineReader) -> None:
+def _retry_doubtful(found: list[_Found], view: View) -> None:
     """Read single doubtful lines the other way round too, and keep what is clearly better."""
     doubtful = [line for line in found if line.read is not None and 0 < line.read.confidence < DOUBTFUL_LINE]
-    for line, text in zip(doubtful, _read_quads([d.flipped() for d in doubtful], pixels, reader), strict=True):
+    for line, text in zip(doubtful, view.read([d.flipped() for d in doubtful]), strict=True):
         if line.read is not None and text.confidence > max(line.read.confidence + CLEARLY_BETTER, DOUBTFUL_LINE):
             line.quad, line.read = line.flipped(), text
 
 
-def _read_rest(found: list[_Found], pixels: Pixels, reader: LineReader) -> None:
-    _read_into([line for line in found if line.read is None], pixels, reader)
-
-
-def _read_into(lines: Sequence[_Found], pixels: Pixels, reader: LineReader) -> None:
-    for line, text in zip(lines, _read_quads([line.quad for line in lines], pixels, reader), strict=True):
+def _read_into(lines: Sequence[_Found], view: View) -> None:
+    for line, text in zip(lines, view.read([line.quad for line in lines]), strict=True):
         line.read = text
-
-
-def _read_quads(quads: Sequence[Quad], pixels: Pixels, reader: LineReader) -> list[LineText]:
-    return reader.read([crop(pixels, quad, *reader.crop_size(*sides(quad))) for quad in quads])
 
 
 def _elongation(quad: Quad) -> float:

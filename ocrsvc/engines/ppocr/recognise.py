@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ocrsvc.engines.lines import LineText
 from ocrsvc.engines.ppocr.beam import Steps, beam_search, pad, prune
 from ocrsvc.engines.ppocr.ctc import Path, align, best_path
-from ocrsvc.engines.ppocr.runs import Decided, Runs
+from ocrsvc.engines.ppocr.runs import Crop, Cut, Decided, Runs
 from ocrsvc.engines.ppocr.spaces import text_with_spaces
+from ocrsvc.engines.ppocr.tensors import HEIGHT_PX
 from ocrsvc.records import Pixels
 
-HEIGHT_PX: Final = 48
 WIDTH_STEP_PX: Final = 16
 NARROWEST_PX: Final = 48
 WIDEST_PX: Final = 3200
@@ -56,13 +56,17 @@ class Recogniser:
 
     def read(self, crops: Sequence[Pixels]) -> list[LineText]:
         """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`."""
-        # The widest first, so that no core ends long after the others.
-        order = sorted(range(len(crops)), key=lambda index: -crops[index].shape[1])
-        paths = dict(zip(order, self._paths([crops[index] for index in order]), strict=True))
-        return [_as_text(paths[index], crop) for index, crop in enumerate(crops)]
+        return self.read_cuts([Crop(crop) for crop in crops])
 
-    def _paths(self, crops: Sequence[Pixels]) -> list[Path]:
-        return self._runs.map(self._best_path, crops)
+    def read_cuts(self, cuts: Sequence[Cut]) -> list[LineText]:
+        """One LineText for each line, `crop_size` wide, wherever its pixels lie."""
+        # The widest first, so that no core ends long after the others.
+        order = sorted(range(len(cuts)), key=lambda index: -cuts[index].width)
+        paths = dict(zip(order, self._paths([cuts[index] for index in order]), strict=True))
+        return [_as_text(paths[index], cut) for index, cut in enumerate(cuts)]
+
+    def _paths(self, cuts: Sequence[Cut]) -> list[Path]:
+        return self._runs.map(self._best_path, cuts)
 
     def _best_path(self, line: Decided) -> Path:
         return best_path(line.best, line.sure, self._characters)
@@ -81,8 +85,8 @@ class _Searched:
 class BeamRecogniser(Recogniser):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
-    def _paths(self, crops: Sequence[Pixels]) -> list[Path]:
-        lines = self._runs.map(self._prepare, crops, logits=True)
+    def _paths(self, cuts: Sequence[Cut]) -> list[Path]:
+        lines = self._runs.map(self._prepare, cuts, logits=True)
         if not lines:
             return []
         found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH)
@@ -115,5 +119,5 @@ def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
     return scores
 
 
-def _as_text(path: Path, crop: Pixels) -> LineText:
-    return LineText(text_with_spaces(path, crop), path.confidence)
+def _as_text(path: Path, cut: Cut) -> LineText:
+    return LineText(text_with_spaces(path, cut.pixels), path.confidence)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.ctc import BLANK
-from ocrsvc.engines.ppocr.session import Session
-from ocrsvc.engines.ppocr.tensors import to_tensor
+from ocrsvc.engines.ppocr.providers import Profile
+from ocrsvc.engines.ppocr.session import Runner
+from ocrsvc.engines.ppocr.tensors import HEIGHT_PX, to_tensor
 from ocrsvc.records import Pixels
 from ocrsvc.serving.batcher import Batcher, Limits
 
@@ -24,6 +25,10 @@ R = TypeVar("R")
 
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
+
+PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
+"""The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest,
+all as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
 
 # The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
 DECIDED: Final = ("best", "sure")
@@ -45,11 +50,40 @@ class Decided:
     logits: NDArray[np.float32] | None
 
 
-class Runs(Protocol):
-    """Runs the recognition model over crops."""
+class Cut(Protocol):
+    """One line to be read, HEIGHT_PX tall, wherever its pixels lie."""
 
-    def map(self, understand: Callable[[Decided], R], crops: Sequence[Pixels], *, logits: bool = False) -> list[R]:
-        """What `understand` makes of each (48, w[, 3]) uint8 crop's decisions, in the same order."""
+    @property
+    def width(self) -> int:
+        """Columns, in pixels."""
+        ...
+
+    def pixels(self) -> Pixels:
+        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
+        ...
+
+
+class Crop:
+    """A line that was cut already.
+
+    Args:
+        crop: (HEIGHT_PX, w[, 3]) uint8.
+    """
+
+    def __init__(self, crop: Pixels) -> None:
+        self._crop = crop
+        self.width = int(crop.shape[1])
+
+    def pixels(self) -> Pixels:
+        """See Cut."""
+        return self._crop
+
+
+class Runs(Protocol):
+    """Runs the recognition model over lines."""
+
+    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
+        """What `understand` makes of each line's decisions, in the same order."""
         ...
 
     def close(self) -> None:
@@ -59,13 +93,13 @@ class Runs(Protocol):
 class RunsApart:
     """One run for each line, in the calling thread and in those that a crew lends."""
 
-    def __init__(self, session: Session, crew: Crew) -> None:
+    def __init__(self, session: Runner, crew: Crew) -> None:
         self._session = session
         self._crew = crew
 
-    def map(self, understand: Callable[[Decided], R], crops: Sequence[Pixels], *, logits: bool = False) -> list[R]:
+    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
         """See Runs."""
-        return self._crew.map(lambda crop: understand(self._run(crop, logits=logits)), crops)
+        return self._crew.map(lambda cut: understand(self._run(cut.pixels(), logits=logits)), cuts)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -77,8 +111,12 @@ class RunsApart:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    crop: Pixels
+    cut: Any
     understand: Callable[[Decided], Any]
+
+
+RunCuts = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
+"""Runs the model over lines of one kind, padded to a width, and gives the named outputs, in memory."""
 
 
 class RunsTogether:
@@ -88,28 +126,33 @@ class RunsTogether:
         session: Of the batched graph.
         limits: Of a batch; the cost of a line is its padded pixels.
         runners: Batches under way at once.
+        run: Puts lines together and runs the session; None for lines that lie in memory.
     """
 
-    def __init__(self, session: Session, limits: Limits, runners: int = 1) -> None:
+    def __init__(self, session: Runner, limits: Limits, runners: int = 1, run: RunCuts | None = None) -> None:
         self._session = session
+        self._run_cuts = run or together_in_memory(session)
         self._limits = limits
         self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
 
-    def map(self, understand: Callable[[Decided], R], crops: Sequence[Pixels], *, logits: bool = False) -> list[R]:
+    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
         """See Runs."""
         futures = []
-        for crop in crops:
-            width = bucket_of(crop.shape[1])
-            futures.append(self._batcher.submit((width, logits), _Line(crop, understand), width * crop.shape[0]))
+        for cut in cuts:
+            width = bucket_of(cut.width)
+            futures.append(self._batcher.submit((width, logits), _Line(cut, understand), width * HEIGHT_PX))
         return [future.result() for future in futures]
 
     def warm_up(self) -> None:
-        """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time."""
+        """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time.
+
+        Raises EngineUnavailable, above all when the card has no room for the largest batch.
+        """
         for width in BUCKETS_PX:
-            line = _Line(np.full((48, width), 255, np.uint8), lambda decided: decided)
-            most = max(1, min(self._limits.most_items, self._limits.most_cost // (48 * width)))
-            for count in {1, most}:
-                self._run((width, False), [line] * count)
+            for count in sorted({1, most_lines(width, self._limits)}):
+                tensor = np.ones((count, 3, HEIGHT_PX, width), np.float32)
+                for session in self._session.sessions:
+                    session.warm_up(tensor)
 
     def close(self) -> None:
         """Run what is there, and end."""
@@ -117,17 +160,43 @@ class RunsTogether:
 
     def _run(self, bucket: tuple[int, bool], lines: Sequence[_Line]) -> list[Any]:
         width, logits = bucket
-        tensor = np.zeros((len(lines), 3, lines[0].crop.shape[0], width), np.float32)
-        for row, line in zip(tensor, lines, strict=True):
-            row[:, :, : line.crop.shape[1]] = to_tensor(line.crop)[0]
-        found = self._session.run(tensor, (*DECIDED, LOGITS) if logits else DECIDED)
+        found = self._run_cuts([line.cut for line in lines], width, (*DECIDED, LOGITS) if logits else DECIDED)
         answers = []
         for number, line in enumerate(lines):
-            steps = own_steps(line.crop.shape[1], width, found[0].shape[1])
+            steps = own_steps(line.cut.width, width, found[0].shape[1])
             best, shares = found[0][number, :steps], found[1][number, :steps]
             rows = found[2][number, :steps] if logits else None
             answers.append(line.understand(Decided(best, shares[beginnings(best)], rows)))
         return answers
+
+
+def together_in_memory(session: Runner) -> RunCuts:
+    """Lines put together in memory, and run by a session of the batched graph."""
+
+    def run(cuts: Sequence[Cut], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+        tensor = np.zeros((len(cuts), 3, HEIGHT_PX, padded), np.float32)
+        for row, cut in zip(tensor, cuts, strict=True):
+            row[:, :, : cut.width] = to_tensor(cut.pixels())[0]
+        return session.run(tensor, outputs)
+
+    return run
+
+
+def most_lines(width: int, limits: Limits) -> int:
+    """Lines of that padded width in one batch at most."""
+    return max(1, min(limits.most_items, limits.most_cost // (HEIGHT_PX * width)))
+
+
+def profiles(limits: Limits) -> tuple[Profile, ...]:
+    """The shapes of all batches within the limits, for TensorRT."""
+    return tuple(
+        Profile(
+            (1, 3, HEIGHT_PX, narrowest),
+            (most_lines(widest, limits), 3, HEIGHT_PX, widest),
+            (most_lines(narrowest, limits), 3, HEIGHT_PX, widest),
+        )
+        for narrowest, widest in PROFILES_PX
+    )
 
 
 def bucket_of(width: int) -> int:

@@ -7,6 +7,7 @@ with the truth in 88 %, the model alone in 70 %.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -20,12 +21,17 @@ INKED = 0.3  # of the line's strong contrast, from which a column of pixels hold
 CORE = slice(10, 38)  # rows that belong to this line for sure
 
 
-def text_with_spaces(path: Path, crop: Pixels) -> str:
-    """The path's text, with a space wherever the (48, w[, 3]) crop shows a gap between the two scripts."""
+def text_with_spaces(path: Path, cut: Callable[[], Pixels]) -> str:
+    """The path's text, with a space wherever the line shows a gap between the two scripts.
+
+    Args:
+        path: What was read.
+        cut: Gives the line's (48, w[, 3]) crop; asked only where the scripts change.
+    """
     places = [place for place, pair in enumerate(pairwise(path.characters)) if _changes_script(*pair)]
     if not places:
         return "".join(path.characters)
-    blank = _blank_columns(crop)
+    blank = _blank_columns(cut())
     pixels_a_step = len(blank) / path.steps
     characters = list(path.characters)
     for place in places:

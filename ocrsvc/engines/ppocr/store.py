@@ -21,6 +21,7 @@ from typing import Final
 
 _DIGEST_BYTES: Final = 32
 _KEPT: Final = 4
+_FOLDERS_KEPT: Final = 24
 
 
 class Store:
@@ -74,6 +75,26 @@ class Store:
                 file.replace(self._folder / f"{name}-{key}")
                 self._forget_the_oldest(name)
 
+    def folder(self, name: str, key: str) -> Path | None:
+        """A folder of that key for a library that keeps files of its own; None where nothing can be kept.
+
+        What lies in it is loaded as code, so a folder that others may write to is no folder.
+        """
+        if self._folder is None:
+            return None
+        folder = self._folder / f"{name}-{key}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not _is_ours(folder.lstat(), stat.S_IFDIR):
+                return None
+            folder.touch()
+        except OSError:
+            return None
+        folders = [made for made in self._folder.glob(f"{name}-*") if made.is_dir()]
+        for old in sorted(folders, key=lambda made: made.stat().st_mtime, reverse=True)[_FOLDERS_KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return folder
+
     def _forget_the_oldest(self, name: str) -> None:
         """Keep a few: versions change, and machines that share a home differ."""
         assert self._folder is not None
@@ -110,9 +131,9 @@ def processor() -> bytes:
     return f"{platform.system()} {platform.machine()} {flags[0] if flags else text[:200]}".encode()
 
 
-def _is_ours(status: os.stat_result) -> bool:
-    """A plain file that nobody else could have written; where there are no owners (Windows), any plain file."""
-    if not stat.S_ISREG(status.st_mode):
+def _is_ours(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
+    """A plain file, or a folder, that nobody else could have written; where there are no owners (Windows), any."""
+    if stat.S_IFMT(status.st_mode) != kind:
         return False
     if not hasattr(os, "geteuid"):
         return True

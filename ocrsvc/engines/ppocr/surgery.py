@@ -73,14 +73,22 @@ def decide_in_batches(proto: onnx.ModelProto) -> None:
     Raises:
         ValueError: As for `decide_inside`.
     """
-    features, weights, bias = _read_head(proto)
+    _read_head(proto)
+    makers = {output: node for node in proto.graph.node for output in node.output}
     shares = proto.graph.output[0].name
+    _rename(proto, _maker(makers, _maker(makers, shares, "Softmax").input[0], "Add").output[0], LOGITS)
     head = _Head(proto)
-    head.add("Add", head.add("MatMul", features, weights), bias, output=LOGITS)
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
     head.add("ReduceMax", shares, output=SURE, axes=[2], keepdims=0)
     _put_outputs(proto, ((BEST, TensorProto.INT64, 2), (SURE, TensorProto.FLOAT, 2), (LOGITS, TensorProto.FLOAT, 3)))
     _drop_unread(proto)
+
+
+def _rename(proto: onnx.ModelProto, before: str, after: str) -> None:
+    """Call a value otherwise, where it is made and where it is read."""
+    for node in proto.graph.node:
+        node.input[:] = [after if name == before else name for name in node.input]
+        node.output[:] = [after if name == before else name for name in node.output]
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from ocrsvc.records import Pixels
 
+HEIGHT_PX: Final = 48
+"""Of a line, as the recogniser is fed it."""
+
 _SHADES: Final = np.arange(256, dtype=np.float32)
 # What the formulas of the two paths give for each value, to the last bit; looked up, they cost a third.
 GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)

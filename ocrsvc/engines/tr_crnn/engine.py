@@ -9,7 +9,8 @@ from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.session import Device, Running
+from ocrsvc.engines.ppocr.providers import Device
+from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
 from ocrsvc.records import EngineInfo

@@ -38,7 +38,8 @@ def serve_paths(door: Blueprint, roots: Sequence[str], routes: Sequence[Route], 
     table = [(method, re.compile(pattern, flags), view) for method, pattern, view in routes]
 
     def view(**_: str) -> Response:
-        found = [(method, view, match) for method, pattern, view in table if (match := pattern.fullmatch(request.path))]
+        path = request.path
+        found = [(method, view, match) for method, pattern, view in table if (match := pattern.fullmatch(path))]
         for method, chosen, match in found:
             if method == ("GET" if request.method == "HEAD" else request.method):
                 return chosen(**match.groupdict())

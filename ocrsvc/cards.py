@@ -1,0 +1,58 @@
+"""Which cards are there, and which one does a worker compute on? Told without touching CUDA, so safe in the arbiter.
+
+A worker sees one card only: CUDA_VISIBLE_DEVICES is set in it before anything of CUDA loads. Numbers are those of
+nvidia-smi (and of NVML), so CUDA is told to count in the same order where nobody told it otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Final
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_ORDER: Final = "CUDA_DEVICE_ORDER"
+_DEVICES: Final = Path("/dev")
+
+
+def find_cards(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
+    """Names of the cards to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
+
+    Args:
+        asked: OCRSVC_GPUS: names, ("all",), or () for what the environment shows.
+        environ: Where CUDA_VISIBLE_DEVICES may stand.
+        devices: Folder of the device files.
+    """
+    if asked and tuple(asked) != ("all",):
+        return tuple(asked)
+    shown = environ.get(VISIBLE)
+    if shown is not None and not asked:
+        return _seen_by_cuda(shown)
+    # A container may be given /dev/nvidia3 alone, which CUDA and NVML number 0 there.
+    return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
+
+
+def _seen_by_cuda(shown: str) -> tuple[str, ...]:
+    """The names in CUDA_VISIBLE_DEVICES, up to the first that names no card (-1, NoDevFiles): CUDA stops there too."""
+    names: list[str] = []
+    for name in (part.strip() for part in shown.split(",")):
+        if not (name.isdigit() or name.startswith(("GPU-", "MIG-"))):
+            break
+        names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
+def emptiest(busy: Sequence[int], cards: int) -> int:
+    """The card with the fewest workers, the first of equals.
+
+    Args:
+        busy: The cards, by their place in the list, of the workers that stay.
+        cards: How many there are.
+    """
+    return min(range(max(1, cards)), key=lambda card: (busy.count(card), card))
+
+
+def pin(environ: MutableMapping[str, str], card: str) -> None:
+    """Let this process see that card only. Before anything of CUDA loads, which reads the environment once."""
+    environ[VISIBLE] = card
+    environ.setdefault(_ORDER, "PCI_BUS_ID")

@@ -1,0 +1,136 @@
+"""How does a model run on arrays that already lie on the card? IO binding; with card/arrays.py all that speaks cupy.
+
+**Streams.** A session on a card computes on one stream, which it has been given as `user_compute_stream` and which
+nobody else uses. What the caller queued before, on whichever stream is cupy's current one, is waited for by that stream
+and not by the processor; a run has ended when it returns, so what comes back may be used on any stream at once. Whoever
+makes the session's stream the current one (`with session.card.stream:`) saves that wait and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import onnxruntime as ort
+
+from ocrsvc.errors import EngineFailed
+
+_TYPES: Final = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+    "tensor(uint8)": np.uint8,
+}
+
+
+class Card(Protocol):
+    """Where arrays live, and the stream on which one session computes.
+
+    Attributes:
+        device: ONNX Runtime's name of the memory.
+        address: Of the stream, for `user_compute_stream`.
+    """
+
+    device: str
+    address: int
+
+    def wait_for_caller(self) -> None:
+        """Let the stream wait for what the calling thread has queued so far."""
+
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
+        """An array over memory that `owner` keeps; nothing is copied."""
+        ...
+
+
+class CupyCard:
+    """The card that this process sees, through cupy, with a stream of its own."""
+
+    device = "cuda"
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.address = int(self.stream.ptr)
+
+    def wait_for_caller(self) -> None:
+        """See Card."""
+        queued = self._cupy.cuda.get_current_stream()
+        if queued.ptr != self.stream.ptr:
+            self.stream.wait_event(queued.record())
+
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
+        """See Card."""
+        size_bytes = int(np.prod(shape)) * dtype.itemsize
+        memory = self._cupy.cuda.UnownedMemory(address, size_bytes, owner)
+        return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
+
+
+def open_card() -> Card | None:
+    """The card with a new stream; None where cupy is missing or fails: arrays go by the processor's memory there."""
+    if importlib.util.find_spec("cupy") is None:
+        return None
+    try:
+        import cupy
+
+        return CupyCard(cupy)
+    except (ImportError, RuntimeError):
+        # What is wrong is told where cupy is asked for pixels: models do without it.
+        return None
+
+
+def is_on_card(array: Any) -> bool:
+    """Whether the array says that it lies on a card, as cupy's do."""
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def run_bound(
+    session: ort.InferenceSession,
+    card: Card,
+    array: Any,
+    outputs: Sequence[str],
+    options: ort.RunOptions | None = None,
+) -> list[Any]:
+    """Run a model of one input on an array of the card; its outputs stay there. Nothing passes through the host.
+
+    Args:
+        session: Computes on the stream of `card`.
+        card: Where the array lives and the outputs will.
+        array: C-contiguous, with `__cuda_array_interface__`, of the input's shape and dtype.
+        outputs: Names.
+        options: Of this run.
+
+    Raises:
+        EngineFailed: The array is not contiguous, or an output has a dtype that is not known here.
+    """
+    told = array.__cuda_array_interface__
+    address, shape, dtype = told["data"][0], tuple(told["shape"]), np.dtype(told["typestr"])
+    if told.get("strides") not in (None, _strides(shape, dtype)):
+        raise EngineFailed("An array on the card is not contiguous, and models read contiguous ones only.")
+    card.wait_for_caller()
+    binding = session.io_binding()
+    binding.bind_input(session.get_inputs()[0].name, card.device, 0, dtype.type, shape, address)
+    for name in outputs:
+        binding.bind_output(name, card.device, 0)
+    session.run_with_iobinding(binding, options)
+    return [_as_array(card, value, session) for value in binding.get_outputs()]
+
+
+def _strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Of a C-contiguous array."""
+    strides, step = [], dtype.itemsize
+    for side in reversed(shape):
+        strides.append(step)
+        step *= side
+    return tuple(reversed(strides))
+
+
+def _as_array(card: Card, value: Any, session: object) -> Any:
+    """An output as an array over its memory, which lives as long as the array; the session's arena owns it."""
+    kind = value.data_type()
+    if kind not in _TYPES:
+        raise EngineFailed(f"A model gave {kind} on the card, which is not known here.")
+    return card.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))

@@ -1,0 +1,120 @@
+"""What is the card to the code that prepares pixels: cupy's arrays on a GPU, numpy's in memory where there is none.
+
+Everything else in this folder is written over `xp`, the array module, so that one code runs on both. cupy refuses to
+mix its arrays with numpy's: what goes up goes through `upload` or `xp.asarray`, what comes down through `download`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any, Final, Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOG: Final = logging.getLogger("ocrsvc.ppocr")
+
+Imaging = Literal["auto", "cpu", "numpy"]
+"""Where pixels are prepared: on the card if the models run there, in memory, or in memory by the card's code."""
+
+Array = Any
+"""An array of the card's own module."""
+
+KEPT_BYTES: Final = 256 << 20
+"""Free memory of the card that is kept for the next page; what is free beyond it goes back to the card."""
+
+KEPT_PINNED_BLOCKS: Final = 16
+
+
+class Arrays(Protocol):
+    """An array module, and the memory behind it. All calls may come from any thread.
+
+    Attributes:
+        xp: The array module.
+        name: What it is, for people.
+    """
+
+    xp: Any
+    name: str
+
+    def upload(self, array: NDArray[Any]) -> Array:
+        """A copy on the card."""
+        ...
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """A copy in memory; waits until the array is computed."""
+        ...
+
+    def trim(self) -> None:
+        """Give back free memory beyond KEPT_BYTES. Call it after each batch, so that no load leaves its peak behind."""
+        ...
+
+
+class NumpyArrays:
+    """The stand-in: the same code over numpy, in memory."""
+
+    xp: Any = np
+    name = "numpy"
+
+    def upload(self, array: NDArray[Any]) -> Array:
+        """See Arrays; nothing is copied."""
+        return array
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """See Arrays; nothing is copied."""
+        return cast("NDArray[Any]", array)
+
+    def trim(self) -> None:
+        """See Arrays: numpy keeps nothing."""
+
+
+class CupyArrays:
+    """The present GPU, through cupy.
+
+    All threads use cupy's default stream, so what one uploads another may read.
+
+    Raises:
+        ImportError: cupy, or what it needs, is not installed.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.xp: Any = cupy
+        self.name = f"cupy {cupy.__version__}"
+        self._pool = cupy.get_default_memory_pool()
+        self._pinned = cupy.get_default_pinned_memory_pool()
+
+    def upload(self, array: NDArray[Any]) -> Array:
+        """See Arrays. cupy copies through a pinned buffer out of a pool of its own."""
+        return self.xp.asarray(array)
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """See Arrays."""
+        return cast("NDArray[Any]", self.xp.asnumpy(array))
+
+    def trim(self) -> None:
+        """See Arrays."""
+        if self._pool.free_bytes() > KEPT_BYTES:
+            self._pool.free_all_blocks()
+        if self._pinned.n_free_blocks() > KEPT_PINNED_BLOCKS:
+            self._pinned.free_all_blocks()
+
+
+def find_arrays(imaging: Imaging, device: str) -> Arrays | None:
+    """What prepares pixels for models on that device ("cpu" or "cuda"); None where it is done without a card."""
+    if imaging == "numpy":
+        return NumpyArrays()
+    if imaging == "cpu" or device == "cpu":
+        return None
+    if importlib.util.find_spec("cupy") is None:
+        LOG.warning(
+            "cupy is not installed, so pixels are prepared on the CPU; the extras gpu-cuda12 and -cuda13 bring it."
+        )
+        return None
+    try:
+        return CupyArrays()
+    except ImportError as error:
+        LOG.warning("cupy cannot be loaded (%s), so pixels are prepared on the CPU, which costs throughput.", error)
+        return None

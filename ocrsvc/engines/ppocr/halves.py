@@ -1,0 +1,96 @@
+"""How is a model made to compute in half precision? ONNX Runtime's own conversion, but for what decides.
+
+Its inputs and outputs stay float32, and so does the recogniser's end: the product with 18,710 classes, the choice of
+the greatest and the shares. Scores in half precision have eleven bits, and many a class would tie with its neighbour.
+The conversion ships inside onnxruntime (transformers/float16.py) and is kept up with it, unlike the package
+onnxconverter-common that it came from. It passes a value from one node that stays float32 to the next by way of half
+precision, where squares would overflow after all; those ways are cut short here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import onnx
+from onnx import TensorProto, helper
+
+# Squares and their means overflow half precision (65,504) from 256 on.
+_WHOLE_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What was taken off a graph, to be put back."""
+
+    nodes: list[onnx.NodeProto]
+    weights: list[onnx.TensorProto]
+    outputs: list[onnx.ValueInfoProto]
+
+
+def halve(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
+    """The same model in half precision; `proto` is changed.
+
+    Args:
+        proto: The model.
+        scores: The name of the sum of a product and a bias from which on it decides, if there is one.
+    """
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    end = _take_off(proto.graph, scores)
+    converted: onnx.ModelProto = convert_float_to_float16(
+        proto, keep_io_types=True, op_block_list=list(_WHOLE_OPERATORS)
+    )
+    _cut_short(converted.graph)
+    if end is not None:
+        converted.graph.node.extend(end.nodes)
+        converted.graph.initializer.extend(end.weights)
+        del converted.graph.output[:]
+        converted.graph.output.extend(end.outputs)
+    return converted
+
+
+def _take_off(graph: onnx.GraphProto, scores: str) -> _End | None:
+    """The nodes from the last product on, and what only they read; what they are fed becomes the output."""
+    makers = {output: node for node in graph.node for output in node.output}
+    if scores not in makers:
+        return None
+    product = next(makers[name] for name in makers[scores].input if name in makers and makers[name].op_type == "MatMul")
+    reached = {product.output[0]}
+    nodes = [product]
+    for node in graph.node:  # every node comes after those that it reads
+        if reached.intersection(node.input):
+            reached.update(node.output)
+            nodes.append(node)
+    read = {name for node in nodes for name in node.input}
+    end = _End(nodes, [weight for weight in graph.initializer if weight.name in read], list(graph.output))
+    fed = sorted(name for name in read - reached if name in makers)
+    for weight in end.weights:
+        graph.initializer.remove(weight)
+    for node in nodes:
+        graph.node.remove(node)
+    # What is known of their types would be made half precision with the rest.
+    for value in [value for value in graph.value_info if value.name in reached]:
+        graph.value_info.remove(value)
+    del graph.output[:]
+    graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in fed)
+    return end
+
+
+def _cut_short(graph: onnx.GraphProto) -> None:
+    """Where a float32 value is cast to half precision and back, let its readers have the value itself."""
+    casts = {node.output[0]: node for node in graph.node if node.op_type == "Cast"}
+    instead = {
+        node.output[0]: casts[node.input[0]].input[0]
+        for node in casts.values()
+        if node.input[0] in casts and _casts_to(node, TensorProto.FLOAT)
+    }
+    for node in graph.node:
+        node.input[:] = [instead.get(name, name) for name in node.input]
+    read = {output.name for output in graph.output}.union(*(node.input for node in graph.node))
+    for node in [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in read]:
+        graph.node.remove(node)
+
+
+def _casts_to(node: onnx.NodeProto, kind: int) -> bool:
+    return any(attribute.name == "to" and attribute.i == kind for attribute in node.attribute)

@@ -1,0 +1,202 @@
+"""Which of ONNX Runtime's providers compute, and what is each of them told?
+
+A provider that was asked for by name is had, or the service does not start: there is no silent way back to a slower
+one, because a service that is ten times slower than planned is found out too late.
+
+TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime can be given several, but runs the first one
+only (as of 1.31), so here every profile has a session of its own, and with it a folder of its own for the engine: the
+name of the file does not tell one profile from another. The profiles together cover every shape that the pipeline
+makes in ordinary use; CUDA runs the rest. So no engine is ever built while requests wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import onnxruntime as ort
+
+from ocrsvc.errors import EngineUnavailable
+
+Device = Literal["cpu", "cuda", "auto"]
+Provider = Literal["cpu", "cuda", "tensorrt", "auto"]
+Precision = Literal["auto", "fp32", "fp16", "int8"]
+Options = dict[str, Any]
+Providers = list[tuple[str, Options]]
+Shape = tuple[int, ...]
+
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+TENSORRT: Final = "TensorrtExecutionProvider"
+
+CUDA_OPTIONS: Final[Options] = {
+    # EXHAUSTIVE searches for every new shape: 634 ms against 1.9 ms a shape (PaddleX PR 5057).
+    "cudnn_conv_algo_search": "HEURISTIC",
+    # An arena that doubles cannot give back what one large run made it take.
+    "arena_extend_strategy": "kSameAsRequested",
+}
+# What the wheels of TensorRT install, in the order in which they need each other.
+_TENSORRT_FOLDER: Final = "tensorrt_libs"
+_TENSORRT_LIBRARIES: Final = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A range of input shapes that one TensorRT engine is built for; its memory follows `most`."""
+
+    least: Shape
+    usual: Shape
+    most: Shape
+
+    def covers(self, shape: Shape) -> bool:
+        """Whether an input of that shape is within."""
+        return len(shape) == len(self.least) and all(
+            low <= side <= high for low, side, high in zip(self.least, shape, self.most, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return ",".join("x".join(map(str, shape)) for shape in (self.least, self.usual, self.most))
+
+
+@dataclass(frozen=True, slots=True)
+class OnCard:
+    """How the sessions of one model share a card.
+
+    Attributes:
+        streams: Runs under way at once; each has a session, a stream and an arena of its own.
+        arena_bytes: What each arena may take; None for what the card has.
+        kept_values: Size of an input, in floats, up to which the memory of a run is kept for the next; larger runs give
+            theirs back. 0: all is kept.
+        profiles: For TensorRT; the smallest first.
+    """
+
+    streams: int = 1
+    arena_bytes: int | None = None
+    kept_values: int = 0
+    profiles: tuple[Profile, ...] = ()
+
+
+def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
+    """The provider to try: "cpu", "cuda" or "tensorrt".
+
+    Args:
+        device, provider: OCRSVC_DEVICE and OCRSVC_PROVIDER.
+        available: What this build of ONNX Runtime knows.
+
+    Raises:
+        EngineUnavailable: What was asked for by name is not in this build.
+    """
+    if "cpu" in (device, provider):
+        return "cpu"
+    if provider == "tensorrt":
+        _check_available("OCRSVC_PROVIDER=tensorrt", (TENSORRT, CUDA), available)
+        return "tensorrt"
+    if device == "auto" and provider == "auto" and CUDA not in available:
+        return "cpu"
+    _check_available("OCRSVC_PROVIDER=cuda" if provider == "cuda" else "OCRSVC_DEVICE=cuda", (CUDA,), available)
+    return "cuda"
+
+
+def _check_available(asked: str, needed: Sequence[str], available: Sequence[str]) -> None:
+    if not set(needed) <= set(available):
+        raise EngineUnavailable(
+            f"{asked}, but this ONNX Runtime offers only {', '.join(available)}.",
+            "Install the extra gpu-cuda12 or gpu-cuda13 (without the package onnxruntime beside it), or set "
+            "OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
+        )
+
+
+def check_precision(precision: Precision, provider: Provider) -> None:
+    """Raises EngineUnavailable where a provider does not compute in that precision."""
+    if precision == "fp16" and provider == "cpu":
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=fp16, but the engine computes on the CPU, which gains nothing from it.",
+            "Leave OCRSVC_PRECISION out, or set OCRSVC_DEVICE=cuda to find out why no GPU is used.",
+        )
+    if precision == "int8" and provider != "cpu":
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=int8, but the engine computes on a GPU, for which there is no such model.",
+            "Set OCRSVC_PRECISION=fp16, or OCRSVC_DEVICE=cpu.",
+        )
+
+
+def cuda_options(card: OnCard, precision: Precision, stream: int | None) -> Options:
+    """What CUDA is told.
+
+    Args:
+        card: Bounds of the memory.
+        precision: "fp32" is full single precision; otherwise products of floats may be taken in TF32.
+        stream: Address of the CUDA stream to compute on; None lets ONNX Runtime make its own.
+    """
+    options = dict(CUDA_OPTIONS)
+    if card.arena_bytes is not None:
+        options["gpu_mem_limit"] = str(card.arena_bytes)
+    if precision == "fp32":
+        options["use_tf32"] = "0"
+    return options | _stream_option(stream)
+
+
+def tensorrt_options(
+    input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
+) -> Options:
+    """What TensorRT is told.
+
+    Args:
+        input_name: Of the model's one input.
+        profile: The shapes that the engine is built for, all of it before the first run.
+        precision: "fp16" lets TensorRT take half precision where it wins.
+        stream: As for `cuda_options`.
+        folder: Keeps the engine and the timings of kernels for the next start; None keeps nothing.
+    """
+    half = precision == "fp16"
+    options: Options = {
+        "trt_fp16_enable": half,
+        # Squares of activations overflow half precision.
+        "trt_layer_norm_fp32_fallback": half,
+        "trt_context_memory_sharing_enable": True,
+    }
+    for name, shape in (("min", profile.least), ("opt", profile.usual), ("max", profile.most)):
+        options[f"trt_profile_{name}_shapes"] = f"{input_name}:{'x'.join(map(str, shape))}"
+    if folder is not None:
+        options |= {"trt_engine_cache_enable": True, "trt_engine_cache_path": str(folder)}
+        options |= {"trt_timing_cache_enable": True, "trt_timing_cache_path": str(folder)}
+    return options | _stream_option(stream)
+
+
+def _stream_option(stream: int | None) -> Options:
+    return {} if stream is None else {"user_compute_stream": str(stream)}
+
+
+def load_gpu_libraries(provider: Provider) -> None:
+    """Load what the provider needs out of the wheels that pip installed, where the linker does not look by itself.
+
+    What is installed elsewhere is left to the linker: a session that cannot be opened says which library it misses.
+    """
+    if provider == "cpu":
+        return
+    ort.preload_dlls(msvc=False)
+    if provider == "tensorrt":
+        for file in _tensorrt_files():
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+
+
+def _tensorrt_files() -> list[Path]:
+    spec = importlib.util.find_spec(_TENSORRT_FOLDER)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    folder = Path(spec.submodule_search_locations[0])
+    return [folder / name for name in _TENSORRT_LIBRARIES if (folder / name).is_file()]
+
+
+def tensorrt_version() -> str:
+    """The version of TensorRT that is loaded, or "" where it cannot be told."""
+    try:
+        return str(ctypes.CDLL(_TENSORRT_LIBRARIES[0]).getInferLibVersion())
+    except (OSError, AttributeError):
+        return ""

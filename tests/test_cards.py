@@ -1,0 +1,205 @@
+"""Are workers spread over the cards, and does each see its own only? Rules by tables, and a real gunicorn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from support import run_server
+
+from ocrsvc.cards import emptiest, find_cards, pin
+from ocrsvc.errors import SettingsError
+from ocrsvc.gpu import _handle_of
+from ocrsvc.plan import cards_for, plan
+from ocrsvc.settings import read_settings
+from ocrsvc.worker.retire import Reason
+from ocrsvc.worker.rota import Rota
+from ocrsvc.worker.scoreboard import Board, Granted, Standing, State
+from ocrsvc.worker.succession import Times, next_grant
+
+UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "cards"),
+    [
+        ((), None, ("0", "1", "2")),
+        ((), "2,0", ("2", "0")),
+        ((), f"{UUID}, {PART}", (UUID, PART)),
+        ((), "1,1", ("1",)),
+        # CUDA stops at the first that names none.
+        ((), "1,-1,0", ("1",)),
+        ((), "", ()),
+        ((), "-1", ()),
+        ((), "NoDevFiles", ()),
+        (("all",), "0", ("0", "1", "2")),
+        (("1", UUID), "0", ("1", UUID)),
+    ],
+)
+def test_the_cards_are_those_named_or_those_shown(
+    asked: tuple[str, ...], shown: str | None, cards: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "null"):
+        (tmp_path / name).touch()
+    assert find_cards(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == cards
+
+
+@pytest.mark.parametrize("named", ["first", "0;1", "-1", "all,0", "GPU", "0,GPU-"])
+def test_what_names_no_card_is_refused(named: str) -> None:
+    with pytest.raises(SettingsError, match=r"OCRSVC_GPUS is .*accepted is all, or numbers and UUIDs"):
+        read_settings({"OCRSVC_GPUS": named})
+
+
+@pytest.mark.parametrize(
+    ("device", "provider"), [("cpu", "cuda"), ("cpu", "tensorrt"), ("cuda", "cpu"), ("auto", "rocm")]
+)
+def test_a_provider_that_contradicts_the_device_is_refused(device: str, provider: str) -> None:
+    with pytest.raises(SettingsError, match="OCRSVC_PROVIDER is"):
+        read_settings({"OCRSVC_DEVICE": device, "OCRSVC_PROVIDER": provider})
+
+
+def test_an_engine_on_the_cpu_uses_no_card() -> None:
+    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_DEVICE": "cpu"})) == ()
+    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
+    assert cards_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
+    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
+
+
+def test_there_are_two_workers_on_each_card() -> None:
+    assert plan(8, "cuda", 64, cards=3).workers == 6
+    assert plan(8, "cuda", 64, cards=0).workers == 2
+    assert plan(8, "cuda", 64, cards=3, workers=4).workers == 4
+
+
+@pytest.mark.parametrize(
+    ("busy", "cards", "taken"), [([], 2, 0), ([0], 2, 1), ([0, 1], 2, 0), ([0, 1, 1], 2, 0), ([1, 2], 3, 0), ([], 0, 0)]
+)
+def test_the_emptiest_card_is_taken(busy: list[int], cards: int, taken: int) -> None:
+    assert emptiest(busy, cards) == taken
+
+
+def test_a_pinned_process_sees_its_card_only_in_the_order_of_nvidia_smi() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    pin(environ, "1")
+    assert environ == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    kept = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    pin(kept, PART)
+    assert kept == {"CUDA_VISIBLE_DEVICES": PART, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+
+
+@pytest.mark.parametrize(("card", "handle"), [("1", "by index 1"), (PART, f"by uuid {PART}"), (UUID, "by index 1")])
+def test_nvml_looks_at_the_card_that_a_worker_is_pinned_to(card: str, handle: str) -> None:
+    class NotSupported(Exception):
+        pass
+
+    def no_parts(_: object) -> tuple[int, int]:
+        raise NotSupported
+
+    nvml = SimpleNamespace(
+        NVMLError_NotSupported=NotSupported,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: f"by index {index}",
+        nvmlDeviceGetHandleByUUID=lambda uuid: f"by uuid {uuid}",
+        nvmlDeviceGetUUID=lambda found: UUID if found == "by index 1" else "GPU-other",
+        nvmlDeviceGetMigMode=no_parts,
+    )
+    environ: dict[str, str] = {}
+    pin(environ, card)
+    assert _handle_of(nvml, environ["CUDA_VISIBLE_DEVICES"]) == handle
+
+
+class Crowd:
+    """Workers that exist on the board only."""
+
+    def __init__(self, cards: int) -> None:
+        self.board = Board()
+        self.rota = Rota(self.board, clock=lambda: 100.0)
+        self.cards = cards
+
+    def fork(self) -> int:
+        worker: Any = SimpleNamespace(tmp=None)
+        self.rota.before_fork(SimpleNamespace(), worker, self.cards)
+        self.board.slot(worker.place).state = State.READY
+        return int(worker.place)
+
+    def card(self, place: int) -> int:
+        return self.board.slot(place).card
+
+
+def test_workers_go_round_the_cards() -> None:
+    crowd = Crowd(3)
+    assert [crowd.card(crowd.fork()) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("leaver", range(4))
+def test_a_successor_takes_the_card_of_whom_it_replaces(leaver: int) -> None:
+    crowd = Crowd(2)
+    for _ in range(4):
+        crowd.fork()
+    crowd.board.slot(leaver).granted = Granted.SUCCESSOR
+    assert crowd.card(crowd.fork()) == crowd.card(leaver)
+
+
+def test_who_replaces_the_dead_takes_the_card_that_they_left() -> None:
+    crowd = Crowd(2)
+    for _ in range(4):
+        crowd.fork()
+    crowd.board.free(1)
+    crowd.board.slot(3).state = State.DRAINING
+    assert [crowd.card(crowd.fork()) for _ in range(2)] == [1, 1]
+
+
+def test_a_worker_reckons_with_those_on_its_own_card_only() -> None:
+    crowd = Crowd(2)
+    for place in (crowd.fork() for _ in range(4)):
+        crowd.board.slot(place).gpu_bytes = 10**place
+    crowd.board.slot(3).state = State.BOOTING
+    assert crowd.board.card(besides=0) == (100, True)
+    assert crowd.board.card(besides=1) == (1000, False)
+
+
+@pytest.mark.parametrize(("card", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
+def test_a_successor_needs_room_on_the_card_where_it_will_be(card: int, kind: Granted) -> None:
+    workers = [
+        Standing(place, State.READY, card=place, card_read_s=5.0, card_free_bytes=free_bytes)
+        for place, free_bytes in enumerate((50, 500))
+    ]
+    workers[card] = Standing(
+        card, State.READY, reason=Reason.RELOAD, card=card, card_read_s=5.0, card_free_bytes=(50, 500)[card]
+    )
+    grant = next_grant(2, workers, Times(10.0), 100)
+    assert grant is not None
+    assert grant.kind is kind
+
+
+def test_a_service_pins_its_workers_in_turn_and_a_new_one_where_one_is_missing() -> None:
+    named = "GPU-aaaa,GPU-bbbb"
+    with run_server({"OCRSVC_GPUS": named, "OCRSVC_WORKERS": "4", "OCRSVC_ENGINE_THREADS": "1"}) as server:
+        server.wait_for("READY in", count=4)
+        told = [line.rpartition("Slot ")[2] for line in server.lines if "computes on card" in line]
+        assert sorted(told) == [f"{slot} computes on card GPU-{'ab'[slot % 2] * 4}" for slot in range(4)]
+        gone = workers(server.url)[2]
+        os.kill(gone["pid"], signal.SIGKILL)
+        server.wait_for("READY in", count=5)
+        end_s = time.monotonic() + 20
+        while len(found := workers(server.url)) < 4 or gone["pid"] in [worker["pid"] for worker in found]:
+            assert time.monotonic() < end_s, server.log
+            threading.Event().wait(0.05)
+    assert Counter(worker["card"] for worker in found) == {0: 2, 1: 2}
+    assert Counter(line.rpartition(" ")[2] for line in server.lines if "computes on card" in line) == {
+        "GPU-aaaa": 3,
+        "GPU-bbbb": 2,
+    }
+
+
+def workers(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = requests.get(f"{url}/ops/workers", timeout=20).json()["workers"]
+    return found

@@ -1,0 +1,324 @@
+"""What is ONNX Runtime told, and what is refused? With a stand-in for it, since no GPU is at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from card_double import GPU_BUILD
+from hypothesis import given
+from hypothesis import strategies as st
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
+
+from ocrsvc.engines.ppocr import detector, models, providers, runs, session
+from ocrsvc.engines.ppocr.engine import BATCH
+from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT, OnCard, Profile, choose_provider
+from ocrsvc.engines.ppocr.session import Running, open_session, open_sessions
+from ocrsvc.engines.ppocr.store import Store
+from ocrsvc.errors import EngineUnavailable
+
+SMALL = Profile((1, 3, 48, 96), (4, 3, 48, 320), (8, 3, 48, 320))
+LARGE = Profile((1, 3, 48, 480), (2, 3, 48, 960), (4, 3, 48, 960))
+
+
+class Runtime:
+    """ONNX Runtime's sessions as far as they are told things: what was opened with what, and what was run."""
+
+    def __init__(self) -> None:
+        self.opened: list[SimpleNamespace] = []
+        self.works = {TENSORRT, CUDA, CPU}
+        self.failure: Exception | None = None
+        self.no_kernels = False
+
+    def open(self, model: bytes, _options: object, providers: Any, **more: int) -> SimpleNamespace:
+        if self.failure is not None and providers[0][0] != CPU:
+            raise self.failure
+        names = [name for name, _ in providers if name in self.works]
+        made = SimpleNamespace(
+            model=model,
+            told=dict(providers),
+            more=more,
+            ran=[],
+            get_providers=lambda: names,
+            get_inputs=lambda: [SimpleNamespace(name="x")],
+            get_outputs=lambda: [SimpleNamespace(name="best")],
+            get_modelmeta=lambda: SimpleNamespace(custom_metadata_map={}),
+        )
+
+        def run(_outputs: object, feed: dict[str, Any], options: object = None) -> list[Any]:
+            if self.no_kernels and names[0] != CPU:
+                raise EPFail("no kernel image is available for execution on the device")
+            made.ran.append((feed["x"].shape, options))
+            return [feed["x"]]
+
+        made.run = run
+        self.opened.append(made)
+        return made
+
+    def runs(self) -> list[list[tuple[tuple[int, ...], Any]]]:
+        """Shape and options of each session's runs, but for the first one of all, by which the card is tried."""
+        tried = next(made for made in self.opened if made.ran)
+        return [made.ran[made is tried :] for made in self.opened]
+
+    def told(self, provider: str, number: int = 0) -> dict[str, Any]:
+        return dict(self.opened[number].told[provider])
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    made = Runtime()
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", made.open)
+    monkeypatch.setattr(models, "mend", lambda *_, halved=False, **__: b"half" if halved else b"whole")
+    monkeypatch.setattr(session, "open_card", lambda: None)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("device", "provider", "available", "chosen"),
+    [
+        ("auto", "auto", GPU_BUILD, "cuda"),
+        ("auto", "auto", [CPU], "cpu"),
+        ("cpu", "auto", GPU_BUILD, "cpu"),
+        ("auto", "cpu", GPU_BUILD, "cpu"),
+        ("cuda", "auto", GPU_BUILD, "cuda"),
+        ("cuda", "cuda", GPU_BUILD, "cuda"),
+        ("auto", "tensorrt", GPU_BUILD, "tensorrt"),
+        ("cuda", "tensorrt", GPU_BUILD, "tensorrt"),
+        ("cuda", "auto", [CPU], "OCRSVC_DEVICE=cuda, but this ONNX Runtime offers only CPUExecutionProvider"),
+        ("auto", "cuda", [CPU], "OCRSVC_PROVIDER=cuda, but this ONNX Runtime offers only"),
+        ("auto", "tensorrt", [CUDA, CPU], "OCRSVC_PROVIDER=tensorrt, but"),
+    ],
+)
+def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
+    device: Any, provider: Any, available: list[str], chosen: str
+) -> None:
+    if chosen in ("cpu", "cuda", "tensorrt"):
+        assert choose_provider(device, provider, available) == chosen
+        return
+    with pytest.raises(EngineUnavailable, match=chosen):
+        choose_provider(device, provider, available)
+
+
+@pytest.mark.parametrize(
+    ("running", "told"),
+    [
+        (Running("cpu", precision="fp16"), "OCRSVC_PRECISION=fp16, but the engine computes on the CPU"),
+        (Running("cuda", precision="int8"), "OCRSVC_PRECISION=int8, but the engine computes on a GPU"),
+    ],
+)
+def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: Running, told: str) -> None:
+    with pytest.raises(EngineUnavailable, match=told):
+        open_session(models.RECOGNITION, running)
+    assert runtime.opened == []
+
+
+@pytest.mark.parametrize(
+    ("running", "works"),
+    [
+        (Running("cuda"), {CPU}),
+        (Running("auto", provider="cuda"), {CPU}),
+        (Running("auto", precision="fp16"), {CPU}),
+        (Running("auto", provider="tensorrt", card=OnCard(profiles=(SMALL,))), {CUDA, CPU}),
+    ],
+)
+def test_a_provider_that_falls_back_is_refused_when_it_was_asked_for(
+    runtime: Runtime, running: Running, works: set[str]
+) -> None:
+    runtime.works = works
+    with pytest.raises(EngineUnavailable, match=r"could not start its provider .*: it fell back to"):
+        open_session(models.RECOGNITION, running)
+
+
+def test_why_a_provider_fails_is_told(runtime: Runtime) -> None:
+    runtime.failure = EPFail("libcudnn.so.9: cannot open shared object file")
+    with pytest.raises(EngineUnavailable, match=r"libcudnn\.so\.9: cannot open"):
+        open_session(models.RECOGNITION, Running("cuda"))
+
+
+@pytest.mark.parametrize("failure", [None, EPFail("no card"), RuntimeError("no driver")])
+def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
+    runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime.works, runtime.failure = {CPU}, failure
+    opened = open_sessions(models.DETECTION, Running("auto", batched=True, card=OnCard(streams=2)))
+    assert [(one.device, one.precision) for one in opened] == [("cpu", "fp32")]
+    assert "runs on the CPU, because the GPU does not work: " + str(failure or "it fell back to") in caplog.text
+
+
+@pytest.mark.parametrize("name", [models.DETECTION, models.RECOGNITION])
+def test_a_card_that_opens_and_cannot_run_is_no_card(
+    runtime: Runtime, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime.no_kernels = True
+    assert open_session(name, Running("auto", batched=True)).device == "cpu"
+    assert "no kernel image" in caplog.text
+    with pytest.raises(EngineUnavailable, match="no kernel image"):
+        open_session(name, Running("cuda"))
+
+
+def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
+    open_session(models.DETECTION, Running("cuda"))
+    assert runtime.told(CUDA) == {
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    assert list(runtime.opened[0].told) == [CUDA, CPU]
+    assert runtime.opened[0].more == {"enable_fallback": 0}
+
+
+def test_the_arena_is_bounded_by_the_setting(runtime: Runtime) -> None:
+    open_session(models.DETECTION, Running("cuda", card=OnCard(arena_bytes=2**30)))
+    assert runtime.told(CUDA)["gpu_mem_limit"] == "1073741824"
+
+
+@pytest.mark.parametrize(
+    ("precision", "model", "tf32", "reported"),
+    [("auto", b"whole", None, "fp32"), ("fp32", b"whole", "0", "fp32"), ("fp16", b"half", None, "fp16")],
+)
+def test_cuda_computes_in_the_precision_asked_for(
+    runtime: Runtime, precision: Any, model: bytes, tf32: str | None, reported: str
+) -> None:
+    opened = open_session(models.DETECTION, Running("cuda", precision=precision))
+    assert (runtime.opened[0].model, runtime.told(CUDA).get("use_tf32")) == (model, tf32)
+    assert opened.precision == reported
+
+
+def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = iter((4711, 4712))
+    monkeypatch.setattr(session, "open_card", lambda: SimpleNamespace(address=next(addresses)))
+    open_sessions(models.DETECTION, Running("cuda", card=OnCard(streams=2)))
+    assert [made.told[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
+
+
+def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
+    running = Running("cuda", provider="tensorrt", precision="fp16", card=OnCard(profiles=(SMALL, LARGE)))
+    open_session(models.RECOGNITION, running, Store(tmp_path))
+    assert [list(made.told) for made in runtime.opened] == [[TENSORRT, CUDA, CPU], [TENSORRT, CUDA, CPU], [CUDA, CPU]]
+    first, second = runtime.told(TENSORRT), runtime.told(TENSORRT, 1)
+    folders = [first.pop("trt_engine_cache_path"), second.pop("trt_engine_cache_path")]
+    assert [first.pop("trt_timing_cache_path"), second.pop("trt_timing_cache_path")] == folders
+    assert len(set(folders)) == 2
+    assert all(Path(folder).parent == tmp_path and Path(folder).stat().st_mode & 0o077 == 0 for folder in folders)
+    assert first == {
+        "trt_fp16_enable": True,
+        "trt_layer_norm_fp32_fallback": True,
+        "trt_context_memory_sharing_enable": True,
+        "trt_engine_cache_enable": True,
+        "trt_timing_cache_enable": True,
+        "trt_profile_min_shapes": "x:1x3x48x96",
+        "trt_profile_opt_shapes": "x:4x3x48x320",
+        "trt_profile_max_shapes": "x:8x3x48x320",
+    }
+
+
+def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_own(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    def folder(precision: Any, profile: Profile) -> str:
+        running = Running("cuda", provider="tensorrt", precision=precision, card=OnCard(profiles=(profile,)))
+        open_session(models.RECOGNITION, running, Store(tmp_path))
+        return str(runtime.opened[-2].told[TENSORRT]["trt_engine_cache_path"])
+
+    folders = [folder("fp16", SMALL), folder("fp32", SMALL), folder("fp16", LARGE)]
+    assert len(set(folders)) == 3
+    assert folder("fp16", SMALL) == folders[0]
+
+
+def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tensorrt_libs"
+    folder.mkdir()
+    for name in ("__init__.py", "libnvonnxparser.so.10", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "notes.txt"):
+        (folder / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded: list[str] = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: loaded.append("cuda"))
+    monkeypatch.setattr("ctypes.CDLL", lambda file, **_: loaded.append(Path(file).name))
+    providers.load_gpu_libraries("cpu")
+    assert loaded == []
+    providers.load_gpu_libraries("tensorrt")
+    assert loaded == ["cuda", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
+
+
+def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:
+    open_session(models.RECOGNITION, Running("cuda", provider="tensorrt", card=OnCard(profiles=(SMALL,))))
+    assert not [name for name in runtime.told(TENSORRT) if "cache" in name]
+    assert runtime.told(TENSORRT)["trt_fp16_enable"] is False
+
+
+def test_a_folder_that_others_may_write_to_keeps_no_engine(runtime: Runtime, tmp_path: Path) -> None:
+    running = Running("cuda", provider="tensorrt", card=OnCard(profiles=(SMALL,)))
+    open_session(models.RECOGNITION, running, Store(tmp_path))
+    Path(runtime.told(TENSORRT)["trt_engine_cache_path"]).chmod(0o777)
+    open_session(models.RECOGNITION, running, Store(tmp_path))
+    assert "trt_engine_cache_path" not in runtime.told(TENSORRT, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [
+        ((1, 3, 48, 96), 0),
+        ((8, 3, 48, 320), 0),
+        ((1, 3, 48, 480), 1),
+        ((5, 3, 48, 480), 2),
+        ((9, 3, 48, 96), 2),
+        ((1, 3, 48, 400), 2),
+    ],
+)
+def test_tensorrt_runs_what_a_profile_covers_and_cuda_the_rest(
+    runtime: Runtime, shape: tuple[int, ...], part: int
+) -> None:
+    card = OnCard(profiles=(SMALL, LARGE))
+    opened = open_session(models.RECOGNITION, Running("cuda", provider="tensorrt", card=card))
+    opened.run(np.zeros(shape, np.float32))
+    assert [len(ran) for ran in runtime.runs()] == [int(number == part) for number in range(3)]
+
+
+@pytest.mark.parametrize(("width", "shrinks"), [(96, False), (320, True)])
+def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width: int, shrinks: bool) -> None:
+    opened = open_session(models.RECOGNITION, Running("cuda", card=OnCard(kept_values=3 * 48 * 100)))
+    opened.run(np.zeros((1, 3, 48, width), np.float32))
+    (((_, options),),) = runtime.runs()
+    assert (options is not None) == shrinks
+    if shrinks:
+        assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "gpu:0"
+
+
+def test_a_card_that_is_too_small_for_a_batch_is_told_at_the_start(runtime: Runtime) -> None:
+    opened = open_session(models.RECOGNITION, Running("cuda"))
+
+    def fail(*_: object) -> None:
+        raise EPFail("Failed to allocate memory for requested buffer of size 9")
+
+    runtime.opened[0].run = fail
+    with pytest.raises(EngineUnavailable, match=r"(?s)shape \(1, 3, 48, 96\).*OCRSVC_GPU_ARENA_BYTES"):
+        opened.warm_up(np.zeros((1, 3, 48, 96), np.float32))
+
+
+@given(st.sampled_from(runs.BUCKETS_PX), st.integers(1, 64))
+def test_every_batch_that_fits_the_limits_is_in_a_profile(width: int, lines: int) -> None:
+    lines = min(lines, runs.most_lines(width, BATCH))
+    covering = [one for one in runs.profiles(BATCH) if one.covers((lines, 3, 48, width))]
+    assert covering
+    lines_most, _, height, widest = covering[0].most
+    assert lines_most * height * widest <= 2.2 * BATCH.most_cost
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_every_page_up_to_the_finest_look_is_in_a_profile_and_its_padding_in_the_grid(down: int, across: int) -> None:
+    sides = [detector.side_on_card(32 * steps) for steps in (down, across)]
+    assert set(sides) <= set(detector.SIDES_PX)
+    assert any(profile.covers((1, 3, *sides)) for profile in detector.PROFILES)
+    assert all(side / (32 * steps) <= 1.43 or side <= 320 for side, steps in zip(sides, (down, across), strict=True))
+
+
+def test_a_strip_beyond_the_grid_is_padded_too() -> None:
+    assert detector.side_on_card(2049) == 3072
+    assert detector.side_on_card(72_000) == 72_704
