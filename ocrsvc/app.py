@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from flask import Blueprint, Flask
@@ -10,6 +11,7 @@ from flask import Blueprint, Flask
 from ocrsvc.reader import Reader
 from ocrsvc.serving.limits import Room
 from ocrsvc.settings import Settings
+from ocrsvc.tasks.store import Tasks
 from ocrsvc.web.admission import install_admission, room_of
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
@@ -25,7 +27,7 @@ from ocrsvc.web.dialects.tfserving import make_tfserving
 from ocrsvc.web.dialects.trwebocr import make_trwebocr
 from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
 from ocrsvc.web.dialects.turboocr import make_turboocr
-from ocrsvc.web.dialects.umi_ocr import make_umi_ocr
+from ocrsvc.web.dialects.umi_ocr.door import make_umi_ocr
 from ocrsvc.web.failures import install
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
@@ -70,6 +72,7 @@ def create_app(
     ledger: Ledger | None = None,
     statistics: Statistics | None = None,
     room: Room | None = None,
+    tasks: Tasks | None = None,
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
@@ -80,6 +83,7 @@ def create_app(
         statistics: What the doors that serve models count; None counts for this application alone.
         ledger: Where requests are counted; by default nobody but this application knows it.
         room: What requests over gRPC share with those here; None shares nothing.
+        tasks: Where documents wait to be read while nobody is connected; None takes none in.
     """
     ledger = ledger or ledger_of_one()
     app = App("ocrsvc", static_folder=None, template_folder=None)
@@ -94,8 +98,9 @@ def create_app(
     app.register_blueprint(make_operators(settings, reader, ledger))
     model = OcrModel(reader, statistics or Statistics())
     app.register_blueprint(make_page())
+    dialects: dict[str, Factory] = {**DIALECTS, "umi_ocr": partial(make_umi_ocr, tasks=tasks)}
     for name in settings.dialects:
-        door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else DIALECTS[name](settings, reader)
+        door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else dialects[name](settings, reader)
         app.register_blueprint(door)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)

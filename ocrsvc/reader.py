@@ -225,6 +225,40 @@ class Reader:
             for kind, total, numbers in found
         ]
 
+    def count_pages(self, file: bytes, deadline_s: float, wish: Wish = PLAIN_WISH) -> int:
+        """How many pages a file has. Raises as opening it does, DeadlineExceeded and ClientGone included."""
+        with self._opened(file, self._checking(self._clock() + deadline_s, wish)) as document:
+            return document.count
+
+    def read_in_turn(
+        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, wish: Wish
+    ) -> Generator[tuple[int, Reading | OcrsvcError], None, None]:
+        """Read pages of one file one after the other, each when the one before was taken; `close` it.
+
+        Args:
+            file: An image file or a document.
+            numbers: Of the pages, from 1; the same one may come again.
+            options: As for `read`.
+            page_s: Seconds that each page may take, its wait included.
+            wish: As for `read`. Who does not wait any more finds ClientGone in place of the page.
+
+        Raises:
+            OcrsvcError: The file cannot be opened.
+        """
+
+        def check() -> None:
+            if wish.is_gone():
+                raise client_gone()
+
+        with self._opened(file, check) as document:
+            for number in numbers:
+                try:
+                    begun = self._begin_or_error(Leaf(document, number), options, self._clock() + page_s, wish)
+                    outcome = self._settle(begun)
+                except ClientGone as gone:
+                    outcome = gone
+                yield number, _numbered(outcome, number)
+
     def _leaves(
         self,
         files: Sequence[bytes | OcrsvcError],

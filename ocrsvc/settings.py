@@ -331,6 +331,19 @@ class Settings(BaseModel):
     max_pages: int = _knob(
         50, "Most pages of one document that a request may ask for; more are answered 413.", "pages", ge=1, le=100_000
     )
+    tasks_dir: Path | None = _knob(
+        None,
+        "Folder in which the service makes one for documents that are read while nobody is connected (Umi-OCR's "
+        "/api/doc), and removes it when it ends; by default the system's for temporary files.",
+    )
+    tasks_bytes: ByteCount = _knob(
+        2**30,
+        "Most bytes of such documents and their results, all workers together; 0 takes none.",
+        "bytes",
+        ge=0,
+        le=2**50,
+    )
+    tasks_s: float = _knob(86_400.0, "How long such a document and its results are kept.", "s", gt=0, le=10**9)
     pdf_dpi: int = _knob(
         200,
         "Resolution at which the pages of a PDF are drawn, lower where a page would have too many pixels; 0 reads no "

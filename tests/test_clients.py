@@ -16,9 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import requests
 from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Place
-from fetching import UMI_DOC_DEMO, Cost, NotAtHandError, at_hand
+from fetching import Cost, NotAtHandError, at_hand
 from PIL import Image
 from recorded import FOLDER, Recorder, replay
 from support import Server, start_server
@@ -148,21 +147,15 @@ def test_a_real_client_is_served_or_what_it_sent_is(
 
 
 def _fetched(client: Client, place: Place) -> Path:
-    """What is run. Raises NotAtHandError, also where the service has not got what the client needs."""
+    """What is run. Raises NotAtHandError."""
     if client.port is not None and client.port not in place.ports:
         raise NotAtHandError(f"port {client.port}, which it has hard-wired, is taken")
-    if UMI_DOC_DEMO in client.sources and _ask(place, "/api/doc/upload") == 501:
-        raise NotAtHandError("it sends documents, which the service does not read yet")
     most = Cost.MINUTES if RUNS_ALL else Cost.SECONDS
     for source in client.sources:
         if source.cost is Cost.MINUTES and not RUNS_ALL:
             raise NotAtHandError("it is large and starts slowly; make clients runs it")
         at_hand(source, most)
     return client.sources[0].place()
-
-
-def _ask(place: Place, path: str) -> int:
-    return requests.post(f"{place.url}{path}", timeout=10).status_code
 
 
 def _stand_in(client: Client, place: Place, lack: str) -> None:

@@ -66,6 +66,8 @@ FLOORS = {
     "ocrsvc.engines.isolated.upbringing": 6,
     "ocrsvc.engines.isolated.zygote": 7,
     "ocrsvc.reader": 6,
+    "ocrsvc.tasks.store": 1,
+    "ocrsvc.tasks.runner": 7,
     "ocrsvc.web": 7,
     "ocrsvc.web.api": 8,
     "ocrsvc.web.ops": 8,

@@ -191,6 +191,7 @@ UMI = {
     "404": Case("GET", "/nope"),
     "OPTIONS": Case("OPTIONS", "/api/ocr", {}, "pages in a browser ask so before they post", 200, ""),
 }
+# Documents need a task; test_umi_documents replays them.
 NOT_SERVED = ("doc ", "qrcode")
 
 GOLDEN = {
@@ -239,7 +240,6 @@ def test_every_recorded_exchange_is_replayed_or_told_as_not_served() -> None:
         assert left <= {"openapi"}
 
 
-def test_documents_and_qr_codes_of_umi_ocr_are_refused_in_its_shape(client: FlaskClient) -> None:
-    for path in ("/api/doc/upload", "/api/doc/result", "/api/qrcode"):
-        response = client.post(path, base_url=f"http://127.0.0.1:{USUAL_PORTS['umi_ocr']}")
-        assert (response.status_code, list(json.loads(response.text))) == (501, ["code", "data"])
+def test_qr_codes_of_umi_ocr_are_refused_in_its_shape(client: FlaskClient) -> None:
+    response = client.post("/api/qrcode", base_url=f"http://127.0.0.1:{USUAL_PORTS['umi_ocr']}")
+    assert (response.status_code, list(json.loads(response.text))) == (501, ["code", "data"])

@@ -141,7 +141,7 @@ class _Drawer:
 def main() -> None:
     """Serve one parent, until it closes the line."""
     file, canvas, memory = map(int, sys.argv[1:])
-    _bound(memory)
+    bound_process(memory)
     import pypdfium2.raw as pdfium
 
     data = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
@@ -158,7 +158,7 @@ def main() -> None:
             _tell({"wrong": wrong.told})
 
 
-def _bound(memory: int) -> None:
+def bound_process(memory: int) -> None:
     """Take no more than this, leave nothing behind, and go with the parent."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

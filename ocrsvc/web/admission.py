@@ -18,6 +18,9 @@ from ocrsvc.web.incoming import priority_of
 
 Environ = dict[str, Any]
 
+WITHOUT_ENGINE: Final = "is_without_engine"
+"""A view function with this attribute, true, answers without the engine, so that it need not have room."""
+
 _CALLER_KEY: Final = "ocrsvc.caller"
 
 
@@ -43,7 +46,8 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room
             callers.enter(name)
             environ[_CALLER_KEY] = name
         environ[SHARE_KEY] = Share(memory)
-        reader.check_room(priority)
+        if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
+            reader.check_room(priority)
 
     @app.teardown_request
     def leave(_error: BaseException | None) -> None:

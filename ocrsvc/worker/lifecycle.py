@@ -31,6 +31,7 @@ from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
 from ocrsvc.plan import ThreadPlan, cards_for, plan_for, set_library_threads
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
+from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ocrsvc.reader import Reader
     from ocrsvc.rpc.server import RpcServer
     from ocrsvc.serving.limits import Room
+    from ocrsvc.tasks.runner import Runner
 
 _MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
@@ -101,6 +103,8 @@ class _Process:
     access_log: AccessLog | None = None
     sampler: Sampler | None = None
     room: Room | None = None
+    tasks: Tasks | None = None
+    runner: Runner | None = None
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -131,7 +135,7 @@ def configuration_or_exit() -> Mapping[str, object]:
 def _hooks() -> Mapping[str, object]:
     """gunicorn's hooks, by its own names."""
     hooks = (on_starting, nworkers_changed, on_reload, pre_exec, pre_fork, post_fork, post_worker_init)
-    return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit)}
+    return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit, on_exit)}
 
 
 def build_app() -> Flask:
@@ -146,7 +150,7 @@ def build_app() -> Flask:
     quarantine = current_quarantine() if settings.isolation == "process" else None
     ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
     _Process.room = room_of(settings)
-    return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room)
+    return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
 
 def current_settings() -> Settings:
@@ -197,6 +201,7 @@ def on_starting(server: Arbiter) -> None:
     try:
         check_server(server.cfg)
         _Process.grpc_listeners = tuple(map(listen, current_settings().grpc_bind))
+        _Process.tasks = _make_tasks(current_settings())
     except SettingsError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
@@ -207,6 +212,19 @@ def on_starting(server: Arbiter) -> None:
     for listener in _Process.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _make_tasks(settings: Settings) -> Tasks | None:
+    """Where documents wait, if a door takes any in. Raises SettingsError."""
+    if "umi_ocr" not in settings.dialects or not settings.pdf_dpi or not settings.tasks_bytes:
+        return None
+    return Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
+
+
+def on_exit(_server: Arbiter) -> None:
+    """Arbiter, last, when all workers have ended."""
+    if _Process.tasks is not None:
+        remove_folder(_Process.tasks.folder)
 
 
 def _allow_many_files() -> None:
@@ -326,6 +344,7 @@ def _boot(worker: RecyclingWorker) -> None:
     _Process.sampler = Sampler(current_tally(), gauges)
     _Process.sampler.start()
     _start_rpc(worker)
+    _start_runner(worker)
     _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
@@ -334,6 +353,8 @@ def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
     rpc, _Process.rpc = _Process.rpc, None
     if rpc is not None:
         rpc.stop(0.0)
+    if _Process.runner is not None:
+        _Process.runner.stop(_STOP_S)
     reader, _Process.reader = _Process.reader, None
     if _Process.sampler is not None:
         _Process.sampler.stop()
@@ -341,6 +362,19 @@ def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
         reader.stop(_STOP_S)
     if _Process.access_log is not None:
         _Process.access_log.stop(_LAST_LINES_S)
+
+
+def _start_runner(worker: RecyclingWorker) -> None:
+    """Read the documents that wait, until this worker is to go."""
+    if _Process.tasks is None:
+        return
+    from ocrsvc.tasks.runner import Runner
+
+    def is_leaving() -> bool:
+        return worker.slot.state == State.DRAINING or not worker.alive
+
+    _Process.runner = Runner(_Process.tasks, current_reader(), current_settings().deadline_s, is_leaving)
+    _Process.runner.start()
 
 
 def _start_rpc(worker: RecyclingWorker) -> None:

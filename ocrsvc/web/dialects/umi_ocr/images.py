@@ -1,8 +1,4 @@
-"""How does Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) speak?
-
-Its success answer to the letter. What the caller got wrong is told in an HTTP 200 with a code of its own, as there;
-what the service refuses keeps its true status beside it.
-"""
+"""How does Umi-OCR ask for a page, and in which words does it answer?"""
 
 from __future__ import annotations
 
@@ -11,29 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-import orjson
-from flask import Blueprint, Response, request
-
-from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, OcrsvcError, UnsupportedImage
+from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.formats.columns import column, json_list, row_column, text_column
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
-from ocrsvc.reader import Reader
 from ocrsvc.records import Line, Page, ReadOptions
-from ocrsvc.settings import Settings
-from ocrsvc.web.answers import is_told_in_a_200, turning, with_headers, within_bounds_px
-from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_of
-
-BANNER: Final = "Umi-OCR v2.1.5"
-# The original labels its JSON so, and pages in a browser rely on the rest.
-HTML: Final = "text/html; charset=UTF-8"
-CORS: Final = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Allow-Headers": "*",
-    "Access-Control-Allow-Methods": "GET, POST, PUT, OPTIONS",
-}
-
-SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
+from ocrsvc.web.answers import turning, within_bounds_px
 
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
@@ -61,54 +39,12 @@ PARSERS: Final[Mapping[str, str]] = {
 FORMATS: Final = {"dict": "含有位置等信息的原始字典", "text": "纯文本"}
 
 
-class _Coded(CallerError):
+class Coded(CallerError):
     """An error for which the original has a code that our errors do not tell apart."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)
         self.told = code
-
-
-class _NotServed(OcrsvcError):
-    """A part of the original that is not here."""
-
-    status = 501
-    code = "not_served"
-    title = "Not served"
-
-
-def make_umi_ocr(settings: Settings, reader: Reader) -> Blueprint:
-    """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader."""
-    dialect = Blueprint("umi_ocr", __name__)
-    dialect.register_error_handler(Exception, _failure)
-    dialect.after_request(_open_to_all)
-
-    @dialect.post("/api/ocr")
-    def ocr() -> Response:
-        began_s = time.monotonic()
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        members = dict(incoming.fields)
-        options = _options_of(members, empty=not members and incoming.raw is None)
-        data = first_image(incoming, (), ("base64",))
-        page = reader.read(data, to_read_options(options), left_s(deadline), wish_of(request.environ)).page
-        return _as_html(to_answer(page, options, time.monotonic() - began_s))
-
-    @dialect.get("/api/ocr/get_options")
-    def get_options() -> Response:
-        return _as_html(OPTIONS)
-
-    @dialect.get("/")
-    @dialect.get("/umiocr")
-    def banner() -> Response:
-        return Response(BANNER, content_type=HTML)
-
-    @dialect.route("/api/doc/<path:_rest>", methods=["GET", "POST"])
-    @dialect.route("/api/qrcode", methods=["POST"])
-    def not_served(_rest: str = "") -> Response:
-        raise _NotServed("Documents and QR codes are not served here; /api/ocr reads images.")
-
-    return dialect
 
 
 def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[str, object]:
@@ -169,21 +105,26 @@ def _outside(lines: Sequence[Line], areas: Sequence[Any]) -> Sequence[Line]:
     ]
 
 
-def _options_of(members: Mapping[str, Any], *, empty: bool) -> Mapping[str, Any]:
+def options_of(members: Mapping[str, Any], *, empty: bool) -> Mapping[str, Any]:
     """The checked options. Raises CallerError, with the original's words where it has any."""
     if empty:
-        raise _Coded(EMPTY, "请求为空。")
+        raise Coded(EMPTY, "请求为空。")
     if "base64" not in members:
-        raise _Coded(NO_BASE64, "请求中缺少 base64 字段。")
+        raise Coded(NO_BASE64, "请求中缺少 base64 字段。")
     options = members.get("options")
     if options is None:
         return {}
     if not isinstance(options, dict):
-        raise _Coded(NO_DICT, "请求中 options 字段必须为字典。")
-    for name, is_right in _CHECKS.items():
+        raise Coded(NO_DICT, "请求中 options 字段必须为字典。")
+    check_options(options)
+    return options
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises BadOption, with the original's words, for a value that an option cannot have."""
+    for name, is_right in CHECKS.items():
         if name in options and not is_right(options[name]):
             raise BadOption(f"options 解释失败。 {name} 当前值不合法： {str(options[name])[:100]}")
-    return options
 
 
 def _is_number(value: object) -> bool:
@@ -199,7 +140,7 @@ def _are_areas(value: object) -> bool:
     )
 
 
-_CHECKS: Final[Mapping[str, Any]] = {
+CHECKS: Final[Mapping[str, Any]] = {
     "ocr.cls": lambda value: isinstance(value, bool),
     "ocr.limit_side_len": _is_number,
     "tbpu.parser": lambda value: isinstance(value, str) and value in PARSERS,
@@ -237,41 +178,3 @@ OPTIONS: Final[Mapping[str, object]] = {
     | {"toolTip": '返回值字典中，["data"] 按什么格式表示OCR结果数据'},
 }
 """What GET /api/ocr/get_options answers."""
-
-
-def _open_to_all(response: Response) -> Response:
-    response.headers.extend(CORS)
-    return response
-
-
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
-    if failure.status in {404, 405}:
-        answer = Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-        return with_headers(answer, failure)
-    # The original tells that its engine broke in a 200, too; a refusal keeps its status for those who retry.
-    in_a_200 = is_told_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
-    answer = _as_html({"code": _code(error, failure.code), "data": str(failure)}, 200 if in_a_200 else failure.status)
-    return with_headers(answer, failure)
-
-
-def _as_html(answer: object, status: int = 200) -> Response:
-    """JSON that a browser takes for a page, as the original labels it: with nothing in it that could become markup.
-
-    What a client sent, or wrote on a picture, comes back in it; the escapes are the same JSON once it is parsed.
-    """
-    body = orjson.dumps(answer)
-    for sign in (b"<", b">", b"&"):
-        body = body.replace(sign, b"\\u%04x" % sign[0])
-    return Response(body, status, SAFE, content_type=HTML)
-
-
-def _code(error: Exception, name: str) -> int:
-    if isinstance(error, _Coded):
-        return error.told
-    if isinstance(error, NothingSent):
-        return NO_BASE64
-    if type(error) is CallerError:
-        return NOT_JSON
-    told = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    return told or (ENGINE_FAILED if name in {"engine_failed", "image_crashes_engine"} else REFUSED)

@@ -1,0 +1,139 @@
+"""Who reads the documents that wait? One thread of each worker, one page after the other, behind everybody else.
+
+It takes whichever task is free, so that what a worker leaves behind, because it was replaced or died, is continued by
+another one after the last page that was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, Refused
+from ocrsvc.formats.packed import pack_page
+from ocrsvc.reader import Reader
+from ocrsvc.records import Reading, ReadOptions
+from ocrsvc.serving.queue import Wish
+from ocrsvc.tasks.store import MOST_TRIES, Task, Tasks
+
+LOGGER: Final = logging.getLogger("ocrsvc.tasks")
+_LOOK_S: Final = 1.0
+_SWEEP_LOOKS: Final = 60
+
+
+class Runner:
+    """A thread that reads what waits; `start` it when the reader is ready, and `stop` it before the reader is.
+
+    Args:
+        tasks: Where they are.
+        reader: Reads their pages, at low priority.
+        page_s: Seconds that a page may take, its wait included.
+        is_leaving: Is this process to end, so that others should go on?
+    """
+
+    def __init__(self, tasks: Tasks, reader: Reader, page_s: float, is_leaving: Callable[[], bool]) -> None:
+        self._tasks, self._reader, self._page_s, self._is_leaving = tasks, reader, page_s, is_leaving
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="documents", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Leave the task that is under way to others."""
+        self._stopped.set()
+        self._tasks.news.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _ends(self) -> bool:
+        return self._stopped.is_set() or self._is_leaving()
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._ends():
+            self._tasks.news.wait(_LOOK_S)
+            self._tasks.news.clear()
+            looks += 1
+            try:
+                if looks % _SWEEP_LOOKS == 0:
+                    self._tasks.sweep()
+                self._read_all()
+            except Exception:
+                # A thread that ended would leave every later document unread.
+                LOGGER.exception("documents cannot be looked after")
+
+    def _read_all(self) -> None:
+        for task in self._tasks.waiting():
+            if self._ends():
+                return
+            with suppress(FileNotFoundError), task.claim() as is_ours:
+                if is_ours and task.state()[0] in {"waiting", "running"}:
+                    self._read(task)
+
+    def _read(self, task: Task) -> None:
+        """Read what is left of a task."""
+        about = task.about()
+        numbers = about["numbers"][len(task.pages()) :]
+        wish = Wish("batch", lambda: self._ends() or not task.is_there())
+        try:
+            self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+        except (ClientGone, Refused):
+            return
+        except OcrsvcError as error:
+            task.finish("failure", f"{error.detail} {error.remedy}".rstrip())
+        except Exception:
+            if not task.is_there():
+                return
+            LOGGER.exception("a document cannot be read")
+            task.finish("failure", "Something went wrong here; it is in the service's log.")
+        else:
+            task.finish("success")
+
+    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, wish: Wish) -> None:
+        """Read and write each page once.
+
+        Raises:
+            ClientGone: This process ends, or the task was cleared.
+            OcrsvcError: The document cannot be opened.
+        """
+        left = list(numbers)
+        with closing(
+            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, wish)
+        ) as turns:
+            for number, outcome in turns:
+                if isinstance(outcome, ClientGone):
+                    task.forget_begin(number)
+                    raise outcome
+                if isinstance(outcome, Refused | DeadlineExceeded):
+                    # Others came first; this page is offered again.
+                    self._stopped.wait(_LOOK_S)
+                    continue
+                task.add_page(_row(number, outcome))
+                left.pop(0)
+
+    def _begun(self, task: Task, left: list[int]) -> Iterator[int]:
+        """The page that is next, again and again until it is written."""
+        tried = None
+        while left:
+            number = left[0]
+            if number != tried and task.begin(number) >= MOST_TRIES:
+                task.add_page({"number": number, "error": _CRASHES})
+                left.pop(0)
+                continue
+            tried = number
+            yield number
+
+
+_CRASHES: Final = f"The page ended {MOST_TRIES} processes that read it, and is left out."
+
+
+def _row(number: int, outcome: Reading | OcrsvcError) -> dict[str, Any]:
+    if isinstance(outcome, OcrsvcError):
+        return {"number": number, "error": f"{outcome.detail} {outcome.remedy}".rstrip()}
+    return {"number": number, "page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}

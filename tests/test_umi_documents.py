@@ -1,0 +1,566 @@
+"""Are documents at Umi-OCR's door read whole, by whichever worker lives, and is nobody shown what is not theirs?"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import signal
+import time
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pypdfium2
+import pytest
+import requests
+from documents import BLACK, GRAY, pdf
+from flask.testing import FlaskClient
+from golden import read_golden
+from structure import differences
+from support import Server, run_server
+from web_support import TEXT, KnownEngine, json_of, picture
+
+from ocrsvc.app import create_app
+from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.errors import BrokenImage, QueueFull, SettingsError
+from ocrsvc.formats.text_pdf import text_pdf
+from ocrsvc.imaging.text_layer import lay_text
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import Box, Line, Page
+from ocrsvc.settings import Settings
+from ocrsvc.tasks import store
+from ocrsvc.tasks.runner import Runner
+from ocrsvc.tasks.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
+from ocrsvc.web.dialects.umi_ocr.documents import name_of, numbers_of
+
+WHITE = b"1 g 0 0 10000 10000 re f"
+PAGES = 8
+WAIT_S = 30.0
+KINDS = ("txt", "txtPlain", "jsonl", "csv", "pdfLayered", "pdfOneLayer")
+
+
+def grays(count: int) -> bytes:
+    """A PDF of so many pages, no two alike."""
+    return pdf(*(b"0.%d g 0 0 10000 10000 re f" % (number + 1) for number in range(count)))
+
+
+def wait_until(is_so: Callable[[], Any]) -> Any:
+    """What the condition gives when it gives something; fails when it does not in time."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if found := is_so():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it does not come about")
+
+
+# One worker
+
+
+@dataclass
+class Place:
+    """The door in this process, and what is behind it."""
+
+    client: FlaskClient
+    tasks: Tasks
+    reader: Reader
+
+    def upload(self, data: bytes, name: str = "a.pdf", **options: Any) -> Any:
+        """What an upload is answered."""
+        form = {"file": (io.BytesIO(data), name), "json": json.dumps(options)}
+        return json_of(self.client.post("/api/doc/upload", data=form))
+
+    def ask(self, task_id: object, **how: object) -> Any:
+        """What the question for the result is answered."""
+        return json_of(self.client.post("/api/doc/result", json={"id": task_id, **how}))
+
+    def read(self, data: bytes, **options: Any) -> str:
+        """The id of a task that is done."""
+        task_id: str = self.upload(data, **options)["data"]
+        with self.working():
+            wait_until(lambda: self.ask(task_id)["is_done"])
+        return task_id
+
+    def make(self, task_id: str, *kinds: str, **how: object) -> Any:
+        """What the question for files is answered."""
+        return json_of(self.client.post("/api/doc/download", json={"id": task_id, "file_types": kinds, **how}))
+
+    def download(self, task_id: str, *kinds: str, **how: object) -> bytes:
+        """The file that was asked for."""
+        made: bytes = self.client.get(self.make(task_id, *kinds, **how)["data"]).data
+        return made
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Documents are read within the block."""
+        runner = Runner(self.tasks, self.reader, 10.0, bool)
+        runner.start()
+        try:
+            yield
+        finally:
+            runner.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    settings = Settings(max_pages=12)
+    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    reader.start()
+    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader)
+    reader.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def done(place: Place) -> str:
+    """The id of a task that is done: a page with text, and a blank one."""
+    return place.read(pdf(GRAY, WHITE))
+
+
+def test_each_page_comes_in_the_original_s_words(place: Place) -> None:
+    told = place.ask(place.read(grays(2)), is_data=True, is_unread=False)
+    assert (told["code"], told["state"], told["processed_count"], told["pages_count"]) == (100, "success", 2, 2)
+    first, second = told["data"]
+    assert (first["page"], first["path"], second["fileName"]) == (1, "a.pdf - 1", "a.pdf - 2")
+    assert first["data"][0]["text"] == TEXT
+    assert set(first["data"][0]) == {"text", "score", "box", "end"}
+
+
+def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> None:
+    task_id = place.read(grays(2))
+    seen = [len(place.ask(task_id, is_data=True, is_unread=unread)["data"]) for unread in (True, True, False)]
+    assert seen == [2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "pages"),
+    [
+        ({"pageRangeStart": 2}, [2, 3, 4, 5]),
+        ({"pageRangeStart": -2}, [4, 5]),
+        ({"pageRangeStart": 2, "pageRangeEnd": -2}, [2, 3, 4]),
+        ({"pageList": [5, 1, 99], "pageRangeStart": 3}, [1, 5]),
+        ({"pageRangeEnd": 10**15}, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
+    assert numbers_of(options, 5) == pages
+
+
+def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:
+    everything = [[[0, 0], [9999, 9999]]]
+    options = {"tbpu.ignoreArea": everything, "tbpu.ignoreRangeStart": -1}
+    told = place.ask(place.read(grays(2), **options), is_data=True)
+    assert [page["code"] for page in told["data"]] == [100, 101]
+
+
+def test_a_page_that_fails_fails_alone(place: Place) -> None:
+    told = place.ask(place.read(pdf(GRAY, BLACK, WHITE)), is_data=True, is_unread=False)
+    assert (told["state"], [page["code"] for page in told["data"]]) == ("success", [100, 902, 101])
+
+
+def test_all_files_come_in_one_archive(place: Place, done: str) -> None:
+    packed = zipfile.ZipFile(io.BytesIO(place.download(done, *KINDS, ingore_blank=False)))
+    files = {name.removeprefix("[OCR]_a"): packed.read(name) for name in packed.namelist()}
+    assert set(files) == {".txt", ".p.txt", ".jsonl", ".csv", ".layered.pdf", ".text.pdf"}
+    assert files[".txt"].decode().count("≦ a.pdf - ") == 2
+    assert files[".p.txt"].decode().splitlines()[0] == TEXT
+    assert [json.loads(line)["code"] for line in files[".jsonl"].splitlines()] == [100, 101]
+    rows = list(csv.reader(io.StringIO(files[".csv"].decode())))
+    assert (rows[0], rows[2]) == (["Name", "OCR", "Path"], ["a.pdf - 2", "", "a.pdf - 2"])
+    for kind in (".layered.pdf", ".text.pdf"):
+        assert TEXT in texts_of(files[kind])[0]
+
+
+def test_blank_pages_are_left_out_unless_they_are_wanted(place: Place, done: str) -> None:
+    assert [place.download(done, "txt", **how).decode().count("≦") for how in ({}, {"ignore_blank": False})] == [
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"file_types": "txt"}, 202),
+        ({"file_types": []}, 202),
+        ({"file_types": ["txt"], "ignore_blank": "no"}, 202),
+        ({"file_types": ["docx"]}, 203),
+        ({"file_types": [["txt"]]}, 203),
+        ({"id": str(uuid.UUID(int=5))}, 103),
+        ({"id": ""}, 102),
+    ],
+)
+def test_a_wrong_question_for_files_is_told_by_the_original_s_code(
+    place: Place, done: str, asked: dict[str, Any], code: int
+) -> None:
+    answer = place.client.post("/api/doc/download", json={"id": done, **asked})
+    assert (answer.status_code, json_of(answer)["code"]) == (200, code)
+
+
+def test_files_are_not_made_before_everything_is_read(place: Place) -> None:
+    task_id = place.upload(grays(1))["data"]
+    assert place.make(task_id, "txt")["code"] == 201
+    assert json_of(place.client.get(f"/api/doc/clear/{task_id}"))["code"] == 100
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "code"),
+    [
+        (picture(), {}, 103),
+        (b"%PDF-1.7 nothing", {}, 201),
+        (grays(2), {"pageList": [3]}, 204),
+        (grays(2), {"pageList": "1"}, 108),
+        (grays(2), {"pageRangeStart": 1.5}, 108),
+        (grays(2), {"doc.extractionMode": "textOnly"}, 108),
+        (grays(2), {"tbpu.parser": "x"}, 108),
+    ],
+)
+def test_a_document_that_cannot_be_taken_is_told_by_the_original_s_code(
+    place: Place, data: bytes, options: dict[str, Any], code: int
+) -> None:
+    before = len(place.tasks.all())
+    assert place.upload(data, **options)["code"] == code
+    assert len(place.tasks.all()) == before
+
+
+@pytest.mark.parametrize("form", [{}, {"file": "no file"}, {"json": "{}"}])
+def test_an_upload_without_a_file_is_told_so_that_the_demo_tries_again(place: Place, form: dict[str, str]) -> None:
+    answer = place.client.post("/api/doc/upload", data=form, content_type="multipart/form-data")
+    assert (answer.status_code, json_of(answer)["code"]) == (200, 101)
+
+
+def test_options_that_are_no_json_are_told_so(place: Place) -> None:
+    form = {"file": (io.BytesIO(grays(1)), "a.pdf"), "json": "{"}
+    assert json_of(place.client.post("/api/doc/upload", data=form))["code"] == 107
+
+
+def test_too_many_pages_keep_their_status(place: Place) -> None:
+    form = {"file": (io.BytesIO(pdf(*[GRAY] * 13)), "a.pdf")}
+    assert place.client.post("/api/doc/upload", data=form).status_code == 413
+
+
+def test_the_options_are_told_with_their_defaults(place: Place) -> None:
+    told = json_of(place.client.get("/api/doc/get_options"))
+    assert (told["pageRangeEnd"]["default"], told["tbpu.ignoreArea"]["default"]) == (-1, [])
+
+
+GOLDEN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "doc upload no file": ("POST", "upload", {"data": {"json": "{}"}, "content_type": "multipart/form-data"}),
+    "doc upload bad ext": ("POST", "upload", {"files": {"file": (b"text", "a.txt")}}),
+    "doc upload bad json": ("POST", "upload", {"files": {"file": (grays(1), "a.pdf")}, "data": {"json": "{"}}),
+    "doc upload broken": ("POST", "upload", {"files": {"file": (b"%PDF-1.7 nothing", "a.pdf")}}),
+    "doc result while running": ("POST", "result", {"json": {"id": "NEW"}}),
+    "doc download too early": ("POST", "download", {"json": {"id": "NEW"}}),
+    "doc result text": (
+        "POST",
+        "result",
+        {"json": {"id": "DONE", "is_data": True, "format": "text", "is_unread": False}},
+    ),
+    "doc result dict all": ("POST", "result", {"json": {"id": "DONE", "is_data": True, "is_unread": False}}),
+    "doc result no id": ("POST", "result", {"json": {"is_data": True}}),
+    "doc result bad id": ("POST", "result", {"json": {"id": "zz"}}),
+    "doc download": ("POST", "download", {"json": {"id": "DONE", "file_types": ["txt"]}}),
+    "doc download bad type": ("POST", "download", {"json": {"id": "DONE", "file_types": ["zzz"]}}),
+    "doc download types not list": ("POST", "download", {"json": {"id": "DONE", "file_types": "txt"}}),
+    "doc clear": ("GET", "clear/NEW", {}),
+    "doc clear again": ("GET", "clear/zz", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def new(place: Place) -> str:
+    """The id of a task that nobody reads yet."""
+    task_id: str = place.upload(grays(1))["data"]
+    return task_id
+
+
+@pytest.mark.parametrize("title", GOLDEN)
+def test_what_the_original_was_recorded_to_answer_is_answered(place: Place, done: str, new: str, title: str) -> None:
+    expected = read_golden("umi_ocr.txt")[title]
+    method, path, sent = json.loads(json.dumps(GOLDEN[title], default=repr).replace("NEW", new).replace("DONE", done))
+    if "files" in GOLDEN[title][2]:
+        data, name = GOLDEN[title][2]["files"]["file"]
+        sent = {"data": {"file": (io.BytesIO(data), name), **sent.get("data", {})}}
+    answer = place.client.open(f"/api/doc/{path}", method=method, **sent)
+    assert (answer.status_code, answer.mimetype) == (expected.status, expected.mimetype)
+    told = json_of(answer)
+    assert told["code"] == expected.json["code"]
+    if title == "doc result dict all":
+        # A blank page, of which there is none in the recording.
+        assert told["data"].pop()["code"] == 101
+    assert differences(expected.json, told) == []
+
+
+# Whose is what
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../secret", "/etc/passwd", "%2e%2e", ".alive", "", "x" * 300, 5, None, ["a"], "a\0b", {"id": 1}]
+)
+def test_an_id_that_is_none_leads_nowhere(place: Place, name: object) -> None:
+    (place.tasks.folder.parent / "secret").mkdir(exist_ok=True)
+    assert place.ask(name)["code"] in {102, 103}
+    assert place.tasks.find(name) is None
+
+
+@pytest.mark.parametrize("name", ["..%2Ffile", "%2e%2e%2ftask.json", "file", ".", "..", "..%2f..%2f.alive"])
+def test_only_files_that_were_made_can_be_downloaded(place: Place, done: str, name: str) -> None:
+    place.make(done, "txt")
+    assert place.client.get(f"/api/doc/download/{done}/{name}").status_code == 404
+    assert place.client.get(f"/api/doc/download/{done}/%5BOCR%5D_a.txt").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("../../x.pdf", "_.._x.pdf"),
+        ("..\\x.pdf", "_x.pdf"),
+        ("a\r\nb.pdf", "a__b.pdf"),
+        ("\ud800.pdf", "_.pdf"),
+        (" 汉字.pdf ", "汉字.pdf"),
+        ("x" * 500 + ".pdf", "x" * 96 + ".pdf"),
+        ("..", "document.pdf"),
+        ("", "document.pdf"),
+    ],
+)
+def test_a_name_that_was_sent_is_kept_as_that_of_a_file_and_nothing_else(sent: str, kept: str) -> None:
+    assert name_of(sent) == kept
+
+
+def test_a_file_with_a_name_full_of_slashes_is_read_and_given_back(place: Place) -> None:
+    task_id = place.upload(grays(1), "../../汉字.pdf")["data"]
+    with place.working():
+        wait_until(lambda: place.ask(task_id)["is_done"])
+    made = place.make(task_id, "txt")
+    assert made["name"] == "[OCR]__.._汉字.txt"
+    assert place.client.get(made["data"]).status_code == 200
+
+
+def test_what_was_cleared_is_gone(place: Place) -> None:
+    task_id = place.read(grays(1))
+    assert json_of(place.client.get(f"/api/doc/clear/{task_id}")) == {"code": 100, "data": "Success"}
+    assert json_of(place.client.get(f"/api/doc/clear/{task_id}"))["code"] == 101
+    assert place.ask(task_id)["code"] == 103
+    assert not (place.tasks.folder / task_id).exists()
+
+
+# How much is kept, and how long
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Tasks:
+    return Tasks(tmp_path, most_bytes=1000, keep_s=100.0)
+
+
+def test_no_more_bytes_are_kept_than_may_be(small: Tasks) -> None:
+    task = small.add(bytes(600), {})
+    with pytest.raises(QueueFull):
+        small.add(bytes(600), {})
+    small.clear(task)
+    assert small.add(bytes(600), {}).data() == bytes(600)
+
+
+def test_no_more_tasks_are_kept_than_may_be(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_TASKS", 2)
+    small.add(b"1", {})
+    small.add(b"2", {})
+    with pytest.raises(QueueFull):
+        small.add(b"3", {})
+
+
+def test_what_is_too_old_makes_room(small: Tasks) -> None:
+    old = small.add(bytes(600), {})
+    os.utime(old.folder / "file", (0, time.time() - 101))
+    new = small.add(bytes(600), {})
+    assert small.all() == [new]
+
+
+def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None:
+    app = create_app(Settings(), place.reader, tasks=Tasks(tmp_path, 10, 100.0))
+    answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(grays(1)), "a.pdf")})
+    assert (answer.status_code, json_of(answer)["code"], "Retry-After" in answer.headers) == (503, 903, True)
+
+
+def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path: Path) -> None:
+    left, strange = tmp_path / f"{store.PREFIX}left", tmp_path / "strange"
+    for folder in (left, strange):
+        folder.mkdir()
+        (folder / ".alive").touch()
+    living = tmp_path / f"{store.PREFIX}living"
+    living.mkdir()
+    with (living / ".alive").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        made = make_folder(tmp_path)
+    assert {folder.name for folder in tmp_path.iterdir()} == {"strange", living.name, made.name}
+    assert made.stat().st_mode & 0o777 == 0o700
+    remove_folder(made)
+    assert not made.exists()
+
+
+def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="OCRSVC_TASKS_DIR"):
+        make_folder(tmp_path / "missing")
+
+
+# What a worker leaves behind
+
+
+def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) -> None:
+    task_id = place.upload(grays(2))["data"]
+    task = place.tasks.find(task_id)
+    assert task is not None
+    assert [task.begin(1) for _ in range(MOST_TRIES)] == [0, 1, 2]
+    with place.working():
+        wait_until(lambda: place.ask(task_id)["is_done"])
+    assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
+
+
+def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
+    task_id = place.upload(grays(2))["data"]
+    task = place.tasks.find(task_id)
+    assert task is not None
+    (task.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa')
+    assert place.ask(task_id)["processed_count"] == 0
+    with place.working():
+        wait_until(lambda: place.ask(task_id)["is_done"])
+    assert [page["page"] for page in place.ask(task_id, is_data=True)["data"]] == [1, 2]
+
+
+def test_two_processes_never_read_the_same_task(small: Tasks) -> None:
+    task = small.add(b"1", {})
+    with task.claim() as first, Task(task.folder).claim() as second:
+        assert (first, second) == (True, False)
+    with task.claim() as third:
+        assert third
+
+
+# Several workers
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    folder = tmp_path_factory.mktemp("served")
+    with run_server({"OCRSVC_TASKS_DIR": str(folder), "OCRSVC_FAKE_LATENCY_S": "0.15"}, ["-w", "2"]) as server:
+        server.wait_for("READY in", count=2)
+        yield server, folder
+    assert list(folder.iterdir()) == []
+
+
+def reading_pid(task: Path) -> int:
+    """The process that holds the task; 0 when none does."""
+    lock = task / "lock"
+    if not lock.exists():
+        return 0
+    inode = lock.stat().st_ino
+    rows = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return next((int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(f":{inode}")), 0)
+
+
+def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(served: tuple[Server, Path]) -> None:
+    server, folder = served
+
+    def ask(**more: object) -> Any:
+        # Each on a connection of its own, which either worker may get.
+        return requests.post(f"{server.url}/api/doc/result", json={"id": task_id, **more}, timeout=10).json()
+
+    def more_than(pages: int) -> bool:
+        return bool(ask()["processed_count"] > pages)
+
+    sent = requests.post(f"{server.url}/api/doc/upload", files={"file": ("a.pdf", grays(PAGES))}, timeout=10)
+    task_id = sent.json()["data"]
+    (task,) = folder.glob(f"*/{task_id}")
+    ended = set()
+    # The second one leaves in good order.
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        before = ask()["processed_count"]
+        wait_until(partial(more_than, before + 1))
+        pid = wait_until(lambda: reading_pid(task))
+        assert pid in server.workers()
+        os.kill(pid, how)
+        ended.add(pid)
+    assert len(ended) == 2
+    assert ask()["processed_count"] < PAGES
+    wait_until(lambda: ask()["is_done"])
+    told = ask(is_data=True)
+    assert (told["state"], [page["page"] for page in told["data"]]) == ("success", list(range(1, PAGES + 1)))
+    assert len({page["data"][1]["text"] for page in told["data"]}) == PAGES
+
+
+def test_without_a_folder_documents_are_refused_in_the_original_s_shape(place: Place) -> None:
+    client = create_app(Settings(), place.reader).test_client()
+    answer = client.post("/api/doc/upload", base_url=f"http://127.0.0.1:{USUAL_PORTS['umi_ocr']}")
+    assert (answer.status_code, list(json_of(answer))) == (501, ["code", "data"])
+
+
+# PDF files that are written
+
+
+def texts_of(data: bytes) -> list[str]:
+    """The text that pdfium finds on each page."""
+    document = pypdfium2.PdfDocument(data)
+    return [page.get_textpage().get_text_range() for page in document]
+
+
+def box(left: float, top: float, right: float, bottom: float) -> Box:
+    return ((left, top), (right, top), (right, bottom), (left, bottom))
+
+
+WORDS = ("正品促销 hello", "한국어 ñ 𠀀 →")
+# At 200 dpi, of a page of 72 x 36 points.
+READ = Page(200, 100, 0, (Line(WORDS[0], 0.9, box(20, 10, 180, 30)), Line(WORDS[1], 0.9, box(20, 50, 180, 70))), 2)
+
+
+def test_text_that_is_laid_over_a_pdf_is_found_again_and_not_seen() -> None:
+    before = pdf(GRAY, GRAY)
+    after = lay_text(before, [READ], 20.0)
+    assert texts_of(after) == ["", "\r\n".join(WORDS)]
+    drawn = [pypdfium2.PdfDocument(data)[1].render().to_numpy().tobytes() for data in (before, after)]
+    assert drawn[0] == drawn[1]
+
+
+def test_text_lies_where_it_was_read_however_the_page_is_turned() -> None:
+    # From the left and the top as the page is shown, at 0.36 points to a pixel; then in its own points from below.
+    (left, right), (top, bottom) = (7.2, 14.4), (3.6, 10.8)
+    expected = {
+        0: (left, 36 - bottom, right, 36 - top),
+        90: (top, left, bottom, right),
+        180: (72 - right, top, 72 - left, bottom),
+        270: (72 - bottom, 36 - right, 72 - top, 36 - left),
+    }
+    document, turned, pages = pypdfium2.PdfDocument(pdf(*[GRAY] * len(expected))), io.BytesIO(), []
+    for at, turn in enumerate(expected):
+        document[at].set_rotation(turn)
+        size = (200, 100) if turn % 180 == 0 else (100, 200)
+        pages.append(Page(*size, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), at + 1))
+    document.save(turned)
+    found = pypdfium2.PdfDocument(lay_text(turned.getvalue(), pages, 20.0))
+    boxes = [page.get_textpage().get_charbox(0) for page in found]
+    assert boxes == [pytest.approx(box, abs=0.3) for box in expected.values()]
+
+
+def test_text_lies_where_it_was_read_whatever_the_page_has_done_to_its_own_coordinates() -> None:
+    before = pdf(b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY)
+    page = Page(200, 100, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), 1)
+    found = pypdfium2.PdfDocument(lay_text(before, [page], 20.0))[0].get_textpage().get_charbox(0)
+    assert found == pytest.approx((7.2, 36 - 10.8, 14.4, 36 - 3.6), abs=0.3)
+
+
+@pytest.mark.parametrize("data", [b"%PDF-1.7 nothing", b"no pdf"])
+def test_a_pdf_that_cannot_be_written_on_is_told_so(data: bytes) -> None:
+    with pytest.raises(BrokenImage):
+        lay_text(data, [READ], 20.0)
+
+
+def test_a_pdf_of_text_alone_has_the_size_and_the_text() -> None:
+    made = text_pdf([READ, Page(400, 400, 0, (), 3)], 200)
+    assert texts_of(made) == ["\r\n".join(WORDS), ""]
+    assert [page.get_size() for page in pypdfium2.PdfDocument(made)] == [(72, 36), (144, 144)]
