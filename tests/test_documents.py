@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -342,7 +343,7 @@ def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch:
         one.open(1, gray=True, check=late)
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
     reader.start()
-    monkeypatch.setattr(pdf_room.subprocess, "Popen", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
     try:
         files = reader.read_files([pdf(GRAY)] * 3, ReadOptions(), 0.0)
     finally:
