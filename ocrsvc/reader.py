@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
-from ocrsvc.errors import ClientGone, NotReady, OcrsvcError
+from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
 from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
 from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page
@@ -158,22 +159,26 @@ class Reader:
             raise NotReady("The engine of this worker is not loaded yet.", "Send the request again in a moment.", 2)
         return self._engine.describe()
 
-    def look(self, data: bytes, number: int | None = None) -> Image:
+    def look(self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: Wish = PLAIN_WISH) -> Image:
         """The image itself, in colour, under the same limits as `read`; for doors that draw on it.
 
         Args:
             data: A file.
             number: Of the page in it, from 1; None is what `read` reads.
+            limit_s: Seconds within which it is worth having.
+            wish: Whether anybody still waits for it.
 
         Raises:
             OcrsvcError: As for reading it.
         """
-        with self._decoding:
-            if number is None:
+        deadline = self._clock() + limit_s
+        if number is None:
+            with self._turn_to_decode(deadline, wish):
                 return develop(open_picture(data, self._limits), gray=False)
-            with self._opened(data, bool) as document:
-                found = document.open(number, gray=False, check=bool)
-                return found if isinstance(found, Image) else develop(found, gray=False)
+        check = self._checking(deadline, wish)
+        with self._opened(data, check) as document, self._turn_for(Leaf(document, number), deadline, wish):
+            found = document.open(number, gray=False, check=check)
+            return found if isinstance(found, Image) else develop(found, gray=False)
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -240,7 +245,8 @@ class Reader:
             numbers: Of the pages, from 1; the same one may come again.
             options: As for `read`.
             page_s: Seconds that each page may take, its wait included.
-            wish: As for `read`. Who does not wait any more finds ClientGone in place of the page.
+            wish: As for `read`. Who does not wait any more finds ClientGone in place of the page; where the time is
+                over before the engine comes to it, that is QueueFull.
 
         Raises:
             OcrsvcError: The file cannot be opened.
@@ -255,6 +261,8 @@ class Reader:
                 try:
                     begun = self._begin_or_error(Leaf(document, number), options, self._clock() + page_s, wish)
                     outcome = self._settle(begun)
+                    if isinstance(begun, _Pending) and begun.item.future.cancelled():
+                        outcome = QueueFull("Others came first, and the time for this page is over.", "Read it again.")
                 except ClientGone as gone:
                     outcome = gone
                 yield number, _numbered(outcome, number)
@@ -288,6 +296,8 @@ class Reader:
     @contextmanager
     def _opened(self, file: bytes, check: Check) -> Iterator[Document]:
         """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
+        # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
+        check()
         with self._pdfs.take(check) if is_pdf(file) else nullcontext():
             document = open_document(file, self._limits, self._settings.pdf_dpi, check)
             with closing(document):
@@ -346,8 +356,7 @@ class Reader:
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        is_apart = isinstance(data, Leaf) and data.is_drawn_apart
-        with executor.admit(wish) as place, nullcontext() if is_apart else self._turn_to_decode(deadline, wish):
+        with executor.admit(wish) as place, self._turn_for(data, deadline, wish):
             # Many may have been admitted while nothing was decoded yet.
             place.check_bytes()
             began = self._clock()
@@ -363,6 +372,11 @@ class Reader:
         if isinstance(data, Leaf):
             return data.document.open(data.number, gray=gray, check=check)
         return open_picture(data, self._limits)
+
+    def _turn_for(self, data: bytes | Leaf, deadline: float, wish: Wish) -> AbstractContextManager[None]:
+        """A decoder's turn, for what needs one."""
+        is_apart = isinstance(data, Leaf) and data.is_drawn_apart
+        return nullcontext() if is_apart else self._turn_to_decode(deadline, wish)
 
     @contextmanager
     def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:

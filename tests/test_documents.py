@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -14,18 +16,26 @@ from documents import BLACK, GRAY, assemble, pdf, stream, tiff
 from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from web_support import as_base64, json_of, picture, running_app, texts
+from web_support import KnownEngine, as_base64, json_of, picture, running_app, texts
 
-from ocrsvc.errors import BrokenImage, QueueFull
+from ocrsvc.errors import BrokenImage, DeadlineExceeded, QueueFull
 from ocrsvc.imaging import pdf as pdf_room
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
 from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.imaging.pdf_child import WrongPage, size_px
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import ReadOptions
 from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
+from ocrsvc.web import paddlex_envelope
 
 MEGAPIXEL = 1_000_000
+# And as many PDFs open at once, with one engine thread.
+DECODERS = 2
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +122,23 @@ def test_a_choice_gives_the_pages_that_it_names(ranges: list[tuple[int, int]], c
     assert list(choose(parse_ranges(text), count)) == sorted(page for page in named if page <= count)
 
 
+def test_a_choice_full_of_blanks_is_refused_as_quickly_as_any() -> None:
+    began_s = time.process_time()
+    with pytest.raises(ValueError, match="x"):
+        parse_ranges("1-" + " " * 20_000 + "x")
+    # Where each cut of the blanks is tried it takes four.
+    assert time.process_time() - began_s < 1
+
+
+def test_a_choice_that_names_the_same_pages_a_hundred_times_takes_no_longer_than_one() -> None:
+    # What pdfium believes of a PDF of a few bytes.
+    count = 1_000_000
+    began_s = time.process_time()
+    assert len(choose(parse_ranges(",".join(["1-", "2-"] * 50)), count)) == count
+    # A hundred times over it takes five.
+    assert time.process_time() - began_s < 1
+
+
 def test_more_pages_than_the_limit_are_refused_with_the_limit_and_a_way_out(client: FlaskClient) -> None:
     problem = json_of(post(client, tiff([40] * 6)))
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
@@ -192,6 +219,16 @@ def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
         result = json_of(app.test_client().post("/ocr", json=sent))["result"]
     assert result["dataInfo"] == {"numPages": 10, "pages": [{"width": 200, "height": 100}] * 10, "type": "pdf"}
     assert [set(page) for page in result["ocrResults"]] == [{"prunedResult", "ocrImage", "inputImage"}] * 10
+
+
+def test_paddlex_s_pictures_of_all_pages_together_are_bounded(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = {"file": as_base64(pdf(GRAY, GRAY)), "fileType": 0}
+    (result, _) = json_of(client.post("/ocr", json=sent))["result"]["ocrResults"]
+    monkeypatch.setattr(paddlex_envelope, "MOST_PICTURE_BYTES", len(result["ocrImage"] + result["inputImage"]))
+    answer = client.post("/ocr", json=sent)
+    assert (answer.status_code, "visualize false" in json_of(answer)["errorMsg"]) == (413, True)
 
 
 def test_paddlex_tells_a_page_that_fails_because_it_has_no_place_for_it(client: FlaskClient) -> None:
@@ -296,6 +333,51 @@ def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_dra
 def test_at_the_deadline_the_drawing_ends_and_the_page_is_told(client: FlaskClient) -> None:
     problem = json_of(post(client, ENDLESS, "?pages=1", headers={"X-Request-Timeout": "1.5"}))
     assert (problem["status"], problem["code"]) == (504, "deadline_exceeded")
+
+
+def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late() -> None:
+        raise DeadlineExceeded("too late")
+
+    with closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 72, bool)) as one, pytest.raises(DeadlineExceeded):
+        one.open(1, gray=True, check=late)
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
+    reader.start()
+    monkeypatch.setattr(subprocess, "Popen", None)
+    try:
+        files = reader.read_files([pdf(GRAY)] * 3, ReadOptions(), 0.0)
+    finally:
+        reader.stop(5.0)
+    assert [type(error) for file in files for _, error in file.errors] == [DeadlineExceeded] * 3
+
+
+def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others() -> None:
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
+    reader.start()
+    sizes: list[int] = []
+    lookers = [threading.Thread(target=lambda: sizes.append(reader.look(pdf(GRAY), 1).width)) for _ in range(DECODERS)]
+    try:
+        with ExitStack() as turns:
+            for _ in range(DECODERS):
+                turns.enter_context(reader._pdfs.take(bool))
+            for looker in lookers:
+                looker.start()
+            with pytest.raises(DeadlineExceeded):
+                reader.look(pdf(GRAY), 1, limit_s=0.5)
+            assert reader.read(picture(), ReadOptions(), 5.0).page.lines
+        for looker in lookers:
+            looker.join(30)
+    finally:
+        reader.stop(5.0)
+    assert sizes == [200] * DECODERS
+
+
+def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -> None:
+    def key(most_pixels: int) -> bytes:
+        with closing(open_document(pdf(GRAY), PixelLimits(most_pixels), 200, bool)) as document:
+            return document.key(1)
+
+    assert key(10_000) != key(20_000)
 
 
 def test_a_crash_costs_one_page() -> None:

@@ -8,11 +8,12 @@ import io
 import json
 import os
 import signal
+import threading
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,13 +31,15 @@ from web_support import TEXT, KnownEngine, json_of, picture
 
 from ocrsvc.app import create_app
 from ocrsvc.doors import USUAL_PORTS
-from ocrsvc.errors import BrokenImage, QueueFull, SettingsError
+from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.text_layer import lay_text
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
-from ocrsvc.records import Box, Line, Page
+from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
+from ocrsvc.serving.queue import PLAIN_WISH
 from ocrsvc.settings import Settings
+from ocrsvc.tasks import runner as tasks_runner
 from ocrsvc.tasks import store
 from ocrsvc.tasks.runner import Runner
 from ocrsvc.tasks.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
@@ -328,6 +331,8 @@ def test_only_files_that_were_made_can_be_downloaded(place: Place, done: str, na
         ("\ud800.pdf", "_.pdf"),
         (" 汉字.pdf ", "汉字.pdf"),
         ("x" * 500 + ".pdf", "x" * 96 + ".pdf"),
+        # With what is put around it, 255 bytes are the most that a file system takes.
+        ("汉" * 120 + ".pdf", "汉" * 75 + ".pdf"),
         ("..", "document.pdf"),
         ("", "document.pdf"),
     ],
@@ -343,6 +348,14 @@ def test_a_file_with_a_name_full_of_slashes_is_read_and_given_back(place: Place)
     made = place.make(task_id, "txt")
     assert made["name"] == "[OCR]__.._汉字.txt"
     assert place.client.get(made["data"]).status_code == 200
+
+
+def test_files_of_a_document_with_the_longest_name_are_made(place: Place) -> None:
+    task_id = place.upload(grays(1), "汉" * 120 + ".pdf")["data"]
+    with place.working():
+        wait_until(lambda: place.ask(task_id)["is_done"])
+    made = place.make(task_id, "txt")
+    assert (made["code"], place.client.get(made["data"]).status_code) == (100, 200)
 
 
 def test_what_was_cleared_is_gone(place: Place) -> None:
@@ -382,6 +395,14 @@ def test_what_is_too_old_makes_room(small: Tasks) -> None:
     os.utime(old.folder / "file", (0, time.time() - 101))
     new = small.add(bytes(600), {})
     assert small.all() == [new]
+
+
+def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(small: Tasks) -> None:
+    left = small.folder / f".{uuid.uuid4().hex}"
+    left.mkdir()
+    (left / "file").write_bytes(bytes(900))
+    assert small.add(bytes(600), {}).data() == bytes(600)
+    assert not left.exists()
 
 
 def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None:
@@ -433,6 +454,78 @@ def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
     with place.working():
         wait_until(lambda: place.ask(task_id)["is_done"])
     assert [page["page"] for page in place.ask(task_id, is_data=True)["data"]] == [1, 2]
+
+
+def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_runner, "_LOOK_S", 0.01)
+    task_id = place.upload(grays(1))["data"]
+    runner = Runner(place.tasks, place.reader, 0.0, bool)
+    runner.start()
+    try:
+        wait_until(lambda: place.ask(task_id)["is_done"])
+    finally:
+        runner.stop(5.0)
+    (page,) = place.ask(task_id, is_data=True)["data"]
+    assert (page["code"], "deadline" in page["data"]) == (902, True)
+
+
+def test_a_page_that_was_laid_down_in_good_order_is_as_suspect_as_before(small: Tasks) -> None:
+    task = small.add(b"1", {})
+    assert [task.begin(1), task.begin(1)] == [0, 1]
+    task.forget_begin(1)
+    assert task.begin(1) == 1
+
+
+class HeldEngine(KnownEngine):
+    """Reads nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.begun, self.let = threading.Event(), threading.Event()
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.begun.set()
+        assert self.let.wait(WAIT_S)
+        return super().read(tasks)
+
+
+def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() -> None:
+    engine = HeldEngine()
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
+    reader.start()
+    try:
+        with closing(reader.read_in_turn(picture(), [1, 1], ReadOptions(), 0.5, PLAIN_WISH)) as pages:
+            outcomes = [type(outcome) for _, outcome in pages]
+        # The first one is still there.
+        assert engine.begun.is_set()
+    finally:
+        engine.let.set()
+        reader.stop(5.0)
+    assert outcomes == [DeadlineExceeded, QueueFull]
+
+
+def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_runner, "_LOOK_S", 0.01)
+    outcomes = [DeadlineExceeded("late"), QueueFull("full"), BrokenImage("broken")]
+
+    def in_turn(_file: bytes, numbers: Iterator[int], *_: object) -> Iterator[tuple[int, Exception]]:
+        yield from zip(numbers, outcomes, strict=False)
+
+    monkeypatch.setattr(place.reader, "read_in_turn", in_turn)
+    told = place.ask(place.read(grays(1)), is_data=True)
+    assert [page["data"] for page in told["data"]] == ["broken"]
+
+
+def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -> None:
+    ids = [place.upload(grays(1))["data"] for _ in range(2)]
+    (place.tasks.folder / ids[0] / "pages.jsonl").write_bytes(b"no JSON\n")
+    with place.working():
+        wait_until(lambda: place.ask(ids[1])["is_done"])
+    task = place.tasks.find(ids[0])
+    assert task is not None
+    assert task.state()[0] == "failure"
+    place.tasks.clear(task)
 
 
 def test_two_processes_never_read_the_same_task(small: Tasks) -> None:

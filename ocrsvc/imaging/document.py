@@ -178,14 +178,16 @@ class _PdfPages:
 
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check) -> None:
         self._data, self._dpi, self._longest_side = data, dpi, limits.max_side
-        self._pdf = Pdf(data, min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels)), check)
+        self._most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
+        self._pdf = Pdf(data, self._most_pixels, check)
         self.count, self.file_bytes = self._pdf.count, len(data)
 
     def open(self, number: int, *, gray: bool, check: Check) -> Image:
+        check()
         return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
 
     def key(self, number: int) -> bytes:
-        return b"pdf %d %d " % (number, self._dpi) + self._digest
+        return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._longest_side) + self._digest
 
     def close(self) -> None:
         self._pdf.close()

@@ -78,10 +78,10 @@ class Runner:
 
     def _read(self, task: Task) -> None:
         """Read what is left of a task."""
-        about = task.about()
-        numbers = about["numbers"][len(task.pages()) :]
         wish = Wish("batch", lambda: self._ends() or not task.is_there())
         try:
+            about = task.about()
+            numbers = about["numbers"][len(task.pages()) :]
             self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
         except (ClientGone, Refused):
             return
@@ -110,8 +110,9 @@ class Runner:
                 if isinstance(outcome, ClientGone):
                     task.forget_begin(number)
                     raise outcome
-                if isinstance(outcome, Refused | DeadlineExceeded):
-                    # Others came first; this page is offered again.
+                is_late = isinstance(outcome, DeadlineExceeded)
+                # A page that is too slow for us counts like one that ends us; where others came first it does not.
+                if isinstance(outcome, Refused) or (is_late and task.begin(number) < MOST_TRIES):
                     self._stopped.wait(_LOOK_S)
                     continue
                 task.add_page(_row(number, outcome))
@@ -123,14 +124,14 @@ class Runner:
         while left:
             number = left[0]
             if number != tried and task.begin(number) >= MOST_TRIES:
-                task.add_page({"number": number, "error": _CRASHES})
+                task.add_page({"number": number, "error": _NEVER_DONE})
                 left.pop(0)
                 continue
             tried = number
             yield number
 
 
-_CRASHES: Final = f"The page ended {MOST_TRIES} processes that read it, and is left out."
+_NEVER_DONE: Final = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
 
 
 def _row(number: int, outcome: Reading | OcrsvcError) -> dict[str, Any]:

@@ -42,6 +42,7 @@ MOST_TRIES: Final = 3
 """How often a page may be begun that is never finished: by then it is what ends the processes that read it."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BESIDE: Final = re.compile(r"\.[0-9a-f]{32}")
 _RETRY_S: Final = 30
 _ALIVE: Final = ".alive"
 _DOOR: Final = ".door"
@@ -140,7 +141,7 @@ class Task:
 
     def add_page(self, page: object) -> None:
         """Write one more. Only for who has claimed the task, by which half a line was cut off."""
-        with (self.folder / "pages.jsonl").open("ab", buffering=0) as pages:
+        with (self.folder / "pages.jsonl").open("ab") as pages:
             pages.write(orjson.dumps(page) + b"\n")
 
     def begin(self, number: int) -> int:
@@ -153,8 +154,9 @@ class Task:
         return times
 
     def forget_begin(self, number: int) -> None:
-        """The page was laid down in good order, and is to be begun by somebody else."""
-        self._put("begun.json", orjson.dumps([number, 0]))
+        """The page was laid down in good order, and is to be begun by somebody else: the last time does not count."""
+        _, times = orjson.loads((self.folder / "begun.json").read_bytes())
+        self._put("begun.json", orjson.dumps([number, times - 1]))
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
@@ -219,6 +221,7 @@ class Tasks:
     def add(self, data: bytes, about: Mapping[str, object]) -> Task:
         """Take in a document. Raises QueueFull when the tasks that are kept leave no room for it."""
         with self._alone():
+            self._remove_left()
             self.check_room(len(data), tasks=1)
             beside = self.folder / f".{uuid.uuid4().hex}"
             try:
@@ -279,6 +282,12 @@ class Tasks:
             with suppress(FileNotFoundError):
                 if time.time() - task.came_s() > self._keep_s:
                     self.clear(task)
+
+    def _remove_left(self) -> None:
+        """What processes that died were adding or clearing; only for who is alone, so that nobody is adding any."""
+        for entry in os.scandir(self.folder):
+            if _BESIDE.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

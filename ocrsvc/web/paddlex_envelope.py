@@ -7,6 +7,7 @@ tensor of a Triton model. `infer` is all that the second one calls.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any, Final
 import orjson
 import pybase64
 
-from ocrsvc.errors import BadOption, CallerError
+from ocrsvc.errors import BadOption, CallerError, ImageTooLarge
 from ocrsvc.formats.columns import as_text as as_json_text
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.drawing import draw_page
@@ -26,7 +27,7 @@ from ocrsvc.records import Page, Pixels, ReadOptions
 from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, read_pages, turning, within_bounds_px
 from ocrsvc.web.failures import Failure, failure_of
-from ocrsvc.web.incoming import as_text, is_image
+from ocrsvc.web.incoming import as_text, is_image, left_s
 
 MODEL: Final = "ocr"
 """The name under which Triton clients ask: input `input`, output `output`, each BYTES [1, 1]."""
@@ -35,6 +36,8 @@ SUCCESS: Final = "Success"
 PDF, IMAGE = 0, 1
 # PaddleX's own default, at which it stops without a word.
 MOST_PAGES: Final = 10
+MOST_PICTURE_BYTES: Final = 256 << 20
+"""Of one answer: a file of a megabyte can have ten pages of which each becomes two pictures of fifty."""
 INVALID_FILE: Final = "Invalid input file"
 UNKNOWN_TYPE: Final = "File type cannot be determined"
 UNPROCESSABLE: Final = 422
@@ -104,25 +107,39 @@ def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) 
 
 def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> Envelope:
     """The answer to what was asked. Raises what `Reader.read` and `Reader.look` raise."""
+    deadline = time.monotonic() + limit_s
     file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)
     if file.errors:
         # The format has no place for a page that failed.
         raise file.errors[0][1]
     pages = [reading.page for reading in file.readings]
-    results = [_result(asked, reader, page, is_document=file.kind != "image") for page in pages]
+
+    def look(page: Page) -> Pixels:
+        number = None if file.kind == "image" else page.number
+        return reader.look(asked.data, number, left_s(deadline), wish).pixels
+
     return {
         "logId": _log_id(asked.members.get("logId")),
-        "result": {"ocrResults": results, "dataInfo": _info(file.kind, pages)},
+        "result": {"ocrResults": _results(asked, look, pages), "dataInfo": _info(file.kind, pages)},
         "errorCode": 0,
         "errorMsg": SUCCESS,
     }
 
 
-def _result(asked: Asked, reader: Reader, page: Page, *, is_document: bool) -> dict[str, object]:
-    result: dict[str, object] = {"prunedResult": to_pruned(page, asked.members)}
-    if asked.visualize:
-        result |= _pictures(asked, reader.look(asked.data, page.number if is_document else None).pixels, page)
-    return result
+def _results(asked: Asked, look: Callable[[Page], Pixels], pages: Sequence[Page]) -> list[dict[str, object]]:
+    """What each page was found to hold, with its pictures. Raises ImageTooLarge when those are too much together."""
+    results: list[dict[str, object]] = []
+    size_bytes = 0
+    for page in pages:
+        pictures = _pictures(asked, look(page), page) if asked.visualize else {}
+        size_bytes += sum(map(len, pictures.values()))
+        if size_bytes > MOST_PICTURE_BYTES:
+            raise ImageTooLarge(
+                f"The pictures of these pages take more than {MOST_PICTURE_BYTES} bytes.",
+                "Send visualize false, or fewer pages at a time.",
+            )
+        results.append({"prunedResult": to_pruned(page, asked.members), **pictures})
+    return results
 
 
 def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:

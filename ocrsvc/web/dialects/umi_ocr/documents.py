@@ -69,6 +69,8 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 
 _NAME_LETTERS: Final = 100
+# A file system takes 255 for a name, and files that are made add to this one.
+_NAME_BYTES: Final = 230
 _MAKING_WAIT: Final = 8
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
@@ -199,7 +201,8 @@ def code_of(error: Exception) -> int | None:
 
 def name_of(sent: str) -> str:
     """What the caller calls the file, as a name that is safe in a header, an address and any file system."""
-    return _NOT_IN_NAMES.sub("_", sent.strip()).lstrip(".")[-_NAME_LETTERS:] or "document.pdf"
+    kept = _NOT_IN_NAMES.sub("_", sent.strip()).lstrip(".")[-_NAME_LETTERS:]
+    return kept.encode()[-_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
 
 
 def numbers_of(options: Mapping[str, Any], count: int) -> list[int]:
