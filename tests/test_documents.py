@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import threading
 import time
@@ -455,3 +456,13 @@ def test_documents_of_several_callers_do_not_mix(client: FlaskClient) -> None:
     assert [[page["width"] for page in answers[at]["pages"]] for at in range(5)] == [
         [100 * scale] * 2 for scale in range(1, 6)
     ], json.dumps(answers)
+
+
+def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
+    canvas = pdf_room._sealed_canvas()
+    try:
+        os.ftruncate(canvas, 8192)
+        with pytest.raises(PermissionError):
+            os.ftruncate(canvas, 4096)
+    finally:
+        os.close(canvas)

@@ -7,6 +7,7 @@ PDF's fault, and the next page gets a new one.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -53,7 +54,7 @@ class Pdf:
     def __init__(self, raw: bytes, most_pixels: int, check: Check) -> None:
         self._most_pixels = most_pixels
         self._memory_bytes = _MEMORY_BYTES + len(raw) + 2 * _BYTES_PER_PIXEL * most_pixels
-        self._file, self._canvas = os.memfd_create("pdf"), os.memfd_create("page")
+        self._file, self._canvas = os.memfd_create("pdf"), _sealed_canvas()
         self._child: subprocess.Popen[bytes] | None = None
         try:
             _write(self._file, raw)
@@ -153,6 +154,13 @@ class Pdf:
         # Closes both pipes and takes leave of the process; what was not sent goes nowhere.
         with suppress(BrokenPipeError), child:
             pass
+
+
+def _sealed_canvas() -> int:
+    """Memory that can grow and not shrink: where it is read, a child that went mad must not be able to take it away."""
+    canvas = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(canvas, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return canvas
 
 
 def _write(file: int, raw: bytes) -> None:

@@ -121,7 +121,8 @@ class _Drawer:
 
     def _draw(self, page: Any, width: int, height: int) -> None:
         pdfium, stride = self._pdfium, width * _BYTES_PER_PIXEL
-        os.ftruncate(self._canvas, stride * height)
+        if os.fstat(self._canvas).st_size < stride * height:
+            os.ftruncate(self._canvas, stride * height)
         with mmap.mmap(self._canvas, stride * height) as canvas:
             start = ctypes.c_char.from_buffer(canvas)
             try:
