@@ -41,9 +41,9 @@ STAGES: Mapping[str, Sequence[str]] = {
     "resize": ("engines.ppocr.detect:_resize", "engines.ppocr.detector:to_tensor"),
     "detect": ("engines.ppocr.detector:Detector.run",),
     "post": ("engines.ppocr.detect:quads_from_map",),
-    "crop": ("engines.ppocr.page:crop", "engines.ppocr.recognise:to_tensor"),
-    "recognise": ("engines.ppocr.recognise:Recogniser._best_path",),
-    "decode text": ("engines.ppocr.recognise:best_path", "engines.ppocr.recognise:_as_text"),
+    "crop": ("engines.ppocr.page:crop", "engines.ppocr.runs:to_tensor"),
+    "recognise": ("engines.ppocr.runs:RunsApart._run",),
+    "decode text": ("engines.ppocr.recognise:Recogniser._best_path", "engines.ppocr.recognise:_as_text"),
     "page": ("engines.ppocr.page:_assemble", "engines.ppocr.page:read_page"),
     "encode": ("web.api:_as_json",),
 }

@@ -44,11 +44,16 @@ NAMES = {
 Figures = Mapping[str, Any]
 
 
+def in_order(figures: Figures) -> Mapping[str, Any]:
+    """The systems that were measured, ours first."""
+    return {name: figures["systems"][name] for name in NAMES if name in figures["systems"]}
+
+
 def table(figures: Figures) -> str:
     """All systems under each load, in Markdown."""
     head = ["clients", "system", *COLUMNS.values()]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    systems = figures["systems"]
+    systems = in_order(figures)
     for clients in next(iter(systems.values())):
         for name, loads in systems.items():
             cells = [
@@ -56,13 +61,14 @@ def table(figures: Figures) -> str:
                 for column in COLUMNS
             ]
             rows.append("| " + " | ".join([clients, NAMES[name], *cells]) + " |")
-    said = f"{figures['pages']} corpus pages, {figures['rounds']} rounds, systems in turn; {figures['machine']}."
+    often = "once" if figures["rounds"] == 1 else f"{figures['rounds']} times"
+    said = f"{figures['pages']} corpus pages, each {often}, systems in turn; {figures['machine'].split(', Linux')[0]}."
     return "\n".join([*rows, "", said])
 
 
 def chart(figures: Figures) -> str:
     """Pages a second and the slowest hundredth under the highest load, and its memory."""
-    systems = figures["systems"]
+    systems = in_order(figures)
     clients = list(next(iter(systems.values())))[-1]
     shown = {"pages_per_s": "pages a second", "p99_s": "p99, seconds", "peak_rss_mb": "peak RSS, MB"}
     return draw(
