@@ -76,7 +76,10 @@ def cards_for(settings: Settings) -> tuple[str, ...]:
 def device_for(settings: Settings) -> str:
     """Where the engine will compute, "cpu" or "cuda"."""
     device = "cpu" if settings.provider == "cpu" else settings.device
-    return expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
+    expected = expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
+    # CUDA_VISIBLE_DEVICES may hide every card, and the engine then takes the CPU.
+    is_hidden = device == "auto" and not find_cards(settings.gpus, os.environ)
+    return "cpu" if is_hidden else expected
 
 
 def plan(

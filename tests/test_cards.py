@@ -17,9 +17,10 @@ from support import run_server
 
 from ocrsvc.cards import emptiest, find_cards, pin
 from ocrsvc.errors import SettingsError
-from ocrsvc.gpu import _handle_of
-from ocrsvc.plan import cards_for, plan
+from ocrsvc.gpu import Siblings, _handle_of
+from ocrsvc.plan import cards_for, device_for, plan
 from ocrsvc.settings import read_settings
+from ocrsvc.worker import lifecycle
 from ocrsvc.worker.retire import Reason
 from ocrsvc.worker.rota import Rota
 from ocrsvc.worker.scoreboard import Board, Granted, Standing, State
@@ -71,6 +72,38 @@ def test_an_engine_on_the_cpu_uses_no_card() -> None:
     assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
     assert cards_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
     assert cards_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
+
+
+@pytest.mark.parametrize(("shown", "device"), [("", "cpu"), ("-1", "cpu"), ("0", "cuda")])
+def test_cards_that_the_environment_hides_are_not_planned_for(
+    shown: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ocrsvc.plan.expected_device", lambda *_args, **_more: "cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert device_for(read_settings({})) == device
+    assert device_for(read_settings({"OCRSVC_DEVICE": "cuda"})) == "cuda"
+
+
+@pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
+def test_a_worker_on_the_cpu_does_not_look_at_a_card(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "current_settings", lambda: read_settings({setting: "cpu"}))
+    monkeypatch.setattr(lifecycle, "open_gauge", lambda *_: pytest.fail("a card was looked at"))
+    worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
+    assert lifecycle._open_gauge(worker) is None
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cuda", True), ("cpu", False)])
+def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
+    device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter([False, True])
+    monkeypatch.setattr(lifecycle, "current_settings", lambda: read_settings({}))
+    monkeypatch.setattr(lifecycle, "open_gauge", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "device_for", lambda _settings: device)
+    monkeypatch.setattr(lifecycle, "is_next_to_load", lambda *_: next(turns))
+    worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
+    assert lifecycle._open_gauge(worker) is None
+    assert (next(turns, None) is None) is waits
 
 
 def test_there_are_two_workers_on_each_card() -> None:

@@ -191,6 +191,29 @@ def test_optimize_keeps_what_wins_and_forgets_what_loses(
     assert (f"OCRSVC_MODEL_CACHE={folder}" in printed) is (least_gain == 0.0)
 
 
+@pytest.mark.parametrize("wins", [True, False])
+def test_a_model_that_cannot_be_kept_or_forgotten_is_not_said_to_be(
+    wins: bool, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "models"
+    if wins:
+        folder.touch()
+    else:
+        make_eight(models.RECOGNITION, Running("cpu"), Store(folder))
+    monkeypatch.setattr(Compared, "wins", wins)
+    monkeypatch.setattr(Path, "unlink", _refuse)
+    monkeypatch.setattr(optimise, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(optimise.Lines, "compare", lambda *_: Compared([(1.0, 1.0)], 9, 9, 900, 0))
+    assert run(["optimize", "--pages", str(page / "notice.png"), "--out", str(folder)]) == 78
+    printed = capsys.readouterr()
+    assert "kept in" not in printed.out
+    assert f"{folder} cannot be written to" in printed.err
+
+
+def _refuse(path: Path, *, missing_ok: bool = False) -> None:
+    raise PermissionError(f"{path}, {missing_ok}")
+
+
 def test_another_engine_has_nothing_to_optimise(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
     assert run(["optimize", "--pages", str(page)]) == 78

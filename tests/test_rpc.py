@@ -46,6 +46,7 @@ from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, ReadTask
+from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.method import Call, Method
 from ocrsvc.rpc.services import make_services
 from ocrsvc.serving.limits import make_room
@@ -530,6 +531,36 @@ def test_more_calls_than_threads_are_refused_at_once() -> None:
         assert code is grpc.StatusCode.UNAVAILABLE
         gate.open.set()
         assert first.result(PATIENCE_S).id == "1"
+
+
+UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@pytest.mark.parametrize("turn", ["answered", "look"])
+def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
+    turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, faults = getattr(Connection, turn), list[Exception]()
+
+    def fail_once(connection: Connection, *given: Any) -> None:
+        if faults:
+            raise faults.pop()
+        real(connection, *given)
+
+    monkeypatch.setattr(Connection, turn, fail_once)
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with serving(gate.method(), listener), calling(port) as one, calling(port, UNSHARED) as other:
+        first = echo(one).future(MESSAGES[ANSWER](), timeout=PATIENCE_S)
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        faults.append(RuntimeError("can't start new thread"))
+        if turn == "answered":
+            gate.open.set()
+        # How the client calls a connection that is closed without a word is chance.
+        assert isinstance(first.exception(PATIENCE_S), grpc.RpcError)
+        gate.open.set()
+        assert echo(other)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+    assert "A connection failed" in caplog.text
 
 
 def test_a_stream_waits_where_calls_are_refused() -> None:

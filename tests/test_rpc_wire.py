@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,19 @@ def test_messages_are_cut_out_wherever_the_pieces_end() -> None:
         found = [message for at in range(0, len(data), size) for message in reader.feed(data[at : at + size])]
         assert [sent.data for sent in found] == [b"first", b"", b"third" * 100]
         assert not reader.unfinished
+
+
+def test_many_small_messages_in_one_piece_are_cut_in_time_that_grows_with_their_number() -> None:
+    data, began_s = prefixed(b"") * 200_000, time.thread_time()
+    assert sum(1 for _ in MessageReader("identity", 1000).feed(data)) == 200_000
+    # Cutting off each of them copied all that followed: 10 s and more.
+    assert time.thread_time() - began_s < 3
+
+
+def test_what_waits_for_its_end_holds_nothing_of_what_came_before() -> None:
+    reader = MessageReader("identity", 1 << 20)
+    assert len(list(reader.feed(prefixed(bytes(1 << 20)) + prefixed(b"abc")[:-1]))) == 1
+    assert sum(map(len, reader._pieces)) <= 3
 
 
 def test_half_a_message_is_unfinished() -> None:

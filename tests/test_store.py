@@ -105,6 +105,20 @@ def test_a_few_of_each_model_are_kept_the_newest(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model-3", "model-4", "model-5", "model-last"]
 
 
+def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine-old").mkdir()
+    is_dir = Path.is_dir
+
+    def is_dir_for_the_last_time(path: Path) -> bool:
+        was = is_dir(path)
+        if path.name == "engine-old":
+            path.rmdir()
+        return was
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_for_the_last_time)
+    assert Store(tmp_path).folder("engine", "new") == tmp_path / "engine-new"
+
+
 def test_the_key_tells_its_parts_apart() -> None:
     assert key_of(b"a", b"bc") != key_of(b"ab", b"c")
     assert key_of(b"a", b"bc") == key_of(b"a", b"bc")

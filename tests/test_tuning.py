@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, clean_environment
 
+from ocrsvc.cli.main import run
+from ocrsvc.errors import OperatorError
 from ocrsvc.settings import Settings
 from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads
 from ocrsvc.tuning.frontier import Measured, choose, frontier, to_toml
+from ocrsvc.tuning.trial import Load
 
 MB = 10**6
 
@@ -86,6 +90,23 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
     # An engine that waits 20 ms makes the more images a second the more threads there are.
     best = max(rows, key=lambda row: float(row.split()[0]))
     assert f"workers={written.workers} engine_threads={written.engine_threads}" in best
+
+
+def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(_command: Sequence[str], knobs: Knobs, _load: Load, _environ: Mapping[str, str]) -> Measured:
+        if knobs.get("precision") == "int8":
+            raise OperatorError("It does not start.", "Try `ocrsvc check`.")
+        return Measured(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)
+
+    monkeypatch.setattr("ocrsvc.cli.tune.measure", measure)
+    monkeypatch.setattr("ocrsvc.cli.tune._has_two_precisions", lambda *_: True)
+    monkeypatch.setenv("OCRSVC_DEVICE", "cpu")
+    out = tmp_path / "tuned.toml"
+    assert run(["tune", str(ROOT / "tests" / "pages" / "line.png"), "--out", str(out)]) == 0
+    assert tomllib.loads(out.read_text())["precision"] == "fp32"
+    assert "precision=int8 is left out: It does not start." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, compare, tell and keep.
 
     Raises:
-        OperatorError: The engine is another one, or there is nowhere to keep a model.
+        OperatorError: The engine is another one, or there is nowhere to keep a model, or it cannot be written there.
         NothingSent: Too little text is on the pages, or there are none.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
@@ -61,10 +61,14 @@ def run(args: argparse.Namespace) -> int:
     lines = Lines(Store(folder))
     try:
         compared = _compare(lines, files, PixelLimits(settings.max_pixels))
-        lines.keep(compared)
+        is_kept = lines.keep(compared)
     finally:
         lines.close()
     print("\n".join(table(compared)))
+    if not is_kept:
+        raise OperatorError(
+            f"{folder} cannot be written to, so models there are as they were.", "Name another folder with --out."
+        )
     if compared.wins:
         print(f"kept in {folder}; OCRSVC_PRECISION=auto and int8 use it from the next start")
         if args.out is not None:

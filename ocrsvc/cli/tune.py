@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -45,13 +46,14 @@ def run(args: argparse.Namespace) -> int:
         raise OperatorError(f"{args.out} is there already.", "Name another file with --out, or move it away.")
     settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
     device = device_for(settings)
-    measured = _try_all(workers_and_threads(read_cpus(), device), load)
+    measured: list[Measured] = []
+    _try_all(workers_and_threads(read_cpus(), device), load, measured)
     best = choose(measured, args.p95)
     if device == "cuda" and best is not None:
-        measured += _try_all(batches(best.knobs), load)
+        _try_all(batches(best.knobs), load, measured)
         best = choose(measured, args.p95)
     if best is not None and _has_two_precisions(settings, device):
-        measured += _try_all(precisions(best.knobs, device), load)
+        _try_all(precisions(best.knobs, device), load, measured)
         best = choose(measured, args.p95)
     print("\n".join(table(measured)))
     if best is None:
@@ -83,14 +85,19 @@ def _read(files: Sequence[Path]) -> list[bytes]:
         raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
 
 
-def _try_all(candidates: Sequence[Knobs], load: Load) -> list[Measured]:
-    measured = []
+def _try_all(candidates: Sequence[Knobs], load: Load, measured: list[Measured]) -> None:
+    """Measure all candidates that start. Raises OperatorError where the first of all does not: none would."""
     environ = free_of_settings(os.environ, _TRIED)
     for number, knobs in enumerate(candidates):
-        tell(number, len(candidates), " ".join(f"{name}={written(value)}" for name, value in knobs.items()))
-        measured.append(measure(command_line(()), knobs, load, environ))
+        choice = " ".join(f"{name}={written(value)}" for name, value in knobs.items())
+        tell(number, len(candidates), choice)
+        try:
+            measured.append(measure(command_line(()), knobs, load, environ))
+        except OperatorError as error:
+            if not measured:
+                raise
+            print(f"ocrsvc: {choice} is left out: {error}", file=sys.stderr)
     tell(len(candidates), len(candidates), "")
-    return measured
 
 
 def _how(settings: Settings, load: Load, p95_s: float | None) -> str:

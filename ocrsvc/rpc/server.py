@@ -157,8 +157,17 @@ class RpcServer:
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
         while self._in_line and self._running < self._threads:
             waiting, next_stream = self._in_line.popleft()
-            waiting.resume(next_stream)
-        connection.answered(stream, outcome)
+            self._guarded(waiting, partial(waiting.resume, next_stream))
+        self._guarded(connection, partial(connection.answered, stream, outcome))
+
+    def _guarded(self, connection: Connection, turn: Callable[[], None]) -> None:
+        """A turn of a connection; whatever goes wrong in it ends this one alone."""
+        try:
+            turn()
+        except Exception:  # noqa: BLE001  the edge
+            LOGGER.exception("A connection failed")
+            for wire in [wire for wire in self._wires if wire.connection is connection]:
+                wire.drop()
 
     def _wake(self) -> None:
         # A full pipe wakes the loop as well; a closed one has none.
@@ -332,8 +341,8 @@ class _Wire:
             self.drop()
             return
         if now_s - connection.began_s > self._age_s:
-            connection.part()
-        connection.look()
+            self._guarded(connection.part)
+        self._guarded(connection.look)
 
     def drop(self) -> None:
         """Close at once."""

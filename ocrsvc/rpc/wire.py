@@ -68,6 +68,7 @@ class MessageReader:
         self._encoding = encoding
         self._most_bytes = most_bytes
         self._pieces: list[bytes] = []
+        self._at = 0
         self._held = 0
         self._prefix: tuple[int, int] | None = None
 
@@ -84,22 +85,30 @@ class MessageReader:
         """
         self._pieces.append(data)
         self._held += len(data)
-        while True:
+        while self._held >= (_PREFIX.size if self._prefix is None else self._prefix[1]):
             if self._prefix is None:
-                if self._held < _PREFIX.size:
-                    return
                 self._prefix = self._checked(*_PREFIX.unpack(self._take(_PREFIX.size)))
-            packed, length = self._prefix
-            if self._held < length:
-                return
-            self._prefix = None
-            yield Sent(self._take(length), self._encoding if packed else None)
+            else:
+                packed, length = self._prefix
+                self._prefix = None
+                yield Sent(self._take(length), self._encoding if packed else None)
+        self._drop_taken()
 
     def _take(self, size: int) -> bytes:
-        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces = [whole[size:]] if len(whole) > size else []
+        """The next bytes. They stay where they are: to cut off each small message would copy all that follow it."""
+        if len(self._pieces) > 1:
+            self._drop_taken()
+            self._pieces = [b"".join(self._pieces)]
+        taken = self._pieces[0][self._at : self._at + size] if size else b""
+        self._at += size
         self._held -= size
-        return whole[:size]
+        return taken
+
+    def _drop_taken(self) -> None:
+        if self._at:
+            rest = self._pieces[0][self._at :]
+            self._pieces[:1] = [rest] if rest else []
+            self._at = 0
 
     def _checked(self, packed: int, length: int) -> tuple[int, int]:
         if length > self._most_bytes:

@@ -29,7 +29,7 @@ from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.gpu import Gauge, open_gauge
 from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
-from ocrsvc.plan import ThreadPlan, cards_for, plan_for, set_library_threads
+from ocrsvc.plan import ThreadPlan, cards_for, device_for, plan_for, set_library_threads
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
@@ -409,10 +409,13 @@ def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
 
     Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
     """
-    if current_settings().device == "cpu":
+    settings = current_settings()
+    if "cpu" in (settings.device, settings.provider):
         return None
     board, gauge = current_rota().board, open_gauge(worker.log, worker.siblings())
-    if gauge is None or is_next_to_load(worker.place, board.live()):
+    # A card that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
+    on_card = gauge is not None or device_for(settings) == "cuda"
+    if not on_card or is_next_to_load(worker.place, board.live()):
         return gauge
     while not is_next_to_load(worker.place, board.live()):
         time.sleep(_TURN_CHECK_S)

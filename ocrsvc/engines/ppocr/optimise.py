@@ -6,6 +6,7 @@ A model is kept only if it is measurably quicker here and reads the same: a proc
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.recognise import Recogniser, read_characters
 from ocrsvc.engines.ppocr.runs import DECIDED, Cut, Decided, Runs, RunsApart
-from ocrsvc.engines.ppocr.session import Running, Session, forget_eight, make_eight, open_session
+from ocrsvc.engines.ppocr.session import Running, Session, forget_eight, has_eight, make_eight, open_session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Image, Pixels, ReadTask
@@ -113,12 +114,14 @@ class Lines:
         tell(len(crops), len(crops))
         return Compared(times_s, len(crops), same, characters, edits)
 
-    def keep(self, compared: Compared) -> None:
-        """Let the engine use the model from now on if it won, and not if it lost."""
+    def keep(self, compared: Compared) -> bool:
+        """Let the engine use the model from now on if it won, and not if it lost; whether the store took it so."""
         if compared.wins:
             make_eight(models.RECOGNITION, Running("cpu", 1), self._store)
         else:
-            forget_eight(models.RECOGNITION, self._store)
+            with contextlib.suppress(OSError):
+                forget_eight(models.RECOGNITION, self._store)
+        return has_eight(models.RECOGNITION, self._store) == compared.wins
 
     def close(self) -> None:
         """End the threads."""

@@ -90,9 +90,11 @@ class Store:
             folder.touch()
         except OSError:
             return None
-        folders = [made for made in self._folder.glob(f"{name}-*") if made.is_dir()]
-        for old in sorted(folders, key=lambda made: made.stat().st_mtime, reverse=True)[_FOLDERS_KEPT:]:
-            shutil.rmtree(old, ignore_errors=True)
+        # Another process may tidy up at the same time.
+        with contextlib.suppress(OSError):
+            folders = [made for made in self._folder.glob(f"{name}-*") if made.is_dir()]
+            for old in sorted(folders, key=lambda made: made.stat().st_mtime, reverse=True)[_FOLDERS_KEPT:]:
+                shutil.rmtree(old, ignore_errors=True)
         return folder
 
     def _forget_the_oldest(self, name: str) -> None:
