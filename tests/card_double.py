@@ -7,7 +7,7 @@ from typing import Any, Final
 import onnxruntime
 import pytest
 
-from ocrsvc.engines.ppocr import detector, runs, session
+from ocrsvc.engines.ppocr import detector, opening, runs
 from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT
 
 GPU_BUILD: Final = [TENSORRT, CUDA, CPU]
@@ -43,6 +43,6 @@ def put_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     patch.setattr(onnxruntime, "InferenceSession", CardDouble)
     patch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
-    patch.setattr(session, "open_card", lambda: None)
+    patch.setattr(opening, "open_card", lambda: None)
     patch.setattr(detector, "_WARM_PX", WARM_PX)
     patch.setattr(runs.RunsTogether, "warm_up", lambda _: None)

@@ -8,14 +8,28 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
 _STOP_S = 20.0
 _START_S = 60.0
+_SOON_S = 30.0
+
+
+def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_s: float = _SOON_S) -> T:
+    """What the condition gives as soon as it is true; fails when it is not in time."""
+    end_s = time.monotonic() + within_s
+    while not (found := is_so()):
+        assert time.monotonic() < end_s, f"never: {what}"
+        threading.Event().wait(0.01)
+    return found
 
 
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:

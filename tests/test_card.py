@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from support import Server, clean_environment, run_server
-from test_recycling import wait_until
+from support import Server, clean_environment, run_server, wait_until
 from web_support import picture
 
 from ocrsvc.gpu import Gauge, Siblings, Unreadable

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from support import ROOT, Server, run_server
+from support import ROOT, Server, run_server, wait_until
 from web_support import picture
 
 DEPLOY = ROOT / "deploy"
@@ -97,13 +96,6 @@ def proxied(proxy: Proxy, folder: Path, port: int, server: Server) -> Iterator[s
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + _SOON_S
-    while not is_true():
-        assert time.monotonic() < end_s, f"never: {what}"
-        threading.Event().wait(0.02)
 
 
 def text_of(url: str, page: bytes, session: requests.Session) -> str:

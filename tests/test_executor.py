@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from support import wait_until
 
 from ocrsvc.errors import (
     BrokenImage,
@@ -69,13 +70,6 @@ def ask(executor: Executor[str, str], work: str, deadline_s: float = FAR_S) -> s
     with executor.admit() as place:
         item = place.submit(work, time.monotonic() + deadline_s)
     return place.wait(item).answer
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + FAR_S
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
 
 
 def test_work_is_answered_by_the_server() -> None:

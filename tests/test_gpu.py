@@ -19,9 +19,10 @@ from ocrsvc.engines.ppocr.card.crops import crop_lines
 from ocrsvc.engines.ppocr.card.maps import pack_map
 from ocrsvc.engines.ppocr.card.resample import detector_input
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.opening import open_session
 from ocrsvc.engines.ppocr.providers import CUDA
 from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running, open_session
+from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.engines.ppocr.store import default_folder
 from ocrsvc.gpu import Siblings, open_gauge
 from ocrsvc.records import Image, Page, ReadTask

@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from support import ROOT, Server, clean_environment, run_server, start_server
+from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 from web_support import picture
 
 ANSWER_S = 30.0
@@ -46,13 +45,6 @@ def lives(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def wait_until(is_true: Callable[[], bool], what: str, within_s: float = ANSWER_S) -> None:
-    end_s = time.monotonic() + within_s
-    while not is_true():
-        assert time.monotonic() < end_s, what
-        threading.Event().wait(0.02)
 
 
 @contextmanager

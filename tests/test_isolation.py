@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from support import ROOT, clean_environment
+from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine, open_own_engine
@@ -138,13 +138,6 @@ def state_of(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
-
-
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + SOON_S
-    while not is_true():
-        assert time.monotonic() < end_s, what
-        threading.Event().wait(0.01)
 
 
 def test_it_reads_what_the_engine_itself_would_read(plain: Nursery) -> None:

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import requests
 from flask import Flask
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from support import ROOT, Server, clean_environment, run_server
+from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
 from ocrsvc.cli.status import address_of
@@ -65,13 +64,6 @@ def workers(server: Server) -> list[dict[str, Any]]:
 
 def post(server: Server) -> int:
     return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code
-
-
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + _SOON_S
-    while not is_true():
-        assert time.monotonic() < end_s, what
-        threading.Event().wait(0.05)
 
 
 def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:

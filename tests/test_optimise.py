@@ -17,10 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 from ocrsvc.cli.main import run
 from ocrsvc.engines.ppocr import models, optimise
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.kept_models import has_eight, make_eight
+from ocrsvc.engines.ppocr.opening import open_session
 from ocrsvc.engines.ppocr.optimise import Compared, count_edits, table
 from ocrsvc.engines.ppocr.quantise import quantise, round_weights
 from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running, has_eight, make_eight, open_session
+from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.errors import EngineUnavailable

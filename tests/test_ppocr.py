@@ -18,8 +18,9 @@ from onnx import numpy_helper
 from ocrsvc.engines.ppocr import models, surgery
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.opening import open_session
 from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running, open_session
+from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
-from ocrsvc.engines.ppocr import detector, models, providers, runs, session
+from ocrsvc.engines.ppocr import detector, models, opening, providers, runs
 from ocrsvc.engines.ppocr.engine import BATCH
+from ocrsvc.engines.ppocr.opening import open_session, open_sessions
 from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT, OnCard, Profile, choose_provider
-from ocrsvc.engines.ppocr.session import Running, open_session, open_sessions
+from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.errors import EngineUnavailable
 
@@ -74,7 +75,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     monkeypatch.setattr(onnxruntime, "InferenceSession", made.open)
     monkeypatch.setattr(models, "mend", lambda *_, halved=False, **__: b"half" if halved else b"whole")
-    monkeypatch.setattr(session, "open_card", lambda: None)
+    monkeypatch.setattr(opening, "open_card", lambda: None)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made
 
@@ -191,7 +192,7 @@ def test_cuda_computes_in_the_precision_asked_for(
 
 def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = iter((4711, 4712))
-    monkeypatch.setattr(session, "open_card", lambda: SimpleNamespace(address=next(addresses)))
+    monkeypatch.setattr(opening, "open_card", lambda: SimpleNamespace(address=next(addresses)))
     open_sessions(models.DETECTION, Running("cuda", card=OnCard(streams=2)))
     assert [made.told[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
 

@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from support import ROOT, Server, clean_environment, run_server, start_server
+from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 from web_support import picture
 
 _ANSWER_S = 30.0
@@ -34,13 +34,6 @@ def lose(server: Server) -> None:
     """Send a request that gets no answer."""
     with suppress(requests.ConnectionError):
         post(server)
-
-
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + _SOON_S
-    while not is_true():
-        assert time.monotonic() < end_s, what
-        threading.Event().wait(0.05)
 
 
 def is_alive(pid: int) -> bool:

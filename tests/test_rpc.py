@@ -38,7 +38,7 @@ from rpc_support import (
     strings,
     unary,
 )
-from support import ROOT, Server, run_server, start_server
+from support import ROOT, Server, run_server, start_server, wait_until
 from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, json_of, picture, running_app
 
 from ocrsvc.app import create_app
@@ -501,14 +501,6 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
         assert first.result().model_name == "ocr"
     reader.stop(5.0)
     assert engine.count == 1
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Look again and again; fails when it is not so in time."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def test_a_client_that_vanishes_is_known_to_be_gone() -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.opening import open_session
 from ocrsvc.engines.ppocr.recognise import WIDEST_PX, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether, beginnings, bucket_of, own_steps
-from ocrsvc.engines.ppocr.session import Running, open_session
+from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.batcher import Limits
 

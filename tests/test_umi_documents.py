@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from documents import BLACK, GRAY, pdf
 from flask.testing import FlaskClient
 from golden import read_golden
 from structure import differences
-from support import Server, run_server
+from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
 from ocrsvc.app import create_app
@@ -54,16 +54,6 @@ KINDS = ("txt", "txtPlain", "jsonl", "csv", "pdfLayered", "pdfOneLayer")
 def grays(count: int) -> bytes:
     """A PDF of so many pages, no two alike."""
     return pdf(*(b"0.%d g 0 0 10000 10000 re f" % (number + 1) for number in range(count)))
-
-
-def wait_until(is_so: Callable[[], Any]) -> Any:
-    """What the condition gives when it gives something; fails when it does not in time."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        if found := is_so():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it does not come about")
 
 
 # One worker

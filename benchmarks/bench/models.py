@@ -39,8 +39,9 @@ class Models:
     def __init__(self, cores: int) -> None:
         from ocrsvc.engines.ppocr import models
         from ocrsvc.engines.ppocr.detector import ARENA_VALUES, WIDE_ARENA_VALUES
+        from ocrsvc.engines.ppocr.opening import open_session
         from ocrsvc.engines.ppocr.runs import DECIDED
-        from ocrsvc.engines.ppocr.session import Running, open_session
+        from ocrsvc.engines.ppocr.session import Running
         from ocrsvc.engines.ppocr.store import Store, default_folder
 
         store = Store(default_folder())

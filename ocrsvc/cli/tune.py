@@ -72,10 +72,10 @@ def _has_two_precisions(settings: Settings, device: str) -> bool:
         return False
     if device == "cuda":
         return True
-    from ocrsvc.engines.ppocr import models, session, store
+    from ocrsvc.engines.ppocr import kept_models, models, store
 
     kept = store.Store(settings.model_cache or store.default_folder())
-    return any(session.has_eight(name, kept) for name in models.IN_EIGHT_BITS)
+    return any(kept_models.has_eight(name, kept) for name in models.IN_EIGHT_BITS)
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:

@@ -114,7 +114,9 @@ def _open(raw: bytes) -> Picture:
     for pattern, open_picture in FORMATS:
         if pattern.match(raw):
             return open_picture(raw)
-    raise UnsupportedImage(f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}.")
+    raise UnsupportedImage(
+        f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}; PDF where documents are read."
+    )
 
 
 def _name_stranger(head: bytes) -> str:

@@ -20,8 +20,9 @@ from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detect import COARSE_PX, FINE_PX, STRIDE, ProbabilityMap
 from ocrsvc.engines.ppocr.lanes import share
+from ocrsvc.engines.ppocr.opening import open_session, open_sessions
 from ocrsvc.engines.ppocr.providers import Profile
-from ocrsvc.engines.ppocr.session import Runner, Running, Session, open_session, open_sessions
+from ocrsvc.engines.ppocr.session import Runner, Running, Session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Pixels

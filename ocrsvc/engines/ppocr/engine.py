@@ -19,10 +19,11 @@ from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.lanes import share
+from ocrsvc.engines.ppocr.opening import open_sessions
 from ocrsvc.engines.ppocr.providers import Device, OnCard, Precision, Provider
 from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether, profiles
-from ocrsvc.engines.ppocr.session import Runner, Running, open_sessions
+from ocrsvc.engines.ppocr.session import Runner, Running
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits

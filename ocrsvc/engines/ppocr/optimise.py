@@ -17,9 +17,11 @@ from ocrsvc.engines.ppocr import models
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import open_detector
 from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.kept_models import forget_eight, has_eight, make_eight
+from ocrsvc.engines.ppocr.opening import open_session
 from ocrsvc.engines.ppocr.recognise import Recogniser, read_characters
 from ocrsvc.engines.ppocr.runs import DECIDED, Cut, Decided, Runs, RunsApart
-from ocrsvc.engines.ppocr.session import Running, Session, forget_eight, has_eight, make_eight, open_session
+from ocrsvc.engines.ppocr.session import Running, Session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.records import Image, Pixels, ReadTask
