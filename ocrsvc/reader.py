@@ -16,7 +16,7 @@ from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
-from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
+from ocrsvc.imaging.decode import PixelLimits, check_header, develop, open_picture
 from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.imaging.page_ranges import ALL, Ranges
@@ -172,6 +172,8 @@ class Reader:
             OcrsvcError: As for reading it.
         """
         deadline = self._clock() + limit_s
+        if self._decodes_elsewhere and not is_pdf(data):
+            return self._look_elsewhere(data, number, deadline, wish)
         if number is None:
             with self._turn_to_decode(deadline, wish):
                 return develop(open_picture(data, self._limits), gray=False)
@@ -179,6 +181,27 @@ class Reader:
         with self._opened(data, check) as document, self._turn_for(Leaf(document, number), deadline, wish):
             found = document.open(number, gray=False, check=check)
             return found if isinstance(found, Image) else develop(found, gray=False)
+
+    @property
+    def _decodes_elsewhere(self) -> bool:
+        """Does the engine decode image files by itself, so that a decoder that crashes is not in this process?"""
+        return self._engine is not None and self._engine.driving.decodes
+
+    def _look_elsewhere(self, data: bytes, number: int | None, deadline: float, wish: Wish) -> Image:
+        """The image, from where the engine decodes it; see `look`."""
+        if number is not None:
+            with self._opened(data, self._checking(deadline, wish)) as document:
+                data = document.file(number) or data
+        check_header(data, self._limits)
+        # Whoever waits for an engine needs an end to it.
+        deadline = min(deadline, self._clock() + self._settings.deadline_s)
+        order = Order(data, ReadOptions(), deadline, gray=False, looks=True)
+        with self._running().admit(wish) as place:
+            place.check_bytes()
+            item = place.submit(order, deadline, len(data))
+        place.wait(item)
+        assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
+        return order.image
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -362,13 +385,20 @@ class Reader:
             began = self._clock()
             found = self._open(data, self._checking(deadline, wish), gray=engine.driving.wants_gray)
             order = Order(found, options, deadline, engine.driving.wants_gray, decode_s=self._clock() - began)
-            ahead = order.is_drawn or executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+            ahead = order.is_drawn or (
+                not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+            )
             size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
             item = place.submit(order, deadline, size_bytes)
         key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, ahead, admitted, key)
 
-    def _open(self, data: bytes | Leaf, check: Check, *, gray: bool) -> Picture | Image:
+    def _open(self, data: bytes | Leaf, check: Check, *, gray: bool) -> Picture | Image | bytes:
+        if self._decodes_elsewhere:
+            file = data.document.file(data.number) if isinstance(data, Leaf) else data
+            if file is not None:
+                check_header(file, self._limits)
+                return file
         if isinstance(data, Leaf):
             return data.document.open(data.number, gray=gray, check=check)
         return open_picture(data, self._limits)

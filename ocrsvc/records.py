@@ -90,6 +90,24 @@ class ReadTask:
 
 
 @dataclass(frozen=True, slots=True)
+class FileTask:
+    """One image file and what is asked of it, for an engine that decodes by itself (engines.base.Driving.decodes).
+
+    Attributes:
+        data: The whole file.
+        options: How to read it, as the request says; None asks for the image itself, in colour.
+        deadline: Monotonic seconds from which nobody waits for the answer.
+    """
+
+    data: bytes
+    options: ReadOptions | None = field(default_factory=ReadOptions)
+    deadline: float = math.inf
+
+
+Task = ReadTask | FileTask
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of text, its confidence in [0, 1], and where it stands."""
 
@@ -119,6 +137,19 @@ class Page:
     def text(self) -> str:
         """The lines' texts, joined by newlines."""
         return "\n".join([line.text for line in self.lines])
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPage(Page):
+    """The answer to a FileTask: a page in the frame of its image.
+
+    Attributes:
+        decode_s: Seconds that decoding took.
+        image: What was decoded, where that was asked for; the page has no lines then.
+    """
+
+    decode_s: float = 0.0
+    image: Image | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,20 @@ def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Imag
 
 def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
     """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
-    picture = _open(bytes(data))
+    raw = bytes(data)
+    picture = _opener_of(raw)(raw)
     _check_size(picture, limits)
     return picture
+
+
+def check_header(data: bytes, limits: PixelLimits) -> None:
+    """Hold a file against the limits as far as code of our own reads its header: all formats but GIF and TIFF.
+
+    For processes that must survive whatever a library does with the file. Raises what `open_picture` raises.
+    """
+    opener = _opener_of(data)
+    if opener not in (open_gif, open_tiff):
+        _check_size(opener(data), limits)
 
 
 def develop(picture: Picture, *, gray: bool) -> Image:
@@ -108,12 +119,12 @@ def develop(picture: Picture, *, gray: bool) -> Image:
     return Image(turn_upright(pixels, picture.orientation), picture.format)
 
 
-def _open(raw: bytes) -> Picture:
+def _opener_of(raw: bytes) -> Callable[[bytes], Picture]:
     if not raw:
         raise BrokenImage("The image has no bytes.", "Send the content of an image file.")
     for pattern, open_picture in FORMATS:
         if pattern.match(raw):
-            return open_picture(raw)
+            return open_picture
     raise UnsupportedImage(
         f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}; PDF where documents are read."
     )

@@ -45,6 +45,10 @@ class Document(Protocol):
         """
         ...
 
+    def file(self, number: int) -> bytes | None:
+        """An image file whose first page it is; None of a PDF."""
+        ...
+
     def key(self, number: int) -> bytes:
         """What tells the page from every other that has been seen: bytes of which equal ones mean the same page."""
         ...
@@ -138,6 +142,10 @@ class _Single:
         del number, gray, check
         return open_picture(self._data, self._limits)
 
+    def file(self, number: int) -> bytes:
+        del number
+        return self._data
+
     def key(self, number: int) -> bytes:
         del number
         return self._data
@@ -158,7 +166,10 @@ class _TiffPages:
     def open(self, number: int, *, gray: bool, check: Check) -> Picture:
         del gray
         check()
-        return open_picture(begin_with(self._data, self._pages[number - 1]), self._limits)
+        return open_picture(self.file(number), self._limits)
+
+    def file(self, number: int) -> bytes:
+        return begin_with(self._data, self._pages[number - 1])
 
     def key(self, number: int) -> bytes:
         return b"tiff %d " % number + self._digest
@@ -185,6 +196,9 @@ class _PdfPages:
     def open(self, number: int, *, gray: bool, check: Check) -> Image:
         check()
         return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
+
+    def file(self, number: int) -> None:
+        del number
 
     def key(self, number: int) -> bytes:
         return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._longest_side) + self._digest

@@ -25,7 +25,7 @@ from ocrsvc.engines.isolated.exchange import (
 from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.packed import Nonsense
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.records import Page, Task
 
 _T = TypeVar("_T")
 
@@ -95,7 +95,7 @@ class Child:
         self.private_bytes = ready.private_bytes
         return True
 
-    def read(self, tasks: Sequence[ReadTask], until_s: float) -> list[Page | OcrsvcError]:
+    def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
         """Have some images read.
 
         Args:
@@ -117,7 +117,7 @@ class Child:
         except OSError as error:
             raise ChildLost("gone", is_blamed=self._area.has_begun) from error
         self.images += len(tasks)
-        return self._unpack(answer, len(tasks))
+        return self._unpack(answer, tasks)
 
     def end(self, *, kill: bool = True) -> None:
         """Let go of the child: at once, or after what it closes by itself."""
@@ -135,15 +135,14 @@ class Child:
             self._area.close()
             raise ChildLost(f"no zygote: {error.strerror}", is_blamed=False) from error
 
-    def _unpack(self, answer: dict[str, Any], count: int) -> list[Page | OcrsvcError]:
+    def _unpack(self, answer: dict[str, Any], tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         if "failed" in answer:
             raise _checked(unpack_failure, answer["failed"])
-        length, private_bytes = answer.get("answer"), answer.get("private_bytes")
-        data = self._area.get_bytes(length) if isinstance(length, int) else None
-        if data is None or not isinstance(private_bytes, int):
+        private_bytes = answer.get("private_bytes")
+        if not isinstance(private_bytes, int):
             raise ChildLost(NONSENSE, is_blamed=True)
         self.private_bytes = private_bytes
-        answers = _checked(lambda row: unpack_answers(row, count), data)
+        answers = _checked(lambda place: unpack_answers(place, tasks, self._area), answer.get("answer"))
         self._area.give_back()
         return answers
 

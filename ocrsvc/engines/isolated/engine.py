@@ -79,4 +79,4 @@ def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
 
 def _told_by(child: Child) -> tuple[EngineInfo, Driving]:
     assert child.ready is not None, "a handle has a child that is ready"
-    return child.ready.info, replace(child.ready.driving, serial_open=False)
+    return child.ready.info, replace(child.ready.driving, serial_open=False, decodes=True)

@@ -17,9 +17,10 @@ from typing import Final
 import orjson
 
 from ocrsvc.allocator import give_back
-from ocrsvc.engines.base import Engine, Handle
+from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_own_engine
 from ocrsvc.engines.isolated.area import Area
+from ocrsvc.engines.isolated.decoding import FileReader
 from ocrsvc.engines.isolated.exchange import (
     MESSAGE_BYTES,
     Ready,
@@ -29,6 +30,7 @@ from ocrsvc.engines.isolated.exchange import (
     unpack_tasks,
 )
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
 
@@ -56,8 +58,10 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
         return
     _send(wire, {"ready": pack_ready(_ready(engine))})
     wire.settimeout(_IDLE_S)
+    limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
+    reader = FileReader(handle, limits, engine.driving.wants_gray)
     while message := _receive(wire):
-        _send(wire, _answer(handle, message, area))
+        _send(wire, _answer(reader, message, area))
     # Nobody waits for it, and nobody else would end it: the signal does, also in native code.
     signal.alarm(CLOSE_S)
     handle.close()
@@ -77,14 +81,13 @@ def _ready(engine: Engine) -> Ready:
     return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes())
 
 
-def _answer(handle: Handle, message: bytes, area: Area) -> dict[str, object]:
+def _answer(reader: FileReader, message: bytes, area: Area) -> dict[str, object]:
     area.has_begun = True
     try:
-        data = pack_answers(handle.read(unpack_tasks(message, area)))
+        place = pack_answers(reader.read(unpack_tasks(message, area)), area)
     except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
         return {"failed": pack_failure(failure)}
-    area.put_bytes(data)
-    return {"answer": len(data), "private_bytes": read_private_bytes()}
+    return {"answer": place, "private_bytes": read_private_bytes()}
 
 
 def _as_unavailable(failure: Exception) -> OcrsvcError:
