@@ -74,6 +74,9 @@ class Gauge:
         log: Told once when the card cannot be read, and once when it can be again.
         siblings: How the other workers stand before this one loads.
         pid: This process.
+
+    Attributes:
+        is_listed: Whether the last reading is what NVML lists for this process, not reckoned from the card's totals.
     """
 
     def __init__(self, source: Source, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
@@ -86,6 +89,7 @@ class Gauge:
         self._foreign_bytes = max(0, used_bytes - siblings.gpu_bytes)
         self._listed_as: int | None = None
         self._last_own_bytes: int | None = None
+        self.is_listed = False
 
     def read(self, siblings: Siblings) -> MemoryReading | None:
         """A look at the card, in well under a millisecond; None when it cannot be read just now. Never raises."""
@@ -104,6 +108,7 @@ class Gauge:
     def _read(self, siblings: Siblings) -> MemoryReading:
         used_bytes, total_bytes = self._source.totals()
         own_bytes = self._listed_bytes()
+        self.is_listed = own_bytes is not None
         if own_bytes is None:
             own_bytes = self._reckoned_bytes(used_bytes, siblings)
         self._last_own_bytes = own_bytes

@@ -412,6 +412,13 @@ class Settings(BaseModel):
         ge=0,
         le=2**50,
     )
+    child_gpu_bytes: MemoryAmount | None = _knob(
+        None,
+        "Memory of the card at which an engine's child process is replaced, its successor first, where NVML tells what "
+        "each process holds; 0 is no limit, a share is of the card; by default such that all children on one card and "
+        "one successor would fill 80 % of it.",
+        "bytes",
+    )
     quarantine_size: int = _knob(
         256,
         "Most images remembered that killed the engine's child process twice; read at the start only.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -35,7 +34,6 @@ from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine, open_own_engine
-from ocrsvc.engines.isolated import upbringing
 from ocrsvc.engines.isolated.area import Area
 from ocrsvc.engines.isolated.crew import Limits
 from ocrsvc.engines.isolated.engine import limits_for
@@ -294,29 +292,6 @@ def test_the_zygote_has_one_thread_and_the_kernel_would_end_a_child_first(plain:
 def test_an_engine_that_cannot_open_in_a_child_says_why() -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
         open_engine(Settings(engine="tr", isolation="process"), PLAN)
-
-
-def test_an_engine_that_hangs_while_it_closes_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = open_own_engine(Settings(engine="fake"), PLAN)
-    monkeypatch.setattr(engine, "close", threading.Event().wait)
-    monkeypatch.setattr(upbringing, "open_own_engine", lambda *_: engine)
-    monkeypatch.setattr(upbringing, "CLOSE_S", 1)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        # The time limit of this test is a handler of pytest's; a child of the zygote has none.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        upbringing.live(theirs, Area(), Settings(engine="fake"), PLAN)
-        os._exit(0)
-    theirs.close()
-    assert b"ready" in ours.recv(1 << 16)
-    ours.close()
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGALRM
-
-
-def test_a_child_has_as_long_to_open_as_a_worker() -> None:
-    assert limits_for(Settings(boot_limit_s=7.0), PLAN).open_s == 7.0
 
 
 def test_an_engine_that_dies_while_it_opens_is_unavailable(tmp_path: Path) -> None:

@@ -39,12 +39,21 @@ _TEXT_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a child says once its engine is open and warm; private_bytes is its memory without what is shared."""
+    """What a child says once its engine is open and warm.
+
+    Attributes:
+        pid: Of its process.
+        info, driving: Of its engine.
+        private_bytes: Its memory without what is shared.
+        card_bytes, card_total_bytes: Its memory of the card, and the card's; 0 where NVML does not tell.
+    """
 
     pid: int
     info: EngineInfo
     driving: Driving
     private_bytes: int
+    card_bytes: int = 0
+    card_total_bytes: int = 0
 
 
 def pack_tasks(tasks: Sequence[Task], area: Area) -> bytes:
@@ -174,7 +183,7 @@ def pack_ready(ready: Ready) -> dict[str, object]:
 def unpack_ready(row: Any) -> Ready:
     """Raises Nonsense."""
     try:
-        return Ready(row["pid"], EngineInfo(**row["info"]), Driving(**row["driving"]), row["private_bytes"])
+        return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": Driving(**row["driving"])})
     except (TypeError, KeyError) as error:
         raise Nonsense("a first message that says nothing") from error
 

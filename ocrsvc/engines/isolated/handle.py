@@ -193,7 +193,7 @@ class IsolatedHandle:
         failure: ChildLost | OcrsvcError = ChildLost(HANG, is_blamed=False)
         try:
             if child.wait_ready(min(until_s, latest_s)):
-                self._crew.note_opened()
+                self._crew.note_opened(child)
                 return self._forget_next()
         except (ChildLost, OcrsvcError) as error:
             failure = error
