@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
+from ocrsvc.serving.limits import Share, unlimited
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -43,10 +44,12 @@ class Wish:
         priority: Whose turn it is when others wait too.
         is_gone: Has the client hung up? Asked seldom, from any thread, also under the queue's lock: it must not block
             or raise.
+        share: The request's account of memory.
     """
 
     priority: Priority = "interactive"
     is_gone: Callable[[], bool] = bool
+    share: Share = field(default_factory=unlimited)
 
 
 PLAIN_WISH: Final = Wish()
