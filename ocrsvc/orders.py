@@ -16,7 +16,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.imaging.picture import Picture
-from ocrsvc.records import Image, Page, ReadOptions, ReadTask, Rotate
+from ocrsvc.records import Check, Image, Page, ReadOptions, ReadTask, Rotate, no_check
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -31,6 +31,7 @@ class Order:
         options: What the request asks for.
         deadline: Monotonic seconds from which nobody waits for the answer.
         gray: The engine needs no colour.
+        check: Raises once nobody waits for the answer any more.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
         decode_s: What opening and decoding took so far.
     """
@@ -39,6 +40,7 @@ class Order:
     options: ReadOptions
     deadline: float
     gray: bool
+    check: Check = no_check
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
     _task: ReadTask | None = field(default=None, init=False)
@@ -76,7 +78,7 @@ class Order:
                 pixels, _ = shrink(pixels, self.options.max_side)
             rotate: Rotate = "auto" if self.options.rotate == "auto" else "0"
             options = replace(self.options, rotate=rotate)
-            self._task = ReadTask(replace(image, pixels=pixels), options, self.deadline)
+            self._task = ReadTask(replace(image, pixels=pixels), options, self.deadline, self.check)
             self.decode_s += time.perf_counter() - began
         return self._task
 

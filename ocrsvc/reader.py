@@ -27,7 +27,17 @@ from ocrsvc.orders import AHEAD_BYTES, DecodingHandle, Order
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
-from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone, deadline_passed
+from ocrsvc.serving.queue import (
+    GONE_S,
+    PLAIN_WISH,
+    Item,
+    Priority,
+    Served,
+    Wish,
+    client_gone,
+    deadline_passed,
+    make_check,
+)
 from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
 
@@ -361,7 +371,10 @@ class Reader:
             place.check_bytes()
             began = self._clock()
             found = self._open(data, self._checking(deadline, wish), gray=engine.driving.wants_gray)
-            order = Order(found, options, deadline, engine.driving.wants_gray, decode_s=self._clock() - began)
+            check = make_check(wish, deadline, self._clock)
+            order = Order(
+                found, options, deadline, engine.driving.wants_gray, check=check, decode_s=self._clock() - began
+            )
             ahead = order.is_drawn or executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
             size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
             item = place.submit(order, deadline, size_bytes)
@@ -429,7 +442,7 @@ class Reader:
         try:
             served: Served[Page] = pending.place.wait(pending.item)
         except ClientGone:
-            LOGGER.info("dropped before the engine: its client has gone")
+            LOGGER.info("dropped: its client has gone")
             raise
         order = pending.item.work
         page = restore_page(served.answer, order.turned, *order.size)

@@ -261,6 +261,26 @@ class WorkQueue(Generic[W, A]):
         )
 
 
+def make_check(wish: Wish, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
+    """What running work calls as often as it likes: whether it is still wanted.
+
+    It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.
+    """
+    next_look = clock() + GONE_S
+
+    def check() -> None:
+        nonlocal next_look
+        now = clock()
+        if now >= deadline:
+            raise deadline_passed()
+        if now >= next_look:
+            next_look = now + GONE_S
+            if wish.is_gone():
+                raise client_gone()
+
+    return check
+
+
 def deadline_passed() -> DeadlineExceeded:
     """What ends work that is not done in time."""
     return DeadlineExceeded(
