@@ -16,7 +16,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import fixed_turn, make_task
 from ocrsvc.imaging.picture import Picture
-from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task
+from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task, no_check
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -32,6 +32,7 @@ class Order:
         options: What the request asks for.
         deadline: Monotonic seconds from which nobody waits for the answer.
         gray: The engine needs no colour.
+        check: Raises once nobody waits for the answer any more.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
         decode_s: What opening and decoding took so far.
         looks: Only the image is wanted, in colour; of a file for an engine that decodes by itself.
@@ -42,6 +43,7 @@ class Order:
     options: ReadOptions
     deadline: float
     gray: bool
+    check: Check = no_check
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
     looks: bool = False
@@ -84,14 +86,14 @@ class Order:
             assert not isinstance(source, bytes), "the engine decodes this one"
             image = source if isinstance(source, Image) else develop(source, gray=self.gray)
             self.size = (image.width, image.height)
-            self._task = make_task(image, self.options, self.deadline)
+            self._task = make_task(image, self.options, self.deadline, self.check)
             self.decode_s += time.perf_counter() - began
         return self._task
 
     def task(self) -> Task:
         """What the engine's handle is given. Raises BrokenImage."""
         if isinstance(self.source, bytes):
-            return FileTask(self.source, None if self.looks else self.options, self.deadline)
+            return FileTask(self.source, None if self.looks else self.options, self.deadline, self.check)
         return self.prepare()
 
     def note(self, page: DecodedPage) -> Page:

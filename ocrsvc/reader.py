@@ -27,7 +27,17 @@ from ocrsvc.orders import AHEAD_BYTES, DecodingHandle, Order
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
-from ocrsvc.serving.queue import GONE_S, PLAIN_WISH, Item, Priority, Served, Wish, client_gone, deadline_passed
+from ocrsvc.serving.queue import (
+    GONE_S,
+    PLAIN_WISH,
+    Item,
+    Priority,
+    Served,
+    Wish,
+    client_gone,
+    deadline_passed,
+    make_check,
+)
 from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
 
@@ -195,7 +205,8 @@ class Reader:
         check_header(data, self._limits)
         # Whoever waits for an engine needs an end to it.
         deadline = min(deadline, self._clock() + self._settings.deadline_s)
-        order = Order(data, ReadOptions(), deadline, gray=False, looks=True)
+        check = make_check(wish, deadline, self._clock)
+        order = Order(data, ReadOptions(), deadline, gray=False, check=check, looks=True)
         with self._running().admit(wish) as place:
             place.check_bytes()
             item = place.submit(order, deadline, len(data))
@@ -384,7 +395,10 @@ class Reader:
             place.check_bytes()
             began = self._clock()
             found = self._open(data, self._checking(deadline, wish), gray=engine.driving.wants_gray)
-            order = Order(found, options, deadline, engine.driving.wants_gray, decode_s=self._clock() - began)
+            check = make_check(wish, deadline, self._clock)
+            order = Order(
+                found, options, deadline, engine.driving.wants_gray, check=check, decode_s=self._clock() - began
+            )
             ahead = order.is_drawn or (
                 not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
             )
@@ -459,7 +473,7 @@ class Reader:
         try:
             served: Served[Page] = pending.place.wait(pending.item)
         except ClientGone:
-            LOGGER.info("dropped before the engine: its client has gone")
+            LOGGER.info("dropped: its client has gone")
             raise
         order = pending.item.work
         page = restore_page(served.answer, order.turned, *order.size)

@@ -8,7 +8,7 @@ Confidences lie in [0, 1].
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +25,14 @@ Box = tuple[Point, Point, Point, Point]
 Rotate = Literal["auto", "0", "90", "180", "270"]
 
 Decoder = Literal["greedy", "beam"]
+
+Check = Callable[[], object]
+"""Raises DeadlineExceeded or ClientGone once nobody waits for the work any more; for any thread, and cheap enough to be
+called before every line."""
+
+
+def no_check() -> None:
+    """The check of work that nobody gives up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,11 +90,13 @@ class ReadTask:
         image: What is to be read.
         options: How.
         deadline: Monotonic seconds from which nobody waits for the answer.
+        check: The engine calls it between passes over the image and between lines.
     """
 
     image: Image
     options: ReadOptions = field(default_factory=ReadOptions)
     deadline: float = math.inf
+    check: Check = no_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +107,13 @@ class FileTask:
         data: The whole file.
         options: How to read it, as the request says; None asks for the image itself, in colour.
         deadline: Monotonic seconds from which nobody waits for the answer.
+        check: As of a ReadTask.
     """
 
     data: bytes
     options: ReadOptions | None = field(default_factory=ReadOptions)
     deadline: float = math.inf
+    check: Check = no_check
 
 
 Task = ReadTask | FileTask

@@ -297,12 +297,12 @@ class Settings(BaseModel):
     max_body_bytes: ByteCount = _knob(
         64 * 2**20, "Largest request body; a larger one is answered 413.", "bytes", ge=1024, le=4 * 2**30
     )
-    body_bytes: ByteCount = _knob(
-        256 * 2**20,
-        "Request bodies that each worker holds in memory at once, at least one of the largest; more are answered 503.",
+    request_memory_bytes: MemoryAmount | None = _knob(
+        None,
+        "Memory that the requests of each worker may hold together, from a request's first byte until its answer has "
+        "left; what does not fit is answered 503, or 413 where it never can; by default a quarter of the memory for "
+        "all workers, 384 MiB each at most.",
         "bytes",
-        ge=1024,
-        le=2**40,
     )
     caller_requests: int = _knob(
         0,

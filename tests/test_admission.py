@@ -149,7 +149,7 @@ def test_a_full_queue_refuses_before_the_body_is_read() -> None:
 
 def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
     large = PNG + bytes(40_000)
-    with gated_app(body_bytes=70_000, max_body_bytes=60_000) as (app, engine):
+    with gated_app(request_memory_bytes=70_000, max_body_bytes=60_000) as (app, engine):
         with under_way(app, engine, data=large):
             refused = post(app, large)
             assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
@@ -159,7 +159,7 @@ def test_bodies_share_a_budget_and_give_it_back_on_every_way() -> None:
 
 
 def test_the_largest_body_comes_in_however_small_the_budget() -> None:
-    with gated_app(body_bytes=1024) as (app, engine):
+    with gated_app(request_memory_bytes=1024) as (app, engine):
         engine.gate.set()
         assert post(app, PNG + bytes(100_000)).status_code == 200
 

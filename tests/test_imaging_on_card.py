@@ -38,7 +38,7 @@ from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether
 from ocrsvc.engines.ppocr.session import Session
 from ocrsvc.engines.ppocr.tensors import to_tensor
 from ocrsvc.imaging.geometry import Quad, crop
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
 PAGES = Path(__file__).parent / "pages"
@@ -325,7 +325,8 @@ class Says:
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         return int(along), int(across)
 
-    def read(self, crops: Sequence[Pixels]) -> list[LineText]:
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        check()
         return [LineText(self._text, 0.9) for _ in crops]
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from isolation_support import (
@@ -40,8 +41,10 @@ from ocrsvc.engines.isolated.crew import Limits
 from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.nursery import Nursery
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable
+from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
 from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import FileTask, Pixels, Task
+from ocrsvc.serving.queue import client_gone
 from ocrsvc.settings import Settings, Share
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
@@ -183,9 +186,50 @@ def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Nursery,
         assert zygote_of(handle) == mother
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Nursery]:
+    """Of an engine that takes a minute for an image, and looks at its task's check."""
+    yield from started(fake_latency_s=60.0)
+
+
+def png(pixels: Pixels) -> bytes:
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
+def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Nursery, task: Task) -> None:
+    with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
+        first, began_s = pid_of(handle), time.monotonic()
+        late = replace(task, deadline=began_s + 0.3)
+        assert summary(handle.read([late])) == [DeadlineExceeded]
+        assert 0.3 <= time.monotonic() - began_s < 5.0
+        assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
+def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Nursery, task: Task) -> None:
+    gone_s = time.monotonic() + 0.3
+
+    def check() -> None:
+        if time.monotonic() >= gone_s:
+            raise client_gone()
+
+    with opened_handle(nursery=patient) as handle:
+        first = pid_of(handle)
+        assert summary(handle.read([replace(task, check=check)])) == [ClientGone]
+        assert time.monotonic() - gone_s < 5.0
+        assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
+        # The next one is not given up with it.
+        late = replace(task, deadline=time.monotonic() + 0.6)
+        assert summary(handle.read([late])) == [DeadlineExceeded]
+
+
 def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Nursery) -> None:
     image = noise(1)
-    limits = Limits(deadline_s=30.0, grace_s=0.1)
+    limits = Limits(deadline_s=0.1, grace_s=0.1)
     with opened_handle(limits, nursery=plain) as handle, opened_handle(nursery=plain) as other:
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)

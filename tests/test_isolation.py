@@ -188,7 +188,12 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Nursery) -> None:
 
 def test_a_suspect_that_is_read_is_acquitted(slow: Nursery) -> None:
     pixels = noise(1)
-    with opened_handle(Limits(deadline_s=0.1, grace_s=0.1), nursery=slow) as handle:
+    with opened_handle(Limits(deadline_s=0.3, grace_s=0.1), nursery=slow) as handle:
+        stopper = threading.Timer(0.15, os.kill, (pid_of(handle), signal.SIGSTOP))
+        stopper.start()
+        assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
+        stopper.join()
+        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
         assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]

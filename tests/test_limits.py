@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.errors import QueueFull, TooManyAtOnce
+from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
 from ocrsvc.serving.limits import Budget, Callers, Share
 
 
@@ -14,7 +14,7 @@ def test_what_is_held_is_free_again_when_its_request_ends() -> None:
     budget = Budget(100)
     first, second = Share(budget), Share(budget)
     first.take(70)
-    with pytest.raises(QueueFull, match="OCRSVC_BODY_BYTES") as refusal:
+    with pytest.raises(QueueFull, match="OCRSVC_REQUEST_MEMORY_BYTES") as refusal:
         second.take(31)
     assert refusal.value.retry_after_s >= 1
     second.take(30)
@@ -40,9 +40,21 @@ def test_no_more_than_the_total_is_held_whatever_the_requests_do(steps: list[tup
             shares[who].take(size)
             held[who] += size
         else:
-            with pytest.raises(QueueFull):
+            with pytest.raises(BodyTooLarge if held[who] + size > 100 else QueueFull):
                 shares[who].take(size)
         assert budget.held_bytes == sum(held) <= 100
+
+
+def test_what_can_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:
+    budget = Budget(100)
+    other, share = Share(budget), Share(budget)
+    other.take(60)
+    with share.holding(40):
+        with pytest.raises(QueueFull):
+            share.take(60)
+        with pytest.raises(BodyTooLarge, match="100 bytes"):
+            share.take(61)
+    assert (share.held_bytes, budget.held_bytes) == (0, 60)
 
 
 def test_a_caller_over_its_cap_is_refused_and_the_others_are_not() -> None:

@@ -167,15 +167,15 @@ def test_parameters_of_our_own_reach_the_engine(client: FlaskClient) -> None:
 )
 def test_what_a_body_unpacks_to_counts_as_held_in_memory(encoding: str, pack_body: Any) -> None:
     body = pack_body(b" " * (3 << 20) + b"{}")
-    with running_app(Settings(body_bytes=2 << 20, max_body_bytes=1 << 20)) as app:
+    with running_app(Settings(request_memory_bytes=2 << 20, max_body_bytes=1 << 20)) as app:
         response = app.test_client().post(INFER, data=body, headers={"Content-Encoding": encoding})
         assert response.status_code == 413
-    with running_app(Settings(body_bytes=4 << 20, max_body_bytes=4 << 20)) as app:
+    with running_app(Settings(request_memory_bytes=4 << 20, max_body_bytes=4 << 20)) as app:
         client, headers = app.test_client(), {"Content-Encoding": encoding}
         assert client.post(INFER, data=body, headers=headers).status_code == 400
         larger = pack_body(b" " * (4 << 20))
         refused = client.post(INFER, data=larger, headers=headers)
-        assert (refused.status_code, "OCRSVC_BODY_BYTES" in json_of(refused)["error"]) == (503, True)
+        assert (refused.status_code, "OCRSVC_REQUEST_MEMORY_BYTES" in json_of(refused)["error"]) == (413, True)
         # What was taken is given back.
         assert client.post(INFER, data=body, headers=headers).status_code == 400
 

@@ -10,7 +10,7 @@ import pytest
 from ocrsvc.engines.lines import LineText
 from ocrsvc.engines.ppocr.page import InMemory, read_page
 from ocrsvc.imaging.geometry import Quad, turn, turn_points
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 
 WIDTH, HEIGHT = 300, 200
 LEFT, RIGHT = 200, 90  # shades that begin and end a line: the stub reads it well only from left to right
@@ -25,11 +25,12 @@ class ShadeReader:
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         return max(8, int(along)), max(4, int(across))
 
-    def read(self, crops: Sequence[Pixels]) -> list[LineText]:
-        self.lines_read += len(crops)
-        return [self._read_one(crop) for crop in crops]
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        return [self._read_one(crop, check) for crop in crops]
 
-    def _read_one(self, crop: Pixels) -> LineText:
+    def _read_one(self, crop: Pixels, check: Check) -> LineText:
+        check()
+        self.lines_read += 1
         half = crop.shape[1] // 2
         first, second = float(np.median(crop[:, :half])), float(np.median(crop[:, half:]))
         return LineText(f"{first:.0f}", 0.95) if first > second else LineText("junk", 0.4)

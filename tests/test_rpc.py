@@ -571,7 +571,7 @@ def test_a_stream_waits_where_calls_are_refused() -> None:
 def test_calls_of_one_address_are_limited_in_number() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with (
-        serving(gate.method(), listener, room=make_room(body_bytes=0, most_bytes=1 << 26, caller_requests=1)),
+        serving(gate.method(), listener, room=make_room(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)),
         calling(listener.getsockname()[1]) as channel,
     ):
         first = echo(channel).future(MESSAGES[ANSWER](id="1"))
@@ -921,7 +921,7 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
 
 def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    room = make_room(body_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
+    room = make_room(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, room=room).test_client()
     with serving(gate.method(), listener, room=room), calling(listener.getsockname()[1]) as channel:

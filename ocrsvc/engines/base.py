@@ -41,8 +41,9 @@ class Handle(Protocol):
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """Read each image; one Page or one error for each, in the same order, whatever fails.
 
-        Boxes come back in the pixels of the image given. `options.max_side` and a fixed `options.rotate` are already
-        applied by the caller: an engine sees `rotate` as "auto" (find it) or "0" (upright).
+        Between passes over an image and between its lines a task's `check` is called; what it raises is that image's
+        answer. Boxes come back in the pixels of the image given. `options.max_side` and a fixed `options.rotate` are
+        already applied by the caller: an engine sees `rotate` as "auto" (find it) or "0" (upright).
         """
         ...
 

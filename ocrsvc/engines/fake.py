@@ -19,11 +19,12 @@ import numpy as np
 
 from ocrsvc.engines.base import Driving
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, ReadTask
+from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
 
 SIZE_CONFIDENCE: Final = 1.0
 HASH_CONFIDENCE: Final = 0.5
 _WORK: Final = bytes(1 << 18)
+_CHECK_S: Final = 0.05
 _SIGNALS: Final = {"crash": signal.SIGKILL, "abort": signal.SIGABRT, "segfault": signal.SIGSEGV}
 
 Fault = Literal["none", "fail", "hang", "crash", "abort", "segfault", "nonsense"]
@@ -73,7 +74,7 @@ class FakeHandle:
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         digest = hash_text(task.image.pixels)
         try:
-            self._spend()
+            self._spend(task.check)
             if self._is_chosen(digest):
                 self._misbehave(digest)
         except OcrsvcError as error:
@@ -86,15 +87,21 @@ class FakeHandle:
     def _is_chosen(self, digest: str) -> bool:
         return not self._settings.fault_on or digest in self._settings.fault_on
 
-    def _spend(self) -> None:
-        """The wait, the CPU time and the memory of one image."""
-        self._closed.wait(self._settings.latency_s)
+    def _spend(self, check: Check) -> None:
+        """The wait, the CPU time and the memory of one image. Raises what `check` does."""
+        self._wait(check)
         end = time.thread_time() + self._settings.burn_s
         while time.thread_time() < end:
+            check()
             zlib.crc32(_WORK)
         if self._settings.leak_bytes:
             # Not bytes(n), whose pages the kernel would not count before they are touched.
             self._kept.append(b"\1" * self._settings.leak_bytes)
+
+    def _wait(self, check: Check) -> None:
+        end = time.monotonic() + self._settings.latency_s
+        while (left_s := end - time.monotonic()) > 0 and not self._closed.wait(min(left_s, _CHECK_S)):
+            check()
 
     def _misbehave(self, digest: str) -> None:
         """The chosen fault. Raises EngineFailed."""

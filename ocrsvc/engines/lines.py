@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ocrsvc.records import Pixels
+from ocrsvc.records import Check, Pixels, no_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,6 @@ class LineReader(Protocol):
         """
         ...
 
-    def read(self, crops: Sequence[Pixels]) -> list[LineText]:
-        """One LineText for each (h, w[, 3]) uint8 crop, in the same order."""
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        """One LineText for each (h, w[, 3]) uint8 crop, in the same order; `check` is called before each."""
         ...

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Rotate
+from ocrsvc.records import Box, Check, Image, Line, Page, Pixels, ReadOptions, ReadTask, Rotate
 
 Quad = NDArray[np.float32]
 
@@ -47,13 +47,13 @@ def fixed_turn(options: ReadOptions) -> int:
     return 0 if options.rotate == "auto" else int(options.rotate)
 
 
-def make_task(image: Image, options: ReadOptions, deadline: float) -> ReadTask:
+def make_task(image: Image, options: ReadOptions, deadline: float, check: Check) -> ReadTask:
     """What an engine is shown of an image: a fixed turn and the largest side are applied, as it need not know them."""
     pixels = turn(image.pixels, fixed_turn(options))
     if options.max_side is not None:
         pixels, _ = shrink(pixels, options.max_side)
     rotate: Rotate = "auto" if options.rotate == "auto" else "0"
-    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate), deadline)
+    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate), deadline, check)
 
 
 def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:

@@ -76,7 +76,7 @@ class RpcServer:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
-        room = room or make_room(body_bytes=0, most_bytes=most_bytes, caller_requests=0)
+        room = room or make_room(memory_bytes=0, most_bytes=most_bytes, caller_requests=0)
         self.memory, self.callers = room.memory, room.callers
         counting = counting or Counting(Numbers().common)
         self.begun: Callable[[], None] = counting.begin

@@ -30,7 +30,7 @@ from ocrsvc.serving.queue import (
 
 IDLE_S = 1.0
 STUCK_S = 5.0
-"""How long after the deadline of its work a thread counts as stuck: no engine looks at deadlines within an image."""
+"""How long after the deadline of its work a thread counts as stuck: engines look at it between lines, not within."""
 
 W = TypeVar("W")
 A = TypeVar("A")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ocrsvc.errors import QueueFull, TooManyAtOnce
+from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
 
 
 class Budget:
@@ -17,14 +20,14 @@ class Budget:
     """
 
     def __init__(self, total_bytes: int) -> None:
-        self._total_bytes = total_bytes
+        self.total_bytes = total_bytes
         self._held_bytes = 0
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> bool:
         """Hold so many bytes more, and never wait for them: whether they were free."""
         with self._lock:
-            if self._held_bytes + size_bytes > self._total_bytes:
+            if self._held_bytes + size_bytes > self.total_bytes:
                 return False
             self._held_bytes += size_bytes
             return True
@@ -41,37 +44,72 @@ class Budget:
 
 
 class Share:
-    """What one request holds of a budget; used by one thread at a time."""
+    """What one request holds of a budget, from its first byte until its answer has left; for any thread."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """Held now, by this request alone."""
+        return self._held_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Hold so many bytes more. Raises QueueFull when they are not free."""
+        """Hold so many bytes more; asked before they are allocated.
+
+        Raises:
+            BodyTooLarge: This request alone would hold more than all requests may.
+            QueueFull: They are not free now.
+        """
+        if self._held_bytes + size_bytes > self._budget.total_bytes:
+            raise BodyTooLarge(
+                f"This request needs more memory than the {self._budget.total_bytes} bytes that all requests to a "
+                "worker may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
+                "Send fewer or smaller images at once, or ask the operator to raise the limit.",
+            )
         if not self._budget.take(size_bytes):
             raise QueueFull(
-                "The bodies of requests under way hold all the memory that they may hold (OCRSVC_BODY_BYTES).",
+                "The requests under way hold all the memory that they may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send the request again after the time that Retry-After names.",
             )
-        self._held_bytes += size_bytes
+        with self._lock:
+            self._held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
         """Hold so many bytes less."""
-        self._held_bytes -= size_bytes
+        with self._lock:
+            self._held_bytes -= size_bytes
         self._budget.give_back(size_bytes)
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """Hold so many bytes more inside the block. Raises as `take`."""
+        self.take(size_bytes)
+        try:
+            yield
+        finally:
+            self.give_back(size_bytes)
 
     def split(self, size_bytes: int) -> Share:
         """Hand over so many of the bytes that it holds to a share of their own."""
         other = Share(self._budget)
-        self._held_bytes -= size_bytes
+        with self._lock:
+            self._held_bytes -= size_bytes
         other._held_bytes = size_bytes
         return other
 
     def release(self) -> None:
         """Give everything back; a second time changes nothing."""
-        held_bytes, self._held_bytes = self._held_bytes, 0
+        with self._lock:
+            held_bytes, self._held_bytes = self._held_bytes, 0
         self._budget.give_back(held_bytes)
+
+
+def unlimited() -> Share:
+    """A share of a budget that nobody else has, and that ends nowhere: for work that no request brought."""
+    return Share(Budget(sys.maxsize))
 
 
 class Callers:
@@ -113,7 +151,7 @@ class Room:
     """What all requests to one process share, whichever protocol brings them.
 
     Attributes:
-        memory: For their bodies.
+        memory: For what they hold, from the first byte of a request to the last of its answer.
         callers: Who has how many under way.
     """
 
@@ -121,6 +159,6 @@ class Room:
     callers: Callers
 
 
-def make_room(*, body_bytes: int, most_bytes: int, caller_requests: int) -> Room:
-    """Room for bodies of `body_bytes` together, but for one of the largest (`most_bytes`) at least."""
-    return Room(Budget(max(body_bytes, most_bytes)), Callers(caller_requests))
+def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int) -> Room:
+    """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
+    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
+from ocrsvc.serving.limits import Share, unlimited
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -43,10 +44,12 @@ class Wish:
         priority: Whose turn it is when others wait too.
         is_gone: Has the client hung up? Asked seldom, from any thread, also under the queue's lock: it must not block
             or raise.
+        share: The request's account of memory.
     """
 
     priority: Priority = "interactive"
     is_gone: Callable[[], bool] = bool
+    share: Share = field(default_factory=unlimited)
 
 
 PLAIN_WISH: Final = Wish()
@@ -256,6 +259,26 @@ class WorkQueue(Generic[W, A]):
             "Send the request again after the time that Retry-After names.",
             retry_after_s=max(1, math.ceil(ahead * self._mean_run_s / self._servers)),
         )
+
+
+def make_check(wish: Wish, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
+    """What running work calls as often as it likes: whether it is still wanted.
+
+    It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.
+    """
+    next_look = clock() + GONE_S
+
+    def check() -> None:
+        nonlocal next_look
+        now = clock()
+        if now >= deadline:
+            raise deadline_passed()
+        if now >= next_look:
+            next_look = now + GONE_S
+            if wish.is_gone():
+                raise client_gone()
+
+    return check
 
 
 def deadline_passed() -> DeadlineExceeded:

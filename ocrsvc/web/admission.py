@@ -12,9 +12,11 @@ from flask import Flask, request
 
 from ocrsvc.reader import Reader
 from ocrsvc.serving.limits import Room, Share, make_room
-from ocrsvc.settings import Settings
+from ocrsvc.settings import Settings, bytes_of
+from ocrsvc.settings import Share as Amount
 from ocrsvc.web.body import SHARE_KEY
 from ocrsvc.web.incoming import priority_of
+from ocrsvc.worker.memory import read_memory_bytes
 
 Environ = dict[str, Any]
 
@@ -22,6 +24,8 @@ WITHOUT_ENGINE: Final = "is_without_engine"
 """A view function with this attribute, true, answers without the engine, so that it need not have room."""
 
 _CALLER_KEY: Final = "ocrsvc.caller"
+# A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
+_MOST_REQUEST_BYTES: Final = 384 * 2**20
 
 
 def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room) -> None:
@@ -58,13 +62,21 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room
             share.release()
 
 
-def room_of(settings: Settings) -> Room:
-    """What the settings leave to the requests of one process."""
+def room_of(settings: Settings, workers: int = 1) -> Room:
+    """What the settings leave to the requests of one process out of so many."""
     return make_room(
-        body_bytes=settings.body_bytes,
+        memory_bytes=memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes()),
         most_bytes=settings.max_body_bytes,
         caller_requests=settings.caller_requests,
     )
+
+
+def memory_of_requests(given: int | Amount | None, workers: int, whole_bytes: int) -> int:
+    """Bytes that the requests of one worker may hold together; the whole is 0 where it is not known."""
+    known = bytes_of(given, whole_bytes)
+    if known is not None:
+        return known
+    return min(_MOST_REQUEST_BYTES, whole_bytes // (4 * workers)) if whole_bytes else _MOST_REQUEST_BYTES
 
 
 def caller_of(environ: Environ, header: str) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol, cast
 
 from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, QueueFull
-from ocrsvc.serving.limits import Share
+from ocrsvc.serving.limits import Share, unlimited
 
 Environ = dict[str, Any]
 Clock = Callable[[], float]
@@ -29,8 +29,8 @@ LEAST_BYTES_PER_S: Final = 1000.0
 # A client that is still sending sees a reset connection, not our answer, unless somebody listens to the end.
 LINGER_S: Final = 2.0
 
-SHARE_KEY: Final = "ocrsvc.body_share"
-"""Where a request's environ holds its `Share` of the memory for bodies; without one, bodies are not counted."""
+SHARE_KEY: Final = "ocrsvc.share"
+"""Where a request's environ holds its `Share` of the memory for requests; see `share_of`."""
 
 _RESPONSE_KEY: Final = "ocrsvc.gunicorn_response"
 # A client that closes one direction only counts as gone, as with nginx. What it sends ahead does not matter.
@@ -97,7 +97,7 @@ def read_body(
     length = _declared_length(environ)
     if length is not None and length > max_body_bytes:
         raise _too_large(length, max_body_bytes)
-    share: Share | None = environ.get(SHARE_KEY)
+    share = share_of(environ)
     stream = environ["wsgi.input"]
     try:
         with _bounded(environ, deadline, stall_s, slow_s, clock):
@@ -105,7 +105,7 @@ def read_body(
     except TimeoutError as error:
         _cut_off(environ)
         raise _too_late(stall_s, deadline_passed=clock() >= deadline) from error
-    except QueueFull:
+    except (QueueFull, BodyTooLarge):
         raise
     except Exception as error:
         # What a server raises for a broken chunk or a client that is gone is its own affair; it is never our fault.
@@ -115,6 +115,14 @@ def read_body(
     if length is not None and len(body) < length:
         raise CallerError(f"The body ended after {len(body)} of {length} bytes.", "Send the request again.")
     return body
+
+
+def share_of(environ: Environ) -> Share:
+    """The request's account of memory; one that nobody bounds where no admission was asked."""
+    if SHARE_KEY not in environ:
+        environ[SHARE_KEY] = unlimited()
+    share: Share = environ[SHARE_KEY]
+    return share
 
 
 def leave_body(environ: Environ, linger_s: float = LINGER_S, clock: Clock = time.monotonic) -> None:

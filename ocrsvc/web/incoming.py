@@ -25,7 +25,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
-from ocrsvc.web.body import is_gone, read_body
+from ocrsvc.web.body import is_gone, read_body, share_of
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
 
 Environ = dict[str, Any]
@@ -239,7 +239,7 @@ def wish_of(environ: Environ, priority: Priority | None = None) -> Wish:
     Raises:
         BadOption: The header's priority is none.
     """
-    return Wish(priority or priority_of(environ), partial(is_gone, environ))
+    return Wish(priority or priority_of(environ), partial(is_gone, environ), share_of(environ))
 
 
 def parse_decimal(text: str) -> float:

@@ -149,7 +149,7 @@ def build_app() -> Flask:
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
     ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
-    _Process.room = room_of(settings)
+    _Process.room = room_of(settings, plan_for(settings).workers)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
 

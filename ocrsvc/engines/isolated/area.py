@@ -16,7 +16,7 @@ import numpy as np
 from ocrsvc.records import Pixels
 
 HEAD_BYTES: Final = 64
-"""Before the data; its first byte is 1 once the child has begun with the request."""
+"""Before the data; the first byte is 1 once the child has begun with a request, the second once nobody waits for it."""
 
 _ALIGN: Final = 64
 _FIRST_BYTES: Final = 1 << 20
@@ -57,6 +57,15 @@ class Area:
     @has_begun.setter
     def has_begun(self, begun: bool) -> None:
         self._map[0] = int(begun)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for the answer any more; the worker says so, the child looks between lines."""
+        return self._map[1] == 1
+
+    @is_given_up.setter
+    def is_given_up(self, given_up: bool) -> None:
+        self._map[1] = int(given_up)
 
     def reserve(self, count: int) -> None:
         """Have room for so many bytes of data, whichever side made it."""

@@ -26,6 +26,7 @@ from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.packed import Nonsense
 from ocrsvc.records import Page, Task
+from ocrsvc.serving.queue import GONE_S
 
 _T = TypeVar("_T")
 
@@ -112,7 +113,8 @@ class Child:
 
         Args:
             tasks: As for engines.base.Handle.read.
-            until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite.
+            until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite. A child
+                that looks at the tasks' `check` has answered before that.
 
         Raises:
             ChildLost: There is no answer, and there will be none.
@@ -124,9 +126,9 @@ class Child:
             # One that has died idle does not take it; how it died is what comes next.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.send(message)
-            answer = self._receive(until_s, is_blamed=True)
+            answer = self._receive_while_wanted(tasks, until_s)
         except TimeoutError:
-            raise ChildLost(HANG, is_blamed=True) from None
+            raise ChildLost(HANG, is_blamed=self._area.has_begun) from None
         except OSError as error:
             raise ChildLost("gone", is_blamed=self._area.has_begun) from error
         self.images += len(tasks)
@@ -151,6 +153,17 @@ class Child:
         answers = _checked(lambda place: unpack_answers(place, tasks, self._area), answer.get("answer"))
         self._area.give_back()
         return answers
+
+    def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
+        """The answer. When nobody waits for it any more the child is told so, and gives another one soon."""
+        while True:
+            try:
+                return self._receive(min(until_s, time.monotonic() + GONE_S), is_blamed=True)
+            except TimeoutError:
+                if time.monotonic() >= until_s:
+                    raise
+                if not any(map(_is_wanted, tasks)):
+                    self._area.is_given_up = True
 
     def _see_it_die(self) -> None:
         try:
@@ -189,6 +202,14 @@ class Child:
         except ConnectionResetError:
             # It died before it took our message; the zygote's, which says how, comes next.
             return self._socket.recv(MESSAGE_BYTES, flags)
+
+
+def _is_wanted(task: Task) -> bool:
+    try:
+        task.check()
+    except OcrsvcError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

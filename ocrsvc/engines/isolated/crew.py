@@ -36,8 +36,8 @@ class Limits:
         max_images: Images after which a child is replaced; 0 is never.
         memory_bytes: Memory of its own at which it is replaced; 0 is never.
         deadline_s: Longest deadline of the service.
-        grace_s: How long a read may go on past its deadline before the child is killed. An engine does not look at
-            deadlines within an image, and killing it costs a load of the models; below the executor's STUCK_S.
+        grace_s: How long a read may go on past its deadline before the child is killed. An engine looks at deadlines
+            between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
         open_s: How long opening and warming may take.
         card_bytes: Memory of the card at which it is replaced, or a share of the card; 0 is never, None is such that
             all children and one successor fit.

@@ -39,15 +39,17 @@ class FileReader:
             return self.handle.read([task])
         began_s = time.perf_counter()
         try:
+            task.check()
             image = decode(task.data, self.limits, gray=self.gray and task.options is not None)
+            task.check()
         except OcrsvcError as error:
             return [error]
         if task.options is None:
             return [DecodedPage(image.width, image.height, 0, (), decode_s=time.perf_counter() - began_s, image=image)]
-        return [self._read_image(image, task.options, task.deadline, began_s)]
+        return [self._read_image(image, task, task.options, began_s)]
 
-    def _read_image(self, image: Image, options: ReadOptions, deadline: float, began_s: float) -> Page | OcrsvcError:
-        task = make_task(image, options, deadline)
+    def _read_image(self, image: Image, file: FileTask, options: ReadOptions, began_s: float) -> Page | OcrsvcError:
+        task = make_task(image, options, file.deadline, file.check)
         decode_s = time.perf_counter() - began_s
         [page] = self.handle.read([task])
         if isinstance(page, OcrsvcError):

@@ -7,6 +7,7 @@ sends is checked completely: a process that has gone wrong is more likely to sen
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from math import prod
@@ -30,6 +31,7 @@ from ocrsvc.records import (
     ReadTask,
     Task,
 )
+from ocrsvc.serving.queue import client_gone, deadline_passed
 
 MESSAGE_BYTES: Final = 1 << 15
 """Longest message; pages are not in messages."""
@@ -64,7 +66,7 @@ def pack_tasks(tasks: Sequence[Task], area: Area) -> bytes:
     for task in tasks:
         rows.append([_put(task, offset, area), offset, task.options and list(astuple(task.options)), _finite(task)])
         offset += aligned(_size_of(task))
-    area.has_begun = False
+    area.has_begun = area.is_given_up = False
     return orjson.dumps([total, rows])
 
 
@@ -96,11 +98,19 @@ def _unpack_task(
     area: Area, what: int | list[Any], offset: int, chosen: list[Any] | None, deadline: float | None
 ) -> Task:
     options, until_s = None if chosen is None else ReadOptions(*chosen), math.inf if deadline is None else deadline
+
+    def check() -> None:
+        # The clock is the machine's, so the worker's deadline means the same here.
+        if time.monotonic() >= until_s:
+            raise deadline_passed()
+        if area.is_given_up:
+            raise client_gone()
+
     if isinstance(what, int):
-        return FileTask(area.get_bytes(offset, what), options, until_s)
+        return FileTask(area.get_bytes(offset, what), options, until_s, check)
     kind, *shape = what
     assert options is not None, "an image that is decoded already is there to be read"
-    return ReadTask(Image(area.pixels(offset, tuple(shape)), kind), options, until_s)
+    return ReadTask(Image(area.pixels(offset, tuple(shape)), kind), options, until_s, check)
 
 
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: Area) -> list[int]:

@@ -17,7 +17,7 @@ from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.crew import LOG, Crew
 from ocrsvc.engines.isolated.fingerprint import TaskFingerprint
 from ocrsvc.engines.isolated.quarantine import STRIKES, Quarantine
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
+from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
 from ocrsvc.records import Page, Task
 
 # Of children that died before they began with the image, too: something is wrong that is not the image.
@@ -115,7 +115,7 @@ class IsolatedHandle:
         return EngineFailed("The engine's process ended again and again before it began with this image.")
 
     def _acquit(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
-        if trial.kept:
+        if trial.kept and not isinstance(answer, DeadlineExceeded | ClientGone):
             self._quarantine.acquit(trial.image)
         return answer
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.ctc import BLANK
+from ocrsvc.records import Check, no_check
 
 KEEP: Final = 10
 _GROUP: Final = 16
@@ -81,11 +82,14 @@ def pad(parts: Sequence[Steps]) -> Steps:
     )
 
 
-def beam_search(steps: Steps, width: int) -> list[Ints]:
-    """The likeliest text of each line, as classes, keeping `width` prefixes at each step."""
+def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]:
+    """The likeliest text of each line, as classes, keeping `width` prefixes at each step; `check` before each step."""
     beam = _Beam.of(len(steps.blank), width)
     every = zip(*(np.moveaxis(part, 1, 0) for part in (steps.classes, steps.scores, steps.blank)), strict=True)
-    trail = [beam.advance(*step) for step in every]
+    trail = []
+    for step in every:
+        check()
+        trail.append(beam.advance(*step))
     return _spell(beam.total().argmax(axis=1), trail)
 
 

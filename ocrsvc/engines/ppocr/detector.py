@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.providers import Profile
 from ocrsvc.engines.ppocr.session import Runner, Running, Session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
-from ocrsvc.records import Pixels
+from ocrsvc.records import Check, Pixels, no_check
 
 # Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values. A run on
 # more takes hundreds of megabytes.
@@ -124,15 +124,20 @@ class Detector:
         self._turns = Turns((crew.hands if crew is not None else 1) * ARENA_VALUES)
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
-    def run(self, pixels: Pixels) -> ProbabilityMap:
-        """(h, w[, 3]) uint8 in, (h, w) probabilities out; the sides must be multiples of STRIDE."""
+    def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
+        """(h, w[, 3]) uint8 in, (h, w) probabilities out; the sides must be multiples of STRIDE.
+
+        `check` is called before the model runs, after the wait for its turn.
+        """
         height, width = pixels.shape[:2]
+        check()
         if self.device != "cpu":
             return _probabilities(self._narrow, pad(pixels))[:height, :width]
         if self._wide is None or self._crew is None:
             return _probabilities(self._narrow, pixels)
         size = 3 * height * width
         with self._turn(size, self._crew), self._crew.all_hands() as alone:
+            check()
             return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
 
     @contextmanager

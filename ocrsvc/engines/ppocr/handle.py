@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,8 +16,7 @@ from ocrsvc.engines.ppocr.detect import find_quads
 from ocrsvc.engines.ppocr.detector import Detector
 from ocrsvc.engines.ppocr.page import InMemory, read_page
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.geometry import Quad
-from ocrsvc.records import Decoder, Page, Pixels, ReadTask
+from ocrsvc.records import Decoder, Page, ReadTask
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -61,7 +61,13 @@ class PageHandle:
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """Each page by itself."""
-        return [self._read_one(task) for task in tasks]
+        return [self._answer(task) for task in tasks]
+
+    def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        try:
+            return self._read_one(task)
+        except OcrsvcError as error:
+            return error
 
     def _read_one(self, task: ReadTask) -> Page:
         with self._crew.page():
@@ -79,7 +85,5 @@ class PageHandle:
 
     def open_in_memory(self, task: ReadTask) -> InMemory:
         """A view of the task's image whose pixels are prepared in memory."""
-        return InMemory(task.image.pixels, self._find, self._readers[task.options.decoder])
-
-    def _find(self, pixels: Pixels) -> list[Quad]:
-        return find_quads(pixels, self._detector.run)
+        find = partial(find_quads, run=partial(self._detector.run, check=task.check))
+        return InMemory(task.image.pixels, find, self._readers[task.options.decoder], task.check)

@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.runs import DECIDED, Cut, Decided, Runs, RunsApart
 from ocrsvc.engines.ppocr.session import Running, Session
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
-from ocrsvc.records import Image, Pixels, ReadTask
+from ocrsvc.records import Check, Image, Pixels, ReadTask, no_check
 
 R = TypeVar("R")
 
@@ -140,10 +140,12 @@ class _Recording:
         self._runs = runs
         self.crops: list[Pixels] = []
 
-    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
         """See Runs."""
         self.crops += [cut.pixels() for cut in cuts]
-        return self._runs.map(understand, cuts, logits=logits)
+        return self._runs.map(understand, cuts, check, logits=logits)
 
     def close(self) -> None:
         """See Runs."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.lines import LineReader, LineText
 from ocrsvc.imaging.geometry import Quad, as_box, crop, heading, sides, turn_points, upright_box
 from ocrsvc.imaging.reading_order import reading_order
-from ocrsvc.records import Line, Page, Pixels, ReadTask
+from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
@@ -48,11 +48,13 @@ class InMemory:
         pixels: (H, W[, 3]) uint8.
         find_quads: Finds the lines.
         reader: Reads them.
+        check: Called before each.
     """
 
     pixels: Pixels
     find_quads: Callable[[Pixels], list[Quad]]
     reader: LineReader
+    check: Check = no_check
 
     def find(self) -> list[Quad]:
         """See View."""
@@ -60,7 +62,8 @@ class InMemory:
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
         """See View."""
-        return self.reader.read([crop(self.pixels, quad, *self.reader.crop_size(*sides(quad))) for quad in quads])
+        crops = [crop(self.pixels, quad, *self.reader.crop_size(*sides(quad))) for quad in quads]
+        return self.reader.read(crops, self.check)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from ocrsvc.engines.ppocr.ctc import Path, align, best_path
 from ocrsvc.engines.ppocr.runs import Crop, Cut, Decided, Runs
 from ocrsvc.engines.ppocr.spaces import text_with_spaces
 from ocrsvc.engines.ppocr.tensors import HEIGHT_PX
-from ocrsvc.records import Pixels
+from ocrsvc.records import Check, Pixels, no_check
 
 WIDTH_STEP_PX: Final = 16
 NARROWEST_PX: Final = 48
@@ -54,19 +54,19 @@ class Recogniser:
         """See engines.lines.LineReader."""
         return input_width(along, across), HEIGHT_PX
 
-    def read(self, crops: Sequence[Pixels]) -> list[LineText]:
-        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`."""
-        return self.read_cuts([Crop(crop) for crop in crops])
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see engines.lines.LineReader."""
+        return self.read_cuts([Crop(crop) for crop in crops], check)
 
-    def read_cuts(self, cuts: Sequence[Cut]) -> list[LineText]:
-        """One LineText for each line, `crop_size` wide, wherever its pixels lie."""
+    def read_cuts(self, cuts: Sequence[Cut], check: Check = no_check) -> list[LineText]:
+        """One LineText for each line, `crop_size` wide, wherever its pixels lie; `check` is called between them."""
         # The widest first, so that no core ends long after the others.
         order = sorted(range(len(cuts)), key=lambda index: -cuts[index].width)
-        paths = dict(zip(order, self._paths([cuts[index] for index in order]), strict=True))
+        paths = dict(zip(order, self._paths([cuts[index] for index in order], check), strict=True))
         return [_as_text(paths[index], cut) for index, cut in enumerate(cuts)]
 
-    def _paths(self, cuts: Sequence[Cut]) -> list[Path]:
-        return self._runs.map(self._best_path, cuts)
+    def _paths(self, cuts: Sequence[Cut], check: Check) -> list[Path]:
+        return self._runs.map(self._best_path, cuts, check)
 
     def _best_path(self, line: Decided) -> Path:
         return best_path(line.best, line.sure, self._characters)
@@ -85,11 +85,11 @@ class _Searched:
 class BeamRecogniser(Recogniser):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
-    def _paths(self, cuts: Sequence[Cut]) -> list[Path]:
-        lines = self._runs.map(self._prepare, cuts, logits=True)
+    def _paths(self, cuts: Sequence[Cut], check: Check) -> list[Path]:
+        lines = self._runs.map(self._prepare, cuts, check, logits=True)
         if not lines:
             return []
-        found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH)
+        found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH, check)
         return [self._choose(line, labels) for line, labels in zip(lines, found, strict=True)]
 
     def _prepare(self, line: Decided) -> _Searched:

@@ -7,6 +7,7 @@ line alone: in a batch it is padded to the bucket that its own width falls into,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -18,10 +19,13 @@ from ocrsvc.engines.ppocr.ctc import BLANK
 from ocrsvc.engines.ppocr.providers import Profile
 from ocrsvc.engines.ppocr.session import Runner
 from ocrsvc.engines.ppocr.tensors import HEIGHT_PX, to_tensor
-from ocrsvc.records import Pixels
+from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
 
 R = TypeVar("R")
+
+_CHECK_S: Final = 0.25
+"""How long a page waits for a batch before it asks whether it is still wanted."""
 
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
@@ -82,8 +86,13 @@ class Crop:
 class Runs(Protocol):
     """Runs the recognition model over lines."""
 
-    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
-        """What `understand` makes of each line's decisions, in the same order."""
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
+        """What `understand` makes of each line's decisions, in the same order.
+
+        When `check`, which is called between lines, raises, the lines that are left are not run.
+        """
         ...
 
     def close(self) -> None:
@@ -97,9 +106,16 @@ class RunsApart:
         self._session = session
         self._crew = crew
 
-    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
         """See Runs."""
-        return self._crew.map(lambda cut: understand(self._run(cut.pixels(), logits=logits)), cuts)
+
+        def read(cut: Cut) -> R:
+            check()
+            return understand(self._run(cut.pixels(), logits=logits))
+
+        return self._crew.map(read, cuts)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -135,13 +151,20 @@ class RunsTogether:
         self._limits = limits
         self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
 
-    def map(self, understand: Callable[[Decided], R], cuts: Sequence[Cut], *, logits: bool = False) -> list[R]:
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
         """See Runs."""
-        futures = []
-        for cut in cuts:
-            width = bucket_of(cut.width)
-            futures.append(self._batcher.submit((width, logits), _Line(cut, understand), width * HEIGHT_PX))
-        return [future.result() for future in futures]
+        futures: list[Future[R]] = []
+        try:
+            for cut in cuts:
+                width = bucket_of(cut.width)
+                futures.append(self._batcher.submit((width, logits), _Line(cut, understand), width * HEIGHT_PX))
+            return [_result_of(future, check) for future in futures]
+        finally:
+            # After a failure the lines that wait are dropped before their run; what is done takes no notice.
+            for future in futures:
+                future.cancel()
 
     def warm_up(self) -> None:
         """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time.
@@ -168,6 +191,14 @@ class RunsTogether:
             rows = found[2][number, :steps] if logits else None
             answers.append(line.understand(Decided(best, shares[beginnings(best)], rows)))
         return answers
+
+
+def _result_of(future: Future[R], check: Check) -> R:
+    while not future.done():
+        check()
+        wait([future], _CHECK_S)
+    check()
+    return future.result()
 
 
 def together_in_memory(session: Runner) -> RunCuts:

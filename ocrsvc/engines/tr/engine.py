@@ -66,6 +66,8 @@ class TrHandle:
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         try:
+            # The library reads a whole page in one call, which nothing ends from outside.
+            task.check()
             raw_lines = self._run(task.image.pixels, task.options)
         except OcrsvcError as error:
             return error

@@ -11,7 +11,7 @@ import numpy as np
 from ocrsvc.engines.lines import LineText
 from ocrsvc.engines.tr_crnn.binding import CrnnHandle, CrnnLibrary, Steps
 from ocrsvc.errors import EngineFailed
-from ocrsvc.records import Pixels
+from ocrsvc.records import Check, Pixels, no_check
 
 MARGIN: Final = 0.1
 """Share of its height that a line gets as margin on each side. Over 110 lines cropped from pages of many kinds the
@@ -38,20 +38,25 @@ class TrCrnnLineReader:
         """See engines.lines.LineReader: the height to which Tr scales a line itself, in the line's own shape."""
         return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
 
-    def read(self, crops: Sequence[Pixels]) -> list[LineText]:
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
         """Each crop's text.
 
         Args:
             crops: Upright lines, (h, w) gray or (h, w, 3) BGR, uint8, not empty.
+            check: Called before each line.
 
         Raises:
             EngineFailed: Tr fails on one of them.
         """
-        return [decode(self._handle.run(prepare(crop)), self._characters) for crop in crops]
+        return [self._read_one(crop, check) for crop in crops]
 
     def close(self) -> None:
         """Free the model. A second call does nothing."""
         self._handle.close()
+
+    def _read_one(self, crop: Pixels, check: Check) -> LineText:
+        check()
+        return decode(self._handle.run(prepare(crop)), self._characters)
 
 
 def prepare(crop: Pixels) -> Pixels:

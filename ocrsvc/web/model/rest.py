@@ -13,7 +13,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
 from ocrsvc.serving.unpacking import Damaged, TooMuch, unpack
-from ocrsvc.web.body import SHARE_KEY, read_body
+from ocrsvc.web.body import read_body, share_of
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import Environ
 from ocrsvc.web.model.card import NotOffered
@@ -100,7 +100,7 @@ def receive_body(environ: Environ, max_body_bytes: int, deadline: float) -> byte
 def _unpack(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
     """What a packed body holds, counted as the body is. Raises CallerError, BodyTooLarge, QueueFull."""
     try:
-        return unpack(body, window_bits, most, environ.get(SHARE_KEY))
+        return unpack(body, window_bits, most, share_of(environ))
     except TooMuch as error:
         raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.") from error
     except Damaged as error:

@@ -21,7 +21,7 @@ from ocrsvc.engines.ppocr.runs import RunCuts
 from ocrsvc.engines.ppocr.session import Runner
 from ocrsvc.engines.ppocr.tensors import HEIGHT_PX, to_tensor
 from ocrsvc.imaging.geometry import Quad, crop, sides
-from ocrsvc.records import Decoder, Pixels, ReadTask
+from ocrsvc.records import Check, Decoder, Pixels, ReadTask
 
 MOST_SAMPLES: Final = 36
 """Samples for one pixel of a line up to which it is cut on the card, each of them a pass there. What is larger (type of
@@ -77,17 +77,18 @@ class CardViewer:
     def open(self, task: ReadTask) -> CardView:
         """A view of the task's image. Raises MemoryError when the card has no room for it."""
         page = CardPage(task.image.pixels, self.card.upload(task.image.pixels))
-        return CardView(self.card, page, self.detector, self.recognisers[task.options.decoder])
+        return CardView(self.card, page, self.detector, self.recognisers[task.options.decoder], task.check)
 
 
 class CardView:
     """One image on the card, in front of the models; see page.View."""
 
-    def __init__(self, card: Arrays, page: CardPage, detector: Detector, recogniser: Recogniser) -> None:
+    def __init__(self, card: Arrays, page: CardPage, detector: Detector, recogniser: Recogniser, check: Check) -> None:
         self._card = card
         self._page = page
         self._detector = detector
         self._recogniser = recogniser
+        self._check = check
 
     def find(self) -> list[Quad]:
         """See page.View."""
@@ -98,9 +99,10 @@ class CardView:
         """See page.View."""
         widths = [self._recogniser.crop_size(*sides(quad))[0] for quad in quads]
         cuts = [CardCut(self._page, quad, width) for quad, width in zip(quads, widths, strict=True)]
-        return self._recogniser.read_cuts(cuts)
+        return self._recogniser.read_cuts(cuts, self._check)
 
     def _look(self, scale: float) -> list[Quad]:
+        self._check()
         card, page = self._card, self._page
         height, width = page.pixels.shape[:2]
         size = input_size(height, width, scale)
