@@ -47,7 +47,7 @@ class Limits:
     max_images: int = 0
     memory_bytes: int = 0
     deadline_s: float = 60.0
-    grace_s: float = 2.0
+    grace_s: float = 3.0
     open_s: float = 600.0
     card_bytes: int | Share | None = None
     children: int = 1
