@@ -33,7 +33,6 @@ from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.ops import make_operators, make_ops
 from ocrsvc.web.page import make_page
-from ocrsvc.web.sending import in_one_piece
 
 Factory = Callable[[Settings, Reader], Blueprint]
 
@@ -92,7 +91,7 @@ def create_app(
     app.url_map.merge_slashes = False
     install(app)
     # Flask tells to wrap it so.
-    app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
+    app.wsgi_app = counted(app.wsgi_app, ledger)  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))

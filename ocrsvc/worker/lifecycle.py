@@ -35,6 +35,7 @@ from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
+from ocrsvc.worker.loop import RequestLimits
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
@@ -149,7 +150,7 @@ def build_app() -> Flask:
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
     ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
-    _Process.room = room_of(settings, plan_for(settings).workers)
+    _Process.room = _Process.room or room_of(settings)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
 
@@ -306,6 +307,16 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
         worker.guard()
         _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
         worker.engine_threads = _plan(worker).engine_threads
+        worker.limits = _make_limits(worker)
+
+
+def _make_limits(worker: RecyclingWorker) -> RequestLimits:
+    """What requests may take before a thread sees them; the memory is the application's too."""
+    from ocrsvc.web.admission import room_of
+
+    settings = current_settings()
+    _Process.room = room_of(settings, worker.cfg.workers)
+    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s)
 
 
 def _take_card(worker: RecyclingWorker) -> None:
