@@ -32,6 +32,7 @@ from ocrsvc.web.failures import install
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.origins import install_origins
 from ocrsvc.web.page import make_page
 
 Factory = Callable[[Settings, Reader], Blueprint]
@@ -103,6 +104,7 @@ def create_app(
         app.register_blueprint(door)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)
+    install_origins(app, settings)
     install_admission(app, settings, reader, room or room_of(settings))
     choose_by_body(app, settings)
     return app

@@ -61,9 +61,18 @@ _STDERR: Final = 2
 _LAST_LINES_S: Final = 1.0
 
 _REFUSED_FLAGS: Final = {
+    "is_ssl": "--certfile: the event loop reads plain HTTP/1.1 only; have a proxy end TLS (see deploy/)",
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
     "reuse_port": "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
 }
+
+
+_ONLY_VALUES: Final = {
+    "protocol": ("http", "--protocol"),
+    "http2_cleartext": ("off", "--http2-cleartext"),
+}
+# Version 2 is binary, and its beginning looks like the end of a head.
+_PROXY_PROTOCOLS: Final = ("off", "v1")
 
 
 class Config(Protocol):
@@ -74,6 +83,7 @@ class Config(Protocol):
     preload_app: bool
     reuse_port: bool
     timeout: int
+    proxy_protocol: str
 
 
 class Request(Protocol):
@@ -250,6 +260,13 @@ def check_server(config: Config) -> None:
     for name, reason in _REFUSED_FLAGS.items():
         if getattr(config, name):
             raise SettingsError(f"{reason}.", "Leave the flag out.")
+    for name, (value, flag) in _ONLY_VALUES.items():
+        if getattr(config, name) != value:
+            told = f"{flag} {getattr(config, name)}: the event loop reads plain HTTP/1.1 only."
+            raise SettingsError(told, "Leave the flag out.")
+    if config.proxy_protocol not in _PROXY_PROTOCOLS:
+        told = f"--proxy-protocol {config.proxy_protocol}: only version 1 is read."
+        raise SettingsError(told, "Use --proxy-protocol v1, and have the proxy send that.")
 
 
 def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
