@@ -76,7 +76,9 @@ class ChildProcess:
         try:
             _check_ready(*self._closing(lambda: self._receive(START_LIMIT_S, check)))
         except (ChildFailed, ChildLate) as failure:
+            # It has ended by itself, or is ended here; then the code is that of the signal.
             self.close()
+            _log_once("A process of %s did not start: code %s", program, self._process.returncode)
             raise ResourcesExhausted(
                 "A process of the service that reads documents did not start.", "Send it again.", _RETRY_AFTER_S
             ) from failure
@@ -142,8 +144,9 @@ def resources_exhausted() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        _log_once("The system refuses what reading a document needs: %s", error.strerror)
         raise ResourcesExhausted(
-            f"The system refuses what reading a document needs: {error.strerror or error}.",
+            f"The system refuses what reading a document needs: {error.strerror}.",
             "Send it again in a moment.",
             _RETRY_AFTER_S,
         ) from error
@@ -196,12 +199,16 @@ def _check_ready(word: str, numbers: Sequence[float]) -> None:
             raise ChildFailed("is not ready")
 
 
-@cache
 def _log_restrictions(landlock: int, *, seccomp: bool) -> None:
-    """Once in a process for what is found."""
-    if landlock and seccomp:
-        LOGGER.info("PDFs are read under Landlock (version %d) and seccomp", landlock)
     if not landlock:
-        LOGGER.warning("This kernel has no Landlock: a process that reads a PDF could open any file for reading")
+        _log_once("This kernel has no Landlock: a process that reads a PDF could open any file for reading")
     if not seccomp:
-        LOGGER.warning("This kernel has no seccomp for us: a process that reads a PDF could connect and start programs")
+        _log_once(
+            "This kernel has no seccomp: a process that reads a PDF could connect, write files and start programs"
+        )
+
+
+@cache
+def _log_once(message: str, *facts: object) -> None:
+    """A warning, once in a process for the same facts: a machine without resources would write nothing else."""
+    LOGGER.warning(message, *facts)
