@@ -66,18 +66,14 @@ class ChildProcess:
     def __init__(self, program: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
         with resources_exhausted():
             self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                try:
-                    self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
-                except BaseException:
-                    self._wire.close()
-                    raise
+            with theirs, _closed_on_failure(self._wire):
+                self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
         self.is_open = True
         try:
-            _check_ready(*self._closing(lambda: self._receive(START_LIMIT_S, check)))
+            with _closed_on_failure(self):
+                _check_ready(*self._receive(START_LIMIT_S, check))
         except (ChildFailed, ChildLate) as failure:
-            # It has ended by itself, or is ended here; then the code is that of the signal.
-            self.close()
+            # It has ended by itself, or was ended here; then the code is that of the signal.
             _log_once("A process of %s did not start: code %s", program, self._process.returncode)
             raise ResourcesExhausted(
                 "A process of the service that reads documents did not start.", "Send it again.", _RETRY_AFTER_S
@@ -97,7 +93,12 @@ class ChildProcess:
         Raises:
             ChildFailed, ChildLate: There is no answer.
         """
-        return self._closing(lambda: self._ask(request, limit_s, check))
+        with _closed_on_failure(self):
+            try:
+                self._wire.send(f"{math.ceil(limit_s)} {request}".encode("ascii"), socket.MSG_DONTWAIT)
+            except OSError as error:
+                raise ChildFailed("takes no request") from error
+            return self._receive(limit_s, check)
 
     def close(self) -> None:
         """End the process, whatever it does."""
@@ -109,20 +110,6 @@ class ChildProcess:
         # One that the system does not let die is buried by the next that is started.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-
-    def _closing(self, step: Callable[[], tuple[str, list[float]]]) -> tuple[str, list[float]]:
-        try:
-            return step()
-        except BaseException:
-            self.close()
-            raise
-
-    def _ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
-        try:
-            self._wire.send(f"{math.ceil(limit_s)} {request}".encode("ascii"), socket.MSG_DONTWAIT)
-        except OSError as error:
-            raise ChildFailed("takes no request") from error
-        return self._receive(limit_s, check)
 
     def _receive(self, limit_s: float, check: Check) -> tuple[str, list[float]]:
         stop_s = time.monotonic() + limit_s
@@ -150,6 +137,15 @@ def resources_exhausted() -> Iterator[None]:
             "Send it again in a moment.",
             _RETRY_AFTER_S,
         ) from error
+
+
+@contextmanager
+def _closed_on_failure(thing: ChildProcess | socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        thing.close()
+        raise
 
 
 def open_memory(name: str, data: bytes = b"", seals: int = 0) -> int:
@@ -201,11 +197,9 @@ def _check_ready(word: str, numbers: Sequence[float]) -> None:
 
 def _log_restrictions(landlock: int, *, seccomp: bool) -> None:
     if not landlock:
-        _log_once("This kernel has no Landlock: a process that reads a PDF could open any file for reading")
+        _log_once("There is no Landlock here: a process that reads a PDF could open any file for reading")
     if not seccomp:
-        _log_once(
-            "This kernel has no seccomp: a process that reads a PDF could connect, write files and start programs"
-        )
+        _log_once("There is no seccomp here: a process that reads a PDF could connect, write files and start programs")
 
 
 @cache
