@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import mmap
 import os
 import resource
@@ -15,12 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import GRAY, pdf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support import clean_environment, wait_until
 from test_umi_documents import READ
 from web_support import KnownEngine, json_of, running_app
@@ -163,6 +166,16 @@ def test_a_stopped_process_gives_its_turn_back_at_the_deadline(monkeypatch: pyte
         assert reader.read_files([file_that()], ReadOptions(), 30.0)[0].readings
     finally:
         reader.stop(5.0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=2 * MESSAGE_BYTES) | st.from_regex(r"[a-z]+( [0-9eE.+-]{1,20}){0,9}").map(str.encode))
+def test_a_message_is_a_word_and_numbers_that_can_be_reckoned_with_or_is_refused(message: bytes) -> None:
+    with suppress(ValueError):
+        word, numbers = child_process._read_answer(message)
+        assert " " not in word
+        assert len(message) <= MESSAGE_BYTES
+        assert all(math.isfinite(number) for number in numbers)
 
 
 # What is the service's fault

@@ -32,7 +32,7 @@ READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW |
 """Seals of a file in memory that stays as it is."""
 
 START_LIMIT_S: Final = 30.0
-"""For a process to load its libraries: a third of a second, and much more on a machine that is busy."""
+"""For a process to load its libraries: 60 ms, and much more on a machine that is busy."""
 
 _LOOK_UP_S: Final = 0.25
 _END_S: Final = 5.0
@@ -53,7 +53,7 @@ class ChildProcess:
     """A process that is ready to be asked; `close` it. For one thread.
 
     Args:
-        program: A module that calls `child_program.start`.
+        program: A module that calls `child_program.begin` and `serve`.
         memory_bytes: The most address space that it may take.
         file_bytes: To which a file may grow on which it writes.
         files: Numbers of open files that it gets.
