@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ocrsvc.errors import QueueFull, TooManyAtOnce
+from ocrsvc.serving.guard import RequestGuard
 
 
 class Budget:
@@ -115,12 +116,14 @@ class Room:
     Attributes:
         memory: For their bodies.
         callers: Who has how many under way.
+        guard: Records what is worked on, and knows the bodies that stopped workers; None does neither.
     """
 
     memory: Budget
     callers: Callers
+    guard: RequestGuard | None = None
 
 
-def make_room(*, body_bytes: int, most_bytes: int, caller_requests: int) -> Room:
+def make_room(*, body_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None) -> Room:
     """Room for bodies of `body_bytes` together, but for one of the largest (`most_bytes`) at least."""
-    return Room(Budget(max(body_bytes, most_bytes)), Callers(caller_requests))
+    return Room(Budget(max(body_bytes, most_bytes)), Callers(caller_requests), guard)
