@@ -29,8 +29,8 @@ _WORD_BYTES: Final = 8
 def mark_of(body: bytes) -> BodyMark:
     """The mark of a body: 9 us for 130 kB, where a hash of all of it takes 140 us.
 
-    Hashed are its length, its ends, 256 words between them, and the sum of all its words, so that two bodies of the same
-    length that differ in a single place are told apart.
+    Hashed are its length, its ends, 256 words between them, and the sum of all its words, so that two bodies of the
+    same length that differ in a single place are told apart.
     """
     size = len(body)
     found = blake2b(size.to_bytes(_WORD_BYTES, "big"), digest_size=_DIGEST_BYTES)
@@ -89,6 +89,7 @@ class Work:
                 "did; it is not tried again for a while.",
                 "Send it in another form, and report it with the request if it is harmless.",
             )
+        self._leave()
         self._packed = pack_request(name or self._name or "-", self._route, len(body), mark.digest if mark else b"")
         self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
 
@@ -103,12 +104,18 @@ class Work:
 
     def close(self) -> None:
         """The request is over: whatever a worker died of before, with this request under way, was something else."""
-        if self._row is None:
+        if not self._leave():
             return
-        self._row.close()
         denylist, mark = self._guard.denylist, self._mark
         if mark is not None and 0 < denylist.strikes(mark) < STRIKES:
             denylist.acquit(mark)
+
+    def _leave(self) -> bool:
+        """Be on record no longer; whether it was."""
+        row, self._row = self._row, None
+        if row is not None:
+            row.close()
+        return row is not None
 
 
 class _Current(threading.local):
