@@ -87,12 +87,13 @@ class Suspects:
 
     def without_guess(self, record: logging.LogRecord) -> bool:
         """A logging filter: a worker that was killed on purpose did not run out of memory."""
-        if isinstance(record.msg, str) and record.msg.endswith(_GUESS) and self._was_killed(record.args):
-            record.msg = record.msg.removesuffix(_GUESS) + " It did not answer its heartbeat."
+        if isinstance(record.msg, str) and record.msg.endswith(_GUESS) and isinstance(record.args, tuple):
+            pid, fact = record.args[0], record.msg.removesuffix(_GUESS)
+            if pid in self._killed:
+                record.msg = f"{fact} It did not answer its heartbeat."
+            elif pid in self._told_to_end:
+                record.msg = f"{fact} It did not end when it was told to."
         return True
-
-    def _was_killed(self, args: object) -> bool:
-        return isinstance(args, tuple) and bool(args) and args[0] in self._killed
 
     def _strike(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
         """Without proof against one of them, whatever was worked on counts once."""

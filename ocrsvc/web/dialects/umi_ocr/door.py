@@ -42,6 +42,7 @@ CORS: Final = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, OPTIONS",
 }
 
+_ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
@@ -133,4 +134,4 @@ def _code(error: Exception, name: str) -> int:
     if type(error) is CallerError:
         return NOT_JSON
     told = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    return told or (ENGINE_FAILED if name in {"engine_failed", "image_crashes_engine"} else REFUSED)
+    return told or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)
