@@ -2,9 +2,10 @@
 
 The road of one request, and the errors that belong to each step:
 
-    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout)--> bytes
+    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout,
+              RequestStopsWorker)--------------------------------------------> bytes
     bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
-              ImageTooLarge, TooManyPages)-----------------------------------> image
+              ImageTooLarge, TooManyPages, ResourcesExhausted)---------------> image
     image  --(QueueFull, TooManyAtOnce, NotReady)----------------------------> queue
     queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
     engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
@@ -159,6 +160,14 @@ class ImageCrashesEngine(CallerError):
     title = "The engine crashes on this image"
 
 
+class RequestStopsWorker(CallerError):
+    """A request with this body kept a worker from answering at all; none is tried again for a while."""
+
+    status = 422
+    code = "request_stops_worker"
+    title = "This request stops the service's workers"
+
+
 class ClientGone(CallerError):
     """The client has closed its connection; nobody reads the answer. The status is nginx's, for logs only."""
 
@@ -207,6 +216,13 @@ class NotReady(Refused):
 
     code = "not_ready"
     title = "The service is not ready"
+
+
+class ResourcesExhausted(Refused):
+    """The system has no process, file descriptor or memory left for this request, or gives them too slowly."""
+
+    code = "resources_exhausted"
+    title = "The service lacks resources"
 
 
 class DeadlineExceeded(ServerError):

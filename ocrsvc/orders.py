@@ -17,6 +17,7 @@ from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import fixed_turn, make_task
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task, no_check
+from ocrsvc.serving.guard import Work, current_work, decoding_for
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -34,6 +35,7 @@ class Order:
         gray: The engine needs no colour.
         check: Raises once nobody waits for the answer any more.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
+        work: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
         looks: Only the image is wanted, in colour; of a file for an engine that decodes by itself.
         image: That image, once it is there.
@@ -48,6 +50,7 @@ class Order:
     decode_s: float = 0.0
     looks: bool = False
     image: Image | None = None
+    work: Work | None = field(default_factory=current_work, init=False)
     _task: ReadTask | None = field(default=None, init=False)
 
     @property
@@ -132,6 +135,7 @@ class DecodingHandle:
 
 def _task_or_error(order: Order) -> Task | OcrsvcError:
     try:
-        return order.task()
+        with decoding_for(order.work):
+            return order.task()
     except OcrsvcError as error:
         return error

@@ -13,9 +13,10 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
+from ocrsvc.imaging.child_process import Check
 from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, open_picture
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
-from ocrsvc.imaging.pdf import Check, Pdf
+from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.imaging.with_pillow import open_tiff
@@ -47,6 +48,10 @@ class Document(Protocol):
 
     def file(self, number: int) -> bytes | None:
         """An image file whose first page it is; None of a PDF."""
+        ...
+
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        """What the picture holds that `open` draws; 0 where it draws none. Raises as `open` does."""
         ...
 
     def key(self, number: int) -> bytes:
@@ -146,6 +151,10 @@ class _Single:
         del number
         return self._data
 
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        del number, gray, check
+        return 0
+
     def key(self, number: int) -> bytes:
         del number
         return self._data
@@ -170,6 +179,10 @@ class _TiffPages:
 
     def file(self, number: int) -> bytes:
         return begin_with(self._data, self._pages[number - 1])
+
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        del number, gray, check
+        return 0
 
     def key(self, number: int) -> bytes:
         return b"tiff %d " % number + self._digest
@@ -199,6 +212,11 @@ class _PdfPages:
 
     def file(self, number: int) -> None:
         del number
+
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        check()
+        width, height = self._pdf.measure(number, self._dpi, self._longest_side, check)
+        return width * height * (1 if gray else 3)
 
     def key(self, number: int) -> bytes:
         return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._longest_side) + self._digest

@@ -37,6 +37,7 @@ from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.stream import Pending, Stream
 from ocrsvc.rpc.wire import ENCODINGS, MessageReader, Sent, escaped, frame, timeout_s
+from ocrsvc.serving.guard import take_body
 from ocrsvc.serving.limits import Budget, Callers, Share
 
 # Messages of one stream that may wait for their turn; then its client is told to wait, by flow control.
@@ -472,6 +473,7 @@ def _answer(method: Method, pending: Pending, call: Call, host: Host) -> Any:
     try:
         if call.gone.is_set():
             raise CallFailed(Code.CANCELLED, "The client has gone.")
+        take_body(pending.sent.data)
         message = parse(method.request, pending.sent.plain(host.most_bytes, pending.share))
         return method.answer(message, call)
     finally:

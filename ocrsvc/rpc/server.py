@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -55,8 +56,8 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
-        room: Memory for messages, and calls that one address may have under way beside the quick ones; by default
-            there is room for one of the largest messages, and no limit for callers.
+        room: Memory for messages, calls that one address may have under way beside the quick ones, and the guard; by
+            default there is room for one of the largest messages, no limit for callers, and no guard.
         counting: Counts the calls; by default nobody reads the numbers.
         on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
     """
@@ -84,6 +85,7 @@ class RpcServer:
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
+        self._guarding = room.guard.request if room.guard is not None else _unguarded
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._selector = selectors.DefaultSelector()
         self._wires: set[_Wire] = set()
@@ -145,7 +147,8 @@ class RpcServer:
         """Pool thread: make one answer."""
         outcome: bytes | BaseException
         try:
-            outcome = answer().SerializeToString()
+            with self._guarding(stream.account.path, stream.account.id):
+                outcome = answer().SerializeToString()
         except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
             outcome = error
         self._done.append(partial(self._finish, connection, stream, outcome))
@@ -252,6 +255,10 @@ class RpcServer:
         if now_s - self._complained_s >= _COMPLAIN_S:
             self._complained_s = now_s
             LOGGER.exception("A connection cannot be accepted; it is tried again %g times a second", 1 / _LOOK_S)
+
+
+def _unguarded(_route: str, _name: str) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 class _Wire:

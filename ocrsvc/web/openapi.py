@@ -31,12 +31,14 @@ READING_ERRORS: Final[tuple[type[errors.OcrsvcError], ...]] = (
     errors.EncryptedDocument,
     errors.TooManyPages,
     errors.ImageCrashesEngine,
+    errors.RequestStopsWorker,
     errors.TooManyAtOnce,
     errors.ClientGone,
     errors.OcrsvcError,
     errors.EngineFailed,
     errors.QueueFull,
     errors.NotReady,
+    errors.ResourcesExhausted,
     errors.DeadlineExceeded,
 )
 """What POST /v1/ocr may answer instead of a reading; OcrsvcError stands for the unexpected."""
