@@ -132,7 +132,9 @@ class Gauge:
         return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
 
 
-def open_gauge(log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ) -> Gauge | None:
+def open_gauge(
+    log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ, *, nvml_only: bool = False
+) -> Gauge | None:
     """A gauge for the card that the engine of this process will use; None without one.
 
     A card that is there but cannot be read is one line in the log.
@@ -140,8 +142,9 @@ def open_gauge(log: logging.Logger, siblings: Siblings, environ: Mapping[str, st
     Args:
         log, siblings: As for Gauge.
         environ: Where CUDA_VISIBLE_DEVICES stands.
+        nvml_only: Do without a reading rather than load cupy, which knows the card's totals only.
     """
-    for opened in (_open_nvml, _open_cupy):
+    for opened in (_open_nvml,) if nvml_only else (_open_nvml, _open_cupy):
         try:
             source = opened(environ)
             if source is not None:

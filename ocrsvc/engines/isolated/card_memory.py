@@ -24,7 +24,7 @@ class CardMemory:
         log = logging.getLogger("ocrsvc.isolation.card")
         # The worker, which looks at the same card, says it when the card cannot be read.
         log.disabled = True
-        self._gauge = None if on_cpu else open_gauge(log, Siblings())
+        self._gauge = None if on_cpu else open_gauge(log, Siblings(), nvml_only=True)
         self._again_s = 0.0
         self._found = (0, 0)
 
