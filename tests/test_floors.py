@@ -19,6 +19,7 @@ FLOORS = {
     "ocrsvc.doors": 0,
     "ocrsvc.allocator": 1,
     "ocrsvc.cards": 0,
+    "ocrsvc.sandbox": 0,
     "ocrsvc.settings": 1,
     "ocrsvc.imaging": 1,
     "ocrsvc.formats": 1,
