@@ -17,6 +17,7 @@ from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.records import Check, Image, Page, ReadOptions, ReadTask, Rotate, no_check
+from ocrsvc.serving.limits import Share, unlimited
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -27,20 +28,23 @@ class Order:
     """One image on its way to the engine; used by one thread at a time.
 
     Attributes:
-        source: Its file, with a header that was held against the limits; or the image, drawn from a document.
         options: What the request asks for.
         deadline: Monotonic seconds from which nobody waits for the answer.
         gray: The engine needs no colour.
         check: Raises once nobody waits for the answer any more.
+        held: The account of its pixels, which may be needed longer than the request waits.
+        source: Its file, with a header that was held against the limits; or the image, drawn from a document, whose
+            bytes are in the account already. None when it is not opened yet, and when it was decoded.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
         decode_s: What opening and decoding took so far.
     """
 
-    source: Picture | Image
     options: ReadOptions
     deadline: float
     gray: bool
     check: Check = no_check
+    held: Share = field(default_factory=unlimited)
+    source: Picture | Image | None = None
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
     _task: ReadTask | None = field(default=None, init=False)
@@ -53,9 +57,14 @@ class Order:
     @property
     def pixel_bytes(self) -> int:
         """What the decoded image will hold, by its header."""
-        if isinstance(self.source, Image):
-            return self.source.pixels.nbytes
-        return self.source.width * self.source.height * (1 if self.gray or self.source.gray else 3)
+        return self.source.flat_bytes(gray=self.gray) if isinstance(self.source, Picture) else self.held.held_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """What will be held at most while it is decoded, turned and shrunk."""
+        copies = 2 if self.turned or self.options.max_side is not None else 1
+        decoding = self.source.most_bytes(gray=self.gray) if isinstance(self.source, Picture) else 0
+        return max(decoding, copies * self.pixel_bytes)
 
     @property
     def turned(self) -> int:
@@ -67,24 +76,37 @@ class Order:
 
         Raises:
             BrokenImage: Cut off or damaged.
+            QueueFull, BodyTooLarge: There is no memory for it now, or never will be.
         """
         if self._task is None:
             began = time.perf_counter()
-            source = self.source
-            image = source if isinstance(source, Image) else develop(source, gray=self.gray)
-            self.size = (image.width, image.height)
-            pixels = turn(image.pixels, self.turned)
-            if self.options.max_side is not None:
-                pixels, _ = shrink(pixels, self.options.max_side)
-            rotate: Rotate = "auto" if self.options.rotate == "auto" else "0"
-            options = replace(self.options, rotate=rotate)
-            self._task = ReadTask(replace(image, pixels=pixels), options, self.deadline, self.check)
+            self.held.take(self.most_bytes - self.held.held_bytes)
+            try:
+                self._task = self._make_task()
+            except BaseException:
+                self.held.release()
+                raise
+            self.held.give_back(self.held.held_bytes - self._task.image.pixels.nbytes)
             self.decode_s += time.perf_counter() - began
         return self._task
 
     def forget(self) -> None:
         """Let go of the pixels: the answer may wait for its thread, and they need not wait with it."""
-        self._task = None
+        self._task = self.source = None
+        self.held.release()
+
+    def _make_task(self) -> ReadTask:
+        assert self.source is not None, "it was opened"
+        image = self.source if isinstance(self.source, Image) else develop(self.source, gray=self.gray)
+        self.size, kind, pixels = (image.width, image.height), image.format, image.pixels
+        # Nothing but `pixels` may keep the image before it was turned or shrunk.
+        self.source = None
+        del image
+        pixels = turn(pixels, self.turned)
+        if self.options.max_side is not None:
+            pixels, _ = shrink(pixels, self.options.max_side)
+        rotate: Rotate = "auto" if self.options.rotate == "auto" else "0"
+        return ReadTask(Image(pixels, kind), replace(self.options, rotate=rotate), self.deadline, self.check)
 
 
 class DecodingHandle:
@@ -99,8 +121,6 @@ class DecodingHandle:
         tasks = [_task_or_error(order) for order in orders]
         good = [place for place, task in enumerate(tasks) if isinstance(task, ReadTask)]
         pages = self._handle.read([task for task in tasks if isinstance(task, ReadTask)]) if good else []
-        for order in orders:
-            order.forget()
         answers = dict(zip(good, pages, strict=True))
         return [task if isinstance(task, OcrsvcError) else answers[place] for place, task in enumerate(tasks)]
 

@@ -93,7 +93,7 @@ def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Imag
 def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
     """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
     picture = _open(bytes(data))
-    _check_size(picture, limits)
+    check_size(picture, limits)
     return picture
 
 
@@ -104,8 +104,8 @@ def develop(picture: Picture, *, gray: bool) -> Image:
         BrokenImage: Cut off or damaged.
     """
     gray = gray or picture.gray
-    pixels = flatten(picture.read(gray=gray), gray=gray)
-    return Image(turn_upright(pixels, picture.orientation), picture.format)
+    # Without a name for what comes in between, which would keep it until the end.
+    return Image(turn_upright(flatten(picture.read(gray=gray), gray=gray), picture.orientation), picture.format)
 
 
 def _open(raw: bytes) -> Picture:
@@ -126,7 +126,8 @@ def _name_stranger(head: bytes) -> str:
     return f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
 
 
-def _check_size(picture: Picture, limits: PixelLimits) -> None:
+def check_size(picture: Picture, limits: PixelLimits) -> None:
+    """Raises ImageTooLarge when the header declares more than the limits allow, BrokenImage for an empty picture."""
     name, width, height = picture.format.upper(), picture.width, picture.height
     if not width or not height:
         raise broken(name, f"declares {width} x {height} pixels, so there is nothing to read")
