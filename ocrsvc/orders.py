@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from ocrsvc.engines.base import Handle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import develop
-from ocrsvc.imaging.geometry import fixed_turn, make_task
+from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.imaging.picture import Picture
-from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task, no_check
+from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Rotate, Task, no_check
 from ocrsvc.serving.guard import Work, current_work, decoding_for
+from ocrsvc.serving.limits import Share, unlimited
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -28,12 +29,14 @@ class Order:
     """One image on its way to the engine; used by one thread at a time.
 
     Attributes:
-        source: Its file, with a header that was held against the limits; the image, drawn from a document; or the file
-            as it came, for an engine that decodes by itself.
         options: What the request asks for.
         deadline: Monotonic seconds from which nobody waits for the answer.
         gray: The engine needs no colour.
         check: Raises once nobody waits for the answer any more.
+        held: The account of its pixels, which may be needed longer than the request waits.
+        source: Its file, with a header that was held against the limits; the image, drawn from a document, whose bytes
+            are in the account already; or the file as it came, for an engine that decodes by itself. None before it is
+            opened, and when it was decoded.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
         work: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
@@ -41,17 +44,19 @@ class Order:
         image: That image, once it is there.
     """
 
-    source: Picture | Image | bytes
     options: ReadOptions
     deadline: float
     gray: bool
     check: Check = no_check
+    held: Share = field(default_factory=unlimited)
+    source: Picture | Image | bytes | None = None
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
     looks: bool = False
     image: Image | None = None
     work: Work | None = field(default_factory=current_work, init=False)
     _task: ReadTask | None = field(default=None, init=False)
+    _is_put_back: bool = field(default=False, init=False)
 
     @property
     def is_drawn(self) -> bool:
@@ -65,49 +70,70 @@ class Order:
 
     @property
     def pixel_bytes(self) -> int:
-        """What the decoded image will hold here, by its header."""
-        if isinstance(self.source, bytes):
-            return 0
-        if isinstance(self.source, Image):
-            return self.source.pixels.nbytes
-        return self.source.width * self.source.height * (1 if self.gray or self.source.gray else 3)
+        """What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is copied."""
+        return self.source.flat_bytes(gray=self.gray) if isinstance(self.source, Picture) else self.held.held_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """What will be held at most while it is decoded, turned and shrunk."""
+        copies = 2 if self.turned or self.options.max_side is not None else 1
+        decoding = self.source.most_bytes(gray=self.gray) if isinstance(self.source, Picture) else 0
+        return max(decoding, copies * self.pixel_bytes)
 
     @property
     def turned(self) -> int:
-        """Degrees by which the image was turned, clockwise, so that the page that comes back is turned as well."""
-        return 0 if self.is_decoded_elsewhere else fixed_turn(self.options)
+        """Degrees by which the image is turned, clockwise, before the engine sees it; 0 once the page is put back."""
+        return 0 if self._is_put_back or self.options.rotate == "auto" else int(self.options.rotate)
 
     def prepare(self) -> ReadTask:
         """Decode, unless that is done; apply a fixed turn and the largest side, which no engine needs to know about.
 
         Raises:
             BrokenImage: Cut off or damaged.
+            QueueFull, BodyTooLarge: There is no memory for it now, or never will be.
         """
         if self._task is None:
             began = time.perf_counter()
-            source = self.source
-            assert not isinstance(source, bytes), "the engine decodes this one"
-            image = source if isinstance(source, Image) else develop(source, gray=self.gray)
-            self.size = (image.width, image.height)
-            self._task = make_task(image, self.options, self.deadline, self.check)
+            self.held.take(self.most_bytes - self.held.held_bytes)
+            try:
+                self._task = self._make_task()
+            except BaseException:
+                self.held.release()
+                raise
+            self.held.give_back(self.held.held_bytes - self._task.image.pixels.nbytes)
             self.decode_s += time.perf_counter() - began
         return self._task
 
     def task(self) -> Task:
         """What the engine's handle is given. Raises BrokenImage."""
-        if isinstance(self.source, bytes):
-            return FileTask(self.source, None if self.looks else self.options, self.deadline, self.check)
+        source = self.source
+        if isinstance(source, bytes):
+            return FileTask(source, None if self.looks else self.options, self.deadline, self.check)
         return self.prepare()
 
     def note(self, page: DecodedPage) -> Page:
         """Take what the engine says about decoding, and leave the page."""
-        self.size, self.image = (page.width, page.height), page.image
+        self.size, self.image, self._is_put_back = (page.width, page.height), page.image, True
         self.decode_s += page.decode_s
         return Page(page.width, page.height, page.angle, page.lines)
 
     def forget(self) -> None:
         """Let go of the pixels: the answer may wait for its thread, and they need not wait with it."""
-        self._task = None
+        self._task = self.source = self.image = None
+        self.held.release()
+
+    def _make_task(self) -> ReadTask:
+        assert isinstance(self.source, Picture | Image), "it was opened here"
+        image = self.source if isinstance(self.source, Image) else develop(self.source, gray=self.gray)
+        self.size, kind, pixels = (image.width, image.height), image.format, image.pixels
+        # Nothing but `pixels` may keep the image before it was turned or shrunk.
+        self.source = None
+        del image
+        pixels = turn(pixels, self.turned)
+        if self.options.max_side is not None:
+            pixels, _ = shrink(pixels, self.options.max_side)
+        rotate: Rotate = "auto" if self.options.rotate == "auto" else "0"
+        return ReadTask(Image(pixels, kind), replace(self.options, rotate=rotate), self.deadline, self.check)
 
 
 class DecodingHandle:
@@ -127,8 +153,6 @@ class DecodingHandle:
             order.note(page) if isinstance(page, DecodedPage) else page
             for (order, _), page in zip(good, pages, strict=True)
         ]
-        for order in orders:
-            order.forget()
         answers = iter(noted)
         return [task if isinstance(task, OcrsvcError) else next(answers) for task in tasks]
 

@@ -17,7 +17,7 @@ from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
 from ocrsvc.imaging.child_process import Check
-from ocrsvc.imaging.decode import PixelLimits, check_header, develop, open_picture
+from ocrsvc.imaging.decode import PixelLimits, open_own, open_picture
 from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.imaging.page_ranges import ALL, Ranges
@@ -74,13 +74,18 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """One image on its way: what is needed to wait for it and to put its page back into the frame of the image."""
+    """One image on its way: what is needed to wait for it and to put its page back into the frame of the image.
+
+    Attributes:
+        most_bytes: What its pixels will hold at most.
+    """
 
     place: Place[Order, Page]
     item: Item[Order, Page]
     ahead: bool
     admitted: float
     key: bytes | None
+    most_bytes: int
 
 
 class Reader:
@@ -108,7 +113,7 @@ class Reader:
         self._clock = clock
         self._on_reading = on_reading
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
-        # More decoders than cores gain nothing, and each may hold an image of the largest size beside the queue.
+        # More decoders than cores gain nothing.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
         self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
         self._kept: KeptPages | None = None
@@ -128,7 +133,6 @@ class Reader:
             lambda: DecodingHandle(engine.open_handle()),
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
-            most_bytes=self._settings.queue_bytes,
             batch=engine.driving.best_batch,
             serial_open=engine.driving.serial_open,
             on_idle=give_back,
@@ -169,8 +173,11 @@ class Reader:
             raise NotReady("The engine of this worker is not loaded yet.", "Send the request again in a moment.", 2)
         return self._engine.describe()
 
-    def look(self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: Wish = PLAIN_WISH) -> Image:
-        """The image itself, in colour, under the same limits as `read`; for doors that draw on it.
+    @contextmanager
+    def look(
+        self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: Wish = PLAIN_WISH
+    ) -> Iterator[Image]:
+        """The image itself, in colour, under the same limits as `read`, in its block; for doors that draw on it.
 
         Args:
             data: A file.
@@ -182,37 +189,41 @@ class Reader:
             OcrsvcError: As for reading it.
         """
         deadline = self._clock() + limit_s
-        if self._decodes_elsewhere and not is_pdf(data):
-            return self._look_elsewhere(data, number, deadline, wish)
-        if number is None:
-            with self._turn_to_decode(deadline, wish):
-                return develop(open_picture(data, self._limits), gray=False)
-        check = self._checking(deadline, wish)
-        with self._opened(data, check) as document, self._turn_for(Leaf(document, number), deadline, wish):
-            found = document.open(number, gray=False, check=check)
-            return found if isinstance(found, Image) else develop(found, gray=False)
+        # Whoever waits for an engine needs an end to it.
+        deadline = self._clock() + min(limit_s, self._settings.deadline_s)
+        check = make_check(wish, deadline, self._clock)
+        order = Order(ReadOptions(), deadline, gray=False, check=check, held=wish.share.part())
+        try:
+            if number is None:
+                yield self._develop(data, order, wish)
+                return
+            with self._opened(data, self._checking(deadline, wish), wish) as document:
+                image = self._develop(Leaf(document, number), order, wish)
+            yield image
+        finally:
+            order.forget()
+
+    def _develop(self, data: bytes | Leaf, order: Order, wish: Wish) -> Image:
+        with self._turn_for(data, order.deadline, wish):
+            order.source = self._open(data, order, wish)
+            if not order.is_decoded_elsewhere:
+                return order.prepare().image
+        return self._look_elsewhere(order, wish)
+
+    def _look_elsewhere(self, order: Order, wish: Wish) -> Image:
+        """The image, from where the engine decodes."""
+        order.looks = True
+        with self._running().admit(wish) as place:
+            item = place.submit(order, order.deadline, order.pixel_bytes)
+        place.wait(item)
+        assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
+        order.held.take(max(0, order.image.pixels.nbytes - order.held.held_bytes))
+        return order.image
 
     @property
     def _decodes_elsewhere(self) -> bool:
         """Does the engine decode image files by itself, so that a decoder that crashes is not in this process?"""
         return self._engine is not None and self._engine.driving.decodes
-
-    def _look_elsewhere(self, data: bytes, number: int | None, deadline: float, wish: Wish) -> Image:
-        """The image, from where the engine decodes it; see `look`."""
-        if number is not None:
-            with self._opened(data, self._checking(deadline, wish)) as document:
-                data = document.file(number) or data
-        check_header(data, self._limits)
-        # Whoever waits for an engine needs an end to it.
-        deadline = min(deadline, self._clock() + self._settings.deadline_s)
-        check = make_check(wish, deadline, self._clock)
-        order = Order(data, ReadOptions(), deadline, gray=False, check=check, looks=True)
-        with self._running().admit(wish) as place:
-            place.check_bytes()
-            item = place.submit(order, deadline, len(data))
-        place.wait(item)
-        assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
-        return order.image
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -255,9 +266,8 @@ class Reader:
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
-        check = self._checking(self._clock() + deadline_s, wish)
         found: list[tuple[str, int, Sequence[int]]] = []
-        with closing(self._leaves(files, ranges, most, check, found)) as leaves:
+        with closing(self._leaves(files, ranges, most, self._clock() + deadline_s, wish, found)) as leaves:
             outcomes = iter(self.read_many(leaves, options, deadline_s, wish))
         return [
             FileRead(kind, total, tuple((number, _numbered(next(outcomes), number)) for number in numbers))
@@ -266,7 +276,7 @@ class Reader:
 
     def count_pages(self, file: bytes, deadline_s: float, wish: Wish = PLAIN_WISH) -> int:
         """How many pages a file has. Raises as opening it does, DeadlineExceeded and ClientGone included."""
-        with self._opened(file, self._checking(self._clock() + deadline_s, wish)) as document:
+        with self._opened(file, self._checking(self._clock() + deadline_s, wish), wish) as document:
             return document.count
 
     def read_in_turn(
@@ -290,7 +300,7 @@ class Reader:
             if wish.is_gone():
                 raise client_gone()
 
-        with self._opened(file, check) as document:
+        with self._opened(file, check, wish) as document:
             for number in numbers:
                 try:
                     begun = self._begin_or_error(Leaf(document, number), options, self._clock() + page_s, wish)
@@ -306,16 +316,18 @@ class Reader:
         files: Sequence[bytes | OcrsvcError],
         ranges: Ranges,
         most: int | None,
-        check: Check,
+        deadline: float,
+        wish: Wish,
         found: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[Source, None, None]:
         """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
+        check = self._checking(deadline, wish)
         for file in files:
             kind, total, numbers = "image", 1, [1]
             try:
                 if isinstance(file, OcrsvcError):
                     raise file
-                with self._opened(file, check) as document:
+                with self._opened(file, check, wish) as document:
                     kind, total = document.kind, document.count
                     numbers = list(self._choose(document, ranges, most))
                     found.append((kind, total, numbers))
@@ -328,12 +340,12 @@ class Reader:
                 yield error
 
     @contextmanager
-    def _opened(self, file: bytes, check: Check) -> Iterator[Document]:
+    def _opened(self, file: bytes, check: Check, wish: Wish) -> Iterator[Document]:
         """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
         # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
         check()
-        with self._pdfs.take(check) if is_pdf(file) else nullcontext():
-            document = open_document(file, self._limits, self._settings.pdf_dpi, check)
+        with self._pdfs.take(check) if is_pdf(file) else nullcontext(), wish.share.part() as held:
+            document = open_document(file, self._limits, self._settings.pdf_dpi, check, held.take)
             with closing(document):
                 yield document
 
@@ -357,7 +369,8 @@ class Reader:
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
-        One request holds no more places than there are engine threads, so that it cannot fill the queue by itself.
+        One request holds no more places than there are engine threads, so that it cannot fill the queue by itself, and
+        begins no image while those before it need a quarter of all memory for requests.
 
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
@@ -367,7 +380,7 @@ class Reader:
         pending: deque[_Pending | Reading | OcrsvcError] = deque()
         try:
             for data in datas:
-                if len(pending) >= self._plan.engine_threads:
+                while len(pending) >= self._plan.engine_threads or _need_much(pending, wish.share.budget_bytes):
                     answers.append(self._settle(pending.popleft()))
                 if self._clock() - began >= GONE_S and wish.is_gone():
                     raise client_gone()
@@ -390,32 +403,39 @@ class Reader:
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        with executor.admit(wish) as place, self._turn_for(data, deadline, wish):
-            # Many may have been admitted while nothing was decoded yet.
-            place.check_bytes()
-            began = self._clock()
-            found = self._open(data, self._checking(deadline, wish), gray=engine.driving.wants_gray)
-            check = make_check(wish, deadline, self._clock)
-            order = Order(
-                found, options, deadline, engine.driving.wants_gray, check=check, decode_s=self._clock() - began
-            )
-            ahead = order.is_drawn or (
-                not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
-            )
-            size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
-            item = place.submit(order, deadline, size_bytes)
+        check = make_check(wish, deadline, self._clock)
+        order = Order(options, deadline, engine.driving.wants_gray, check, held=wish.share.part())
+        try:
+            with executor.admit(wish) as place, self._turn_for(data, deadline, wish):
+                began = self._clock()
+                order.source = self._open(data, order, wish)
+                order.decode_s = self._clock() - began
+                most_bytes = order.most_bytes
+                ahead = order.is_drawn or (
+                    not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+                )
+                size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
+                item = place.submit(order, deadline, size_bytes)
+        except BaseException:
+            order.forget()
+            raise
+        # Whatever becomes of it: read, too late, or given up before the engine came to it.
+        item.future.add_done_callback(lambda _: order.forget())
         key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
-        return _Pending(place, item, ahead, admitted, key)
+        return _Pending(place, item, ahead, admitted, key, most_bytes)
 
-    def _open(self, data: bytes | Leaf, check: Check, *, gray: bool) -> Picture | Image | bytes:
+    def _open(self, data: bytes | Leaf, order: Order, wish: Wish) -> Picture | Image | bytes:
         if self._decodes_elsewhere:
-            file = data.document.file(data.number) if isinstance(data, Leaf) else data
+            file = data.document.file(data.number, order.held.take) if isinstance(data, Leaf) else data
             if file is not None:
-                check_header(file, self._limits)
+                open_own(file, self._limits)
+                # It is copied to where the engine is.
+                order.held.take(len(file))
                 return file
-        if isinstance(data, Leaf):
-            return data.document.open(data.number, gray=gray, check=check)
-        return open_picture(data, self._limits)
+        if not isinstance(data, Leaf):
+            return open_picture(data, self._limits)
+        check = self._checking(order.deadline, wish)
+        return data.document.open(data.number, gray=order.gray, check=check, take=order.held.take)
 
     def _turn_for(self, data: bytes | Leaf, deadline: float, wish: Wish) -> AbstractContextManager[None]:
         """A decoder's turn, for what needs one."""
@@ -484,6 +504,10 @@ class Reader:
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)
         return reading
+
+
+def _need_much(pending: Iterable[_Pending | Reading | OcrsvcError], budget_bytes: int) -> bool:
+    return sum(entry.most_bytes for entry in pending if isinstance(entry, _Pending)) > budget_bytes // 4
 
 
 def _file_bytes(data: bytes | Leaf) -> int:

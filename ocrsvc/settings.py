@@ -316,14 +316,6 @@ class Settings(BaseModel):
         ge=1,
         le=100_000,
     )
-    queue_bytes: ByteCount = _knob(
-        512 * 2**20,
-        "Images that may wait for the engine in each worker, some decoded (pixels times channels), the rest as files; "
-        "from there on more are answered 503.",
-        "bytes",
-        ge=2**20,
-        le=2**40,
-    )
     deadline_s: float = _knob(
         60.0, "Longest time that a request may take before it is answered 504.", "s", gt=0, le=3600
     )

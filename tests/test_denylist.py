@@ -113,7 +113,7 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
     monkeypatch.setattr(orders, "develop", develop)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        order = orders.Order(open_picture(picture(), PixelLimits(10**8)), ReadOptions(), 0.0, gray=False)
+        order = orders.Order(ReadOptions(), 0.0, gray=False, source=open_picture(picture(), PixelLimits(10**8)))
         with waiting():
             engine = threading.Thread(target=orders._task_or_error, args=(order,))
             engine.start()

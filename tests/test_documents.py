@@ -31,7 +31,6 @@ from ocrsvc.reader import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
-from ocrsvc.web import paddlex_envelope
 
 MEGAPIXEL = 1_000_000
 # And as many PDFs open at once, with one engine thread.
@@ -221,16 +220,6 @@ def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
     assert [set(page) for page in result["ocrResults"]] == [{"prunedResult", "ocrImage", "inputImage"}] * 10
 
 
-def test_paddlex_s_pictures_of_all_pages_together_are_bounded(
-    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = {"file": as_base64(pdf(GRAY, GRAY)), "fileType": 0}
-    (result, _) = json_of(client.post("/ocr", json=sent))["result"]["ocrResults"]
-    monkeypatch.setattr(paddlex_envelope, "MOST_PICTURE_BYTES", len(result["ocrImage"] + result["inputImage"]))
-    answer = client.post("/ocr", json=sent)
-    assert (answer.status_code, "visualize false" in json_of(answer)["errorMsg"]) == (413, True)
-
-
 def test_paddlex_tells_a_page_that_fails_because_it_has_no_place_for_it(client: FlaskClient) -> None:
     answer = client.post("/ocr", json={"file": as_base64(pdf(GRAY, BLACK)), "fileType": 0, "visualize": False})
     assert (answer.status_code, json_of(answer)["errorCode"]) == (500, 500)
@@ -339,8 +328,11 @@ def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch:
     def late() -> None:
         raise DeadlineExceeded("too late")
 
-    with closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 72, bool)) as one, pytest.raises(DeadlineExceeded):
-        one.open(1, gray=True, check=late)
+    with (
+        closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 72, bool, bool)) as one,
+        pytest.raises(DeadlineExceeded),
+    ):
+        one.open(1, gray=True, check=late, take=bool)
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
     reader.start()
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -355,15 +347,20 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
     reader.start()
     sizes: list[int] = []
-    lookers = [threading.Thread(target=lambda: sizes.append(reader.look(pdf(GRAY), 1).width)) for _ in range(DECODERS)]
+
+    def look() -> None:
+        with reader.look(pdf(GRAY), 1) as image:
+            sizes.append(image.width)
+
+    lookers = [threading.Thread(target=look) for _ in range(DECODERS)]
     try:
         with ExitStack() as turns:
             for _ in range(DECODERS):
                 turns.enter_context(reader._pdfs.take(bool))
             for looker in lookers:
                 looker.start()
-            with pytest.raises(DeadlineExceeded):
-                reader.look(pdf(GRAY), 1, limit_s=0.5)
+            with pytest.raises(DeadlineExceeded), reader.look(pdf(GRAY), 1, limit_s=0.5):
+                pytest.fail("drawn")
             assert reader.read(picture(), ReadOptions(), 5.0).page.lines
         for looker in lookers:
             looker.join(30)
@@ -374,7 +371,7 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
 
 def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -> None:
     def key(most_pixels: int) -> bytes:
-        with closing(open_document(pdf(GRAY), PixelLimits(most_pixels), 200, bool)) as document:
+        with closing(open_document(pdf(GRAY), PixelLimits(most_pixels), 200, bool, bool)) as document:
             return document.key(1)
 
     assert key(10_000) != key(20_000)

@@ -68,6 +68,7 @@ FLOORS = {
     "ocrsvc.engines.isolated.quarantine": 1,
     "ocrsvc.engines.isolated": 3,
     "ocrsvc.engines.choose": 5,
+    "ocrsvc.engines.isolated.decoding": 4,
     "ocrsvc.engines.isolated.upbringing": 6,
     "ocrsvc.engines.isolated.zygote": 7,
     "ocrsvc.reader": 6,

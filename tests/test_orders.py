@@ -37,7 +37,7 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 def order(data: bytes, options: ReadOptions | None = None) -> Order:
-    return Order(open_picture(data, PixelLimits(10**6)), options or ReadOptions(), 1.0, gray=False)
+    return Order(options or ReadOptions(), 1.0, gray=False, source=open_picture(data, PixelLimits(10**6)))
 
 
 def test_what_was_decoded_ahead_is_not_decoded_again() -> None:

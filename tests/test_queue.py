@@ -20,9 +20,9 @@ class Clock:
         return self.now_s
 
 
-def make_queue(places: int = 8, servers: int = 1, most_bytes: int = 1000) -> tuple[WorkQueue[str, str], Clock]:
+def make_queue(places: int = 8, servers: int = 1) -> tuple[WorkQueue[str, str], Clock]:
     clock = Clock()
-    return WorkQueue(places, most_bytes, servers, clock), clock
+    return WorkQueue(places, servers, clock), clock
 
 
 def works(items: list[Item[str, str]] | None) -> list[str]:
@@ -128,16 +128,6 @@ def test_work_that_nobody_waits_for_gives_its_place_back_at_once() -> None:
     queue.discard(item)  # a second time changes nothing
     assert works(queue.take(8)) == ["next"]
     assert queue.waiting() == 0
-
-
-def test_large_work_fills_the_queue_by_its_bytes() -> None:
-    queue, _ = make_queue(places=8, most_bytes=1000)
-    queue.reserve()
-    queue.put("large", 200.0, size_bytes=1200)
-    with pytest.raises(QueueFull, match="1200 bytes of images wait"):
-        queue.reserve()
-    queue.take(1)
-    queue.reserve()
 
 
 def test_work_made_while_the_queue_closes_is_refused_and_not_forgotten() -> None:

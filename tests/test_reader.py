@@ -9,9 +9,11 @@ from contextlib import ExitStack, contextmanager
 import cv2
 import numpy as np
 import pytest
+from support import wait_until
 
 from ocrsvc.engines.base import Driving
 from ocrsvc.errors import (
+    BodyTooLarge,
     BrokenImage,
     ClientGone,
     DeadlineExceeded,
@@ -27,11 +29,13 @@ from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.cache import MemoryCache
+from ocrsvc.serving.limits import Budget, Share
 from ocrsvc.serving.queue import PLAIN_WISH, Wish
 from ocrsvc.settings import Settings
 
 SOON_S = 30.0
 DECODED_BYTES = 2000 * 1500 * 3
+SQUARE_BYTES = 700 * 700 * 3
 
 
 class Mirror:
@@ -218,33 +222,102 @@ def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> N
     assert len(engine.seen) < 20
 
 
-def test_images_that_were_admitted_together_do_not_fill_the_memory_one_after_the_other() -> None:
-    """Their size is known only once they are decoded; whoever comes to its turn too late is refused."""
-    gate = threading.Event()
+def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests() -> None:
+    """Whoever finds none left is refused; every byte is free again when the answers are there."""
+    gate, memory = threading.Event(), Budget(4 * SQUARE_BYTES)
     engine = Mirror(gate=gate)
     refused: list[str] = []
 
     def ask() -> None:
         try:
-            reader.read(png(700, 700), ReadOptions(), SOON_S)
+            reader.read(png(700, 700), ReadOptions(), SOON_S, Wish(share=Share(memory)))
         except QueueFull as error:
             refused.append(error.detail)
 
-    with reading(engine, queue_size=30, queue_bytes=2**20) as reader:
+    with reading(engine, queue_size=30) as reader:
         asked = [threading.Thread(target=ask) for _ in range(30)]
-        with reader._decoding, reader._decoding:
-            for thread in asked:
-                thread.start()
-            while reader.waiting() < 30:
-                assert all(thread.is_alive() for thread in asked)
-        while (left := sum(thread.is_alive() for thread in asked)) > 4:
-            assert left
+        for thread in asked:
+            thread.start()
+        # To decode one takes twice what it holds afterwards.
+        wait_until(lambda: memory.held_bytes == SQUARE_BYTES * sum(map(threading.Thread.is_alive, asked)) > 0)
+        assert memory.held_bytes <= 3 * SQUARE_BYTES
         gate.set()
         for thread in asked:
             thread.join(SOON_S)
-    # One in the engine, two fill the queue (1.47 MB each); as many as decode at once may come on top.
-    assert 26 <= len(refused) <= 28
-    assert "bytes of images wait" in refused[0]
+    assert len(refused) >= 27
+    assert "OCRSVC_REQUEST_MEMORY_BYTES" in refused[0]
+    assert memory.held_bytes == 0
+
+
+def test_an_image_that_can_never_fit_is_told_apart_and_its_neighbours_are_read() -> None:
+    memory = Budget(3 * SQUARE_BYTES)
+    share = Share(memory)
+    share.take(SQUARE_BYTES)
+    with reading(Mirror()) as reader:
+        answers = reader.read_many([png(1000, 1000), png(30, 20)], ReadOptions(), SOON_S, Wish(share=share))
+    assert isinstance(answers[0], BodyTooLarge)
+    assert isinstance(answers[1], Reading)
+    assert memory.held_bytes == SQUARE_BYTES
+
+
+def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
+    """Three engine threads could have three in work, which together do not fit while they are decoded."""
+    memory = Budget(4 * SQUARE_BYTES)
+    most_bytes = 0
+
+    class Watching(Mirror):
+        def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+            nonlocal most_bytes
+            most_bytes = max(most_bytes, memory.held_bytes)
+            return super().read(tasks)
+
+    with reading(Watching(), engine_threads=3) as reader:
+        options, wish = ReadOptions(rotate="90"), Wish(share=Share(memory))
+        answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, wish)
+    assert [type(answer) for answer in answers] == [Reading] * 12
+    assert (most_bytes, memory.held_bytes) == (SQUARE_BYTES, 0)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engine_has_done_with_them(
+    late: bool,
+) -> None:
+    gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
+    engine = Mirror(gate=gate)
+    share = Share(memory)
+    with reading(engine) as reader:
+        if late:
+            with pytest.raises(DeadlineExceeded):
+                reader.read(png(700, 700), ReadOptions(), 0.2, Wish(share=share))
+            share.release()
+            assert memory.held_bytes == SQUARE_BYTES
+        else:
+            gate.set()
+            reader.read(png(700, 700), ReadOptions(), SOON_S, Wish(share=share))
+        gate.set()
+        wait_until(lambda: memory.held_bytes == 0)
+
+
+def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back() -> None:
+    gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
+    engine = Mirror(gate=gate)
+    with reading(engine) as reader:
+        first = threading.Thread(target=lambda: reader.read(png(30, 20), ReadOptions(), SOON_S))
+        first.start()
+        assert engine.entered.wait(SOON_S)
+        with pytest.raises(DeadlineExceeded):
+            reader.read(png(700, 700), ReadOptions(), 0.2, Wish(share=Share(memory)))
+        assert memory.held_bytes == 0
+        gate.set()
+        first.join(SOON_S)
+
+
+@pytest.mark.parametrize("data", [png(700, 700)[:-2000], b"GIF89a", png(700, 700)[:40]])
+def test_what_cannot_be_decoded_holds_nothing(data: bytes) -> None:
+    memory = Budget(3 * SQUARE_BYTES)
+    with reading(Mirror()) as reader, pytest.raises(BrokenImage):
+        reader.read(data, ReadOptions(), SOON_S, Wish(share=Share(memory)))
+    assert memory.held_bytes == 0
 
 
 def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ocrsvc.errors import OcrsvcError
@@ -26,7 +27,7 @@ class DecodingReader:
 
     def read(self, data: bytes, *_asked: object) -> Reading:
         """Two lines for whatever is an image."""
-        return self._reading(self.look(data))
+        return self._reading(decode(data, self._limits, gray=True))
 
     def read_many(self, datas: Sequence[bytes], *_asked: object) -> list[Any]:
         """Each by itself."""
@@ -44,9 +45,10 @@ class DecodingReader:
         """The pages of each by itself; no PDFs, whose child process would be what takes the time."""
         return [self._read_file(file, ranges, most) for file in files]
 
-    def look(self, data: bytes, _number: int | None = None) -> Image:
+    @contextmanager
+    def look(self, data: bytes, *_asked: object, **_more: object) -> Iterator[Image]:
         """The decoded image; of a document, the first page."""
-        return decode(data, self._limits, gray=True)
+        yield decode(data, self._limits, gray=True)
 
     def check_room(self, _priority: object) -> None:
         """There always is."""
@@ -59,9 +61,9 @@ class DecodingReader:
         try:
             if isinstance(file, OcrsvcError):
                 raise file
-            document = open_document(file, self._limits, 0, bool)
+            document = open_document(file, self._limits, 0, bool, bool)
             numbers = chosen_pages(document, ranges, most or MOST_PAGES, cut=most is not None)
-            pages = [document.open(number, gray=True, check=bool) for number in numbers]
+            pages = [document.open(number, gray=True, check=bool, take=bool) for number in numbers]
             images = [page if isinstance(page, Image) else develop(page, gray=True) for page in pages]
             readings = [self._reading(image, number) for number, image in zip(numbers, images, strict=True)]
             return FileRead(document.kind, document.count, tuple(zip(numbers, readings, strict=True)))

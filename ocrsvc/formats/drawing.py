@@ -7,7 +7,7 @@ from typing import cast
 import cv2
 import numpy as np
 
-from ocrsvc.records import Page, Pixels
+from ocrsvc.records import Check, Page, Pixels, no_check
 
 RED, GREEN, BLUE, PURPLE = (0, 0, 255), (0, 128, 0), (255, 0, 0), (128, 0, 128)
 COLOURS = (RED, GREEN, BLUE, PURPLE)
@@ -15,24 +15,33 @@ FRAME_PX = 2
 JPEG_QUALITY = 75
 
 
-def draw_page(pixels: Pixels, page: Page) -> bytes:
+def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
     """A JPEG of the image with a frame around each line, in turns red, green, blue and purple.
 
     Args:
-        pixels: (H, W) gray or (H, W, 3) BGR image that the page was read from; left as it is. Shrunk to the page's
-            width and height where it is larger.
+        pixels: (H, W) gray or (H, W, 3) BGR image that the page was read from; drawn on, unless it needs a copy: in
+            colour, or shrunk to the page's width and height.
         page: Boxes in pixels of the picture that comes back.
+        check: Called before each line, and before the JPEG is made.
     """
-    canvas = _canvas(pixels, page.width, page.height)
+    canvas = _canvas(pixels, page)
     for number, line in enumerate(page.lines):
+        check()
         corners = np.array(line.box, np.float32).round().astype(np.int32)
         cv2.polylines(canvas, [corners], isClosed=True, color=COLOURS[number % len(COLOURS)], thickness=FRAME_PX)
+    check()
     _, encoded = cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     return encoded.tobytes()
 
 
-def _canvas(pixels: Pixels, width: int, height: int) -> Pixels:
-    """A copy in colour, width x height pixels."""
-    if pixels.shape[:2] != (height, width):
-        pixels = cast(Pixels, cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA))
-    return cast(Pixels, cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)) if pixels.ndim == 2 else pixels.copy()
+def drawing_bytes(pixels: Pixels, page: Page) -> int:
+    """What `draw_page` holds at most: a copy, where it needs one, and the JPEG twice."""
+    canvas_bytes = 0 if pixels.shape == (page.height, page.width, 3) else 4
+    return page.width * page.height * (canvas_bytes + 2)
+
+
+def _canvas(pixels: Pixels, page: Page) -> Pixels:
+    """The image in colour, of the page's size."""
+    if pixels.shape[:2] != (page.height, page.width):
+        pixels = cast(Pixels, cv2.resize(pixels, (page.width, page.height), interpolation=cv2.INTER_AREA))
+    return cast(Pixels, cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)) if pixels.ndim == 2 else pixels

@@ -25,4 +25,4 @@ def open_bmp(raw: bytes) -> Picture:
         del gray
         return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "BMP")
 
-    return Picture("bmp", max(width, 0), abs(height), read)
+    return Picture("bmp", max(width, 0), abs(height), read, bytes_per_pixel=(8, 8))

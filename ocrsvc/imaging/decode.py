@@ -94,18 +94,16 @@ def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
     """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
     raw = bytes(data)
     picture = _opener_of(raw)(raw)
-    _check_size(picture, limits)
+    check_size(picture, limits)
     return picture
 
 
-def check_header(data: bytes, limits: PixelLimits) -> None:
-    """Hold a file against the limits as far as code of our own reads its header: all formats but GIF and TIFF.
+def open_own(data: bytes, limits: PixelLimits) -> Picture | None:
+    """As `open_picture`, where code of our own reads the header; None for GIF and TIFF, which Pillow reads.
 
-    For processes that must survive whatever a library does with the file. Raises what `open_picture` raises.
+    For processes that must survive whatever a library does with a file, and so decode none.
     """
-    opener = _opener_of(data)
-    if opener not in (open_gif, open_tiff):
-        _check_size(opener(data), limits)
+    return None if _opener_of(data) in (open_gif, open_tiff) else open_picture(data, limits)
 
 
 def develop(picture: Picture, *, gray: bool) -> Image:
@@ -115,8 +113,8 @@ def develop(picture: Picture, *, gray: bool) -> Image:
         BrokenImage: Cut off or damaged.
     """
     gray = gray or picture.gray
-    pixels = flatten(picture.read(gray=gray), gray=gray)
-    return Image(turn_upright(pixels, picture.orientation), picture.format)
+    # Without a name for what comes in between, which would keep it until the end.
+    return Image(turn_upright(flatten(picture.read(gray=gray), gray=gray), picture.orientation), picture.format)
 
 
 def _opener_of(raw: bytes) -> Callable[[bytes], Picture]:
@@ -137,7 +135,8 @@ def _name_stranger(head: bytes) -> str:
     return f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
 
 
-def _check_size(picture: Picture, limits: PixelLimits) -> None:
+def check_size(picture: Picture, limits: PixelLimits) -> None:
+    """Raises ImageTooLarge when the header declares more than the limits allow, BrokenImage for an empty picture."""
     name, width, height = picture.format.upper(), picture.width, picture.height
     if not width or not height:
         raise broken(name, f"declares {width} x {height} pixels, so there is nothing to read")

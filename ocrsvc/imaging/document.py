@@ -6,7 +6,7 @@ Of all other formats a file is one page: of a GIF or an animated PNG or WebP, th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -14,13 +14,19 @@ from typing import Final, Protocol
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
 from ocrsvc.imaging.child_process import Check
-from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, open_picture
+from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, check_size, open_picture
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.imaging.with_pillow import open_tiff
 from ocrsvc.records import Image
+
+Take = Callable[[int], object]
+"""Asks for so many bytes before they are allocated; raises QueueFull or BodyTooLarge."""
+
+# In the memory that a PDF's child draws into.
+_CANVAS_BYTES_PER_PIXEL: Final = 4
 
 _PDF: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-")
 _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tiff)
@@ -39,15 +45,16 @@ class Document(Protocol):
     count: int
     file_bytes: int
 
-    def open(self, number: int, *, gray: bool, check: Check) -> Picture | Image:
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Picture | Image:
         """One page, from 1: to be developed, with its header held against the limits, or, of a PDF, drawn.
 
-        Raises what `ocrsvc.imaging.decode` raises, and what `check` does.
+        `take` is asked for the pixels that are drawn. Raises what `ocrsvc.imaging.decode` raises, and what `check` and
+        `take` do.
         """
         ...
 
-    def file(self, number: int) -> bytes | None:
-        """An image file whose first page it is; None of a PDF."""
+    def file(self, number: int, take: Take) -> bytes | None:
+        """An image file whose first page it is, of whose bytes `take` is asked for what is copied; None of a PDF."""
         ...
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
@@ -86,7 +93,7 @@ def may_have_pages(data: bytes | memoryview) -> bool:
     return is_pdf(data) or _TIFF.match(data[:32]) is not None
 
 
-def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check) -> Document:
+def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: Take) -> Document:
     """A file as a document.
 
     Args:
@@ -94,6 +101,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check) -> D
         limits: What one page may have of pixels.
         dpi: At which a page of a PDF is drawn; 0 reads none.
         check: Asked while a PDF is opened.
+        take: Asked for what an open PDF holds beside the pixels of its pages.
 
     Raises:
         UnsupportedImage: A PDF, and none are read.
@@ -102,7 +110,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check) -> D
     if is_pdf(data):
         if not dpi:
             raise UnsupportedImage("This is a PDF, and this service reads none.", f"Send one of: {READ}.")
-        return _PdfPages(data, limits, dpi, check)
+        return _PdfPages(data, limits, dpi, check, take)
     pages = find_pages(data) if may_have_pages(data) else []
     return _TiffPages(data, limits, pages) if len(pages) > 1 else _Single(data, limits)
 
@@ -143,12 +151,12 @@ class _Single:
         self._data, self._limits = data, limits
         self.file_bytes = len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check) -> Picture:
-        del number, gray, check
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Picture:
+        del number, gray, check, take
         return open_picture(self._data, self._limits)
 
-    def file(self, number: int) -> bytes:
-        del number
+    def file(self, number: int, take: Take) -> bytes:
+        del number, take
         return self._data
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
@@ -172,12 +180,15 @@ class _TiffPages:
         self._data, self._limits, self._pages = data, limits, pages
         self.count, self.file_bytes = len(pages), len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check) -> Picture:
-        del gray
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Picture:
+        del gray, take
         check()
-        return open_picture(self.file(number), self._limits)
+        picture = open_tiff(self._data, self._pages[number - 1])
+        check_size(picture, self._limits)
+        return picture
 
-    def file(self, number: int) -> bytes:
+    def file(self, number: int, take: Take) -> bytes:
+        take(len(self._data))
         return begin_with(self._data, self._pages[number - 1])
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
@@ -200,18 +211,24 @@ class _PdfPages:
 
     kind = "PDF"
 
-    def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check) -> None:
+    def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: Take) -> None:
         self._data, self._dpi, self._longest_side = data, dpi, limits.max_side
+        self._take, self._canvas_bytes = take, 0
+        # The child has the file in memory, too.
+        take(len(data))
         self._most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
         self._pdf = Pdf(data, self._most_pixels, check)
         self.count, self.file_bytes = self._pdf.count, len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check) -> Image:
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Image:
         check()
+        width, height = self._pdf.measure(number, self._dpi, self._longest_side, check)
+        self._grow_canvas(width * height * _CANVAS_BYTES_PER_PIXEL)
+        take(width * height * (1 if gray else 3))
         return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
 
-    def file(self, number: int) -> None:
-        del number
+    def file(self, number: int, take: Take) -> None:
+        del number, take
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
         check()
@@ -223,6 +240,12 @@ class _PdfPages:
 
     def close(self) -> None:
         self._pdf.close()
+
+    def _grow_canvas(self, size_bytes: int) -> None:
+        """It stays as large as the largest page so far."""
+        more_bytes = max(0, size_bytes - self._canvas_bytes)
+        self._take(more_bytes)
+        self._canvas_bytes += more_bytes
 
     @cached_property
     def _digest(self) -> bytes:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Check, Image, Line, Page, Pixels, ReadOptions, ReadTask, Rotate
+from ocrsvc.records import Box, Line, Page, Pixels
 
 Quad = NDArray[np.float32]
 
@@ -40,20 +40,6 @@ def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
     scale = max_side / longest
     height, width = (max(1, int(side * scale + 0.5)) for side in pixels.shape[:2])
     return cast(Pixels, cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)), scale
-
-
-def fixed_turn(options: ReadOptions) -> int:
-    """Degrees by which an image is turned, clockwise, before an engine sees it."""
-    return 0 if options.rotate == "auto" else int(options.rotate)
-
-
-def make_task(image: Image, options: ReadOptions, deadline: float, check: Check) -> ReadTask:
-    """What an engine is shown of an image: a fixed turn and the largest side are applied, as it need not know them."""
-    pixels = turn(image.pixels, fixed_turn(options))
-    if options.max_side is not None:
-        pixels, _ = shrink(pixels, options.max_side)
-    rotate: Rotate = "auto" if options.rotate == "auto" else "0"
-    return ReadTask(replace(image, pixels=pixels), replace(options, rotate=rotate), deadline, check)
 
 
 def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:

@@ -21,6 +21,9 @@ BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
+FRAME_BYTES = 6
+"""Depth, height, width and number of components, before the components themselves."""
+
 MAX_SEGMENTS = 10_000
 MAX_SCANS = 500
 """An ordinary progressive file has about ten; each costs a pass over all pixels, and a hundred bytes can hold one."""
@@ -35,6 +38,7 @@ class _Header:
     height: int = 0
     components: int = 0
     progressive: bool = False
+    coefficient_bytes: int = 0
     exif: bytes = b""
     scan_offset: int = 0
 
@@ -51,7 +55,10 @@ def open_jpeg(raw: bytes) -> Picture:
         return _decode(raw, header, GRAY if gray else COLOUR)
 
     orientation, colourless = read_orientation(header.exif), header.components == 1
-    return Picture("jpeg", header.width, header.height, read, orientation, colourless)
+    # libjpeg holds all coefficients of a progressive file until its last scan.
+    beside = header.coefficient_bytes if header.progressive else 0
+    need = (max(2, 1 + beside), max(6, 3 + beside))
+    return Picture("jpeg", header.width, header.height, read, orientation, colourless, need)
 
 
 def _read_markers(raw: bytes) -> _Header:
@@ -87,8 +94,20 @@ def _note_frame(header: _Header, marker: int, body: bytes) -> None:
     except struct.error as cause:
         raise broken("JPEG", "has a frame header that is too short") from cause
     header.progressive = marker in PROGRESSIVE_MARKERS
+    header.coefficient_bytes = _coefficient_bytes(body[FRAME_BYTES : FRAME_BYTES + 3 * header.components])
     if depth != 8:
         raise UnsupportedImage(f"This JPEG has {depth} bits a sample.", "Send a JPEG of 8 bits, or a PNG.")
+
+
+def _coefficient_bytes(components: bytes) -> int:
+    """Bytes of coefficients for each pixel, rounded up: two for each sample, of which coarser components have fewer.
+
+    Args:
+        components: Three bytes for each: its name, its samples across and down, its table.
+    """
+    sides = [(sampling >> 4, sampling & 15) for sampling in components[1::3]]
+    finest = max((across for across, _ in sides), default=1) * max((down for _, down in sides), default=1)
+    return -(-2 * sum(across * down for across, down in sides) // max(1, finest))
 
 
 def _check_scans(raw: bytes, start: int) -> None:

@@ -32,6 +32,9 @@ class Picture:
         width, height: Pixels that the decoder will have to hold, before any turn.
         orientation: EXIF orientation that is still to be applied, 1 to 8.
         gray: The header says that there is no colour.
+        bytes_per_pixel: What decoding holds at most for each pixel, the flat image included, for a gray image and for
+            one in colour. OpenCV's answer to Python is a copy: it holds all samples twice for a moment.
+        copied_bytes: Of the file, while it is decoded.
     """
 
     format: str
@@ -40,6 +43,17 @@ class Picture:
     read: Read
     orientation: int = 1
     gray: bool = False
+    bytes_per_pixel: tuple[int, int] = (2, 6)
+    copied_bytes: int = 0
+
+    def flat_bytes(self, *, gray: bool) -> int:
+        """What the image holds once it is decoded."""
+        return self.width * self.height * (1 if gray or self.gray else 3)
+
+    def most_bytes(self, *, gray: bool) -> int:
+        """What is held at most while it is decoded and turned upright."""
+        decoding = self.width * self.height * self.bytes_per_pixel[not (gray or self.gray)] + self.copied_bytes
+        return max(decoding, self.flat_bytes(gray=gray) * (1 if self.orientation == 1 else 2))
 
 
 def broken(name: str, what: str) -> BrokenImage:

@@ -41,7 +41,7 @@ class _Chunks:
 
 def open_png(raw: bytes) -> Picture:
     """Read the header and list the chunks; nothing is inflated. Raises BrokenImage."""
-    width, height, kind = _read_ihdr(raw)
+    width, height, depth, kind = _read_ihdr(raw)
     chunks = _read_chunks(raw)
     if not chunks.pixels:
         raise broken("PNG", "holds no pixels: its IDAT chunk is missing")
@@ -51,17 +51,29 @@ def open_png(raw: bytes) -> Picture:
     def read(*, gray: bool) -> Samples:
         return decode_with_opencv(_critical_only(raw, chunks), _flags(kind, chunks, gray=gray), "PNG")
 
+    # With transparency all four channels are decoded before they are flattened.
+    samples = 2 * 4 * (2 if depth == 16 else 1)
+    need = (samples, samples) if _may_be_transparent(kind, chunks) else (2, 6)
     colourless = kind in (GRAY, GRAY_ALPHA) or (kind == PALETTE and _is_gray(chunks.palette))
-    return Picture("png", width, height, read, read_orientation(chunks.exif), colourless)
+    return Picture(
+        "png",
+        width,
+        height,
+        read,
+        read_orientation(chunks.exif),
+        colourless,
+        need,
+        0 if _is_kept_whole(chunks) else len(raw),
+    )
 
 
-def _read_ihdr(raw: bytes) -> tuple[int, int, int]:
+def _read_ihdr(raw: bytes) -> tuple[int, int, int, int]:
     if len(raw) < 33 or raw[8:16] != b"\0\0\0\rIHDR":
         raise broken("PNG", "does not begin with a header")
     width, height, depth, kind, *_ = IHDR.unpack_from(raw, 16)
     if depth not in DEPTHS.get(kind, ()):
         raise broken("PNG", f"declares colour type {kind} with {depth} bits, which does not exist")
-    return width, height, kind
+    return width, height, depth, kind
 
 
 def _read_chunks(raw: bytes) -> _Chunks:
@@ -104,17 +116,25 @@ def _keep(kept: list[tuple[int, int]], start: int, stop: int) -> None:
         kept.append((start, stop))
 
 
+def _is_kept_whole(chunks: _Chunks) -> bool:
+    return len(chunks.kept) == 1 and chunks.ended
+
+
 def _critical_only(raw: bytes, chunks: _Chunks) -> bytes:
-    if len(chunks.kept) == 1 and chunks.ended:
+    if _is_kept_whole(chunks):
         return raw
     parts = [memoryview(raw)[start:stop] for start, stop in chunks.kept]
     return b"".join([*parts, b"" if chunks.ended else END_CHUNK])
 
 
 def _flags(kind: int, chunks: _Chunks, *, gray: bool) -> int:
-    if kind in (GRAY_ALPHA, RGB_ALPHA) or (kind in (RGB, PALETTE) and chunks.transparent):
+    if _may_be_transparent(kind, chunks):
         return cv2.IMREAD_UNCHANGED
     return cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
+
+
+def _may_be_transparent(kind: int, chunks: _Chunks) -> bool:
+    return kind in (GRAY_ALPHA, RGB_ALPHA) or (kind in (RGB, PALETTE) and chunks.transparent)
 
 
 def _is_gray(palette: bytes) -> bool:

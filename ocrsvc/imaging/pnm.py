@@ -7,13 +7,14 @@ import re
 import numpy as np
 
 from ocrsvc.imaging.picture import Picture, Samples, broken
+from ocrsvc.imaging.tones import bands
 
 GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
 NUMBER = rb"(\d{1,10})"
 BITMAP = re.compile(rb"P4" + GAP + NUMBER + GAP + NUMBER + rb"\s")
 LEVELS = re.compile(rb"P[56]" + GAP + NUMBER + GAP + NUMBER + GAP + NUMBER + rb"\s")
 HEADER_BYTES = 4096
-MAX_LEVEL = 65_535
+MAX_BYTE, MAX_LEVEL = 255, 65_535
 
 
 def open_pnm(raw: bytes) -> Picture:
@@ -33,23 +34,30 @@ def open_pnm(raw: bytes) -> Picture:
             else _read_levels(raw, start, (height, width, channels), top)
         )
 
-    return Picture("pnm", width, height, read, gray=channels == 1)
+    sample_bytes = 2 if top > MAX_BYTE else 1
+    need = (channels * sample_bytes + 1, channels * (sample_bytes + 1))
+    return Picture("pnm", width, height, read, gray=channels == 1, bytes_per_pixel=need)
 
 
 def _read_bits(raw: bytes, start: int, width: int, height: int) -> Samples:
     row_bytes = (width + 7) // 8
     packed = _take(raw, start, row_bytes * height, np.dtype(np.uint8)).reshape(height, row_bytes)
-    return (1 - np.unpackbits(packed, axis=1, count=width)) * np.uint8(255)
+    bits = np.unpackbits(packed, axis=1, count=width)
+    # In place: 1 is black.
+    bits -= 1
+    return bits
 
 
 def _read_levels(raw: bytes, start: int, shape: tuple[int, int, int], top: int) -> Samples:
-    wide = top > 255
+    wide = top > MAX_BYTE
     height, width, channels = shape
-    levels = _take(raw, start, height * width * channels, np.dtype(">u2" if wide else np.uint8))
-    # Multiplied as 32 bits, so that 65535 times 65535 fits.
-    full = MAX_LEVEL if wide else 255
-    scaled = (np.minimum(levels, top) * np.uint32(full) // np.uint32(top)).astype(np.uint16 if wide else np.uint8)
-    return scaled.reshape(height, width) if channels == 1 else scaled.reshape(shape)[..., ::-1]
+    levels = _take(raw, start, height * width * channels, np.dtype(">u2" if wide else np.uint8)).reshape(shape)
+    full = MAX_LEVEL if wide else MAX_BYTE
+    scaled = np.empty(shape, np.uint16 if wide else np.uint8)
+    for rows in bands(height, width):
+        # Multiplied as 32 bits, so that 65535 times 65535 fits.
+        scaled[rows] = np.minimum(levels[rows], top) * np.uint32(full) // np.uint32(top)
+    return scaled[..., 0] if channels == 1 else scaled[..., ::-1]
 
 
 def _take(raw: bytes, start: int, count: int, dtype: np.dtype[np.uint8] | np.dtype[np.uint16]) -> Samples:

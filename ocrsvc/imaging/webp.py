@@ -23,7 +23,12 @@ def open_webp(raw: bytes) -> Picture:
         del gray
         return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "WebP")
 
-    return Picture("webp", width, height, read, orientation)
+    return Picture("webp", width, height, read, orientation, bytes_per_pixel=_bytes_per_pixel(raw[12:16]))
+
+
+def _bytes_per_pixel(kind: bytes) -> tuple[int, int]:
+    """A lossless file is decoded into four channels of libwebp's own first, and may have four itself."""
+    return (6, 6) if kind == b"VP8 " else (8, 8)
 
 
 def _read_size(raw: bytes) -> tuple[int, int]:

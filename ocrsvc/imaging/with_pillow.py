@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import cv2
@@ -19,10 +19,11 @@ from PIL.Image import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
-from ocrsvc.imaging.picture import Picture, Read, Samples, broken
-from ocrsvc.imaging.tones import stretch
+from ocrsvc.imaging.picture import Picture, Samples, broken
+from ocrsvc.imaging.tiff_pages import begin_with
+from ocrsvc.imaging.tones import bands, stretch
 
-PHOTOMETRIC, TILE_WIDTH, TILE_LENGTH = 262, 322, 323
+PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
 
 # Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them, since it is nobody's file.
@@ -45,28 +46,52 @@ PARSER_FAILURES = (
 def open_gif(raw: bytes) -> Picture:
     """Read the blocks up to the first frame. Raises BrokenImage, ImageTooLarge."""
     with _failures_translated("GIF"):
-        image = GifImageFile(io.BytesIO(raw))
-    return Picture("gif", *image.size, _reader(image, "GIF", _read_colours))
+        width, height = GifImageFile(io.BytesIO(raw)).size
+
+    def read(*, gray: bool) -> Samples:
+        del gray
+        with _failures_translated("GIF"):
+            return _read_colours(GifImageFile(io.BytesIO(raw)))
+
+    return Picture("gif", width, height, read, bytes_per_pixel=(8, 8))
 
 
-def open_tiff(raw: bytes) -> Picture:
-    """Read the first directory. Pillow turns the pixels upright itself. Raises BrokenImage, ImageTooLarge."""
+def open_tiff(raw: bytes, page: int | None = None) -> Picture:
+    """Read one directory. Pillow turns the pixels upright itself. Raises BrokenImage, ImageTooLarge.
+
+    Args:
+        raw: The whole file.
+        page: Where the directory begins; None is the first one.
+    """
+
+    def open_image() -> TiffImageFile:
+        return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
+
+    def read(*, gray: bool) -> Samples:
+        del gray
+        with _failures_translated("TIFF"):
+            return _read_tiff(open_image())
+
     with _failures_translated("TIFF"):
-        image = TiffImageFile(io.BytesIO(raw))
+        image = open_image()
         tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
         # A decoder holds one whole tile, which may be declared larger than the picture.
         width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
-    return Picture("tiff", width, height, _reader(image, "TIFF", _read_tiff))
+        need = _bytes_per_pixel(image)
+    # Once by the decoder, and once with the page's directory as the first.
+    copied = len(raw) * (1 if page is None else 2)
+    return Picture("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied)
 
 
-def _reader(image: PillowImage, name: str, convert: Callable[[PillowImage], Samples]) -> Read:
-    def read(*, gray: bool) -> Samples:
-        del gray
-        with _failures_translated(name):
-            image.load()
-            return convert(image)
-
-    return read
+def _bytes_per_pixel(image: TiffImageFile) -> int:
+    """Of what Pillow holds, twice where it is turned, and of what is made of it."""
+    if image.mode in ("I", "F"):
+        return 3 * 4 + 1
+    if image.mode.startswith("I;16"):
+        return 4 * 2
+    loaded = 1 if image.mode in ("1", "L", "P") else 4
+    made = 4 if image.has_transparency_data else 3
+    return max(loaded + made, 3 + made, 2 * loaded if ORIENTATION in image.tag_v2 else 0)
 
 
 @contextmanager
@@ -83,7 +108,7 @@ def _failures_translated(name: str) -> Iterator[None]:
 def _read_tiff(image: PillowImage) -> Samples:
     if not image.mode.startswith(("I", "F")):
         return _read_colours(image)
-    levels = np.array(image)
+    levels = np.asarray(image)
     if image.mode in ("I", "F"):
         samples: Samples = stretch(levels)
     else:
@@ -97,11 +122,18 @@ def _is_white_zero(image: PillowImage) -> bool:
 
 
 def _read_colours(image: PillowImage) -> Samples:
+    image.load()
     if image.has_transparency_data:
-        return np.asarray(cv2.cvtColor(np.asarray(image.convert("RGBA")), cv2.COLOR_RGBA2BGRA))
-    if image.mode in ("1", "L") or (image.mode == "P" and _is_gray(image)):
-        return np.array(image.convert("L"))
-    return np.asarray(cv2.cvtColor(np.asarray(image.convert("RGB")), cv2.COLOR_RGB2BGR))
+        mode, channels, order = "RGBA", 4, cv2.COLOR_RGBA2BGRA
+    elif image.mode in ("1", "L") or (image.mode == "P" and _is_gray(image)):
+        mode, channels, order = "L", 1, None
+    else:
+        mode, channels, order = "RGB", 3, cv2.COLOR_RGB2BGR
+    samples = np.empty((image.height, image.width, channels), np.uint8)
+    for rows in bands(image.height, image.width):
+        part = np.asarray(image.crop((0, rows.start, image.width, rows.stop)).convert(mode))
+        samples[rows] = part[..., None] if order is None else cv2.cvtColor(part, order)
+    return samples[..., 0] if order is None else samples
 
 
 def _is_gray(image: PillowImage) -> bool:

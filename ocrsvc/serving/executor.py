@@ -7,7 +7,6 @@ and when it fails on a whole batch the items are run once more, one by one.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -62,10 +61,6 @@ class Place(Generic[W, A]):
         self._clock = clock
         self.spent = False
 
-    def check_bytes(self) -> None:
-        """Raises QueueFull when what waits has grown too large since this place was taken."""
-        self._queue.check_bytes()
-
     def submit(self, work: W, deadline: float, size_bytes: int = 0) -> Item[W, A]:
         """Fill the place; wait for the answer with `wait`. Raises NotReady when the executor is stopping."""
         item = self._queue.put(work, deadline, size_bytes, self._wish)
@@ -113,7 +108,6 @@ class Executor(Generic[W, A]):
         open_server: Opens one handle; called once in each thread.
         threads: How many threads.
         places: Size of the queue.
-        most_bytes: Bytes of waiting work from which no more is admitted.
         batch: Most items handed to one `read`.
         serial_open: Open the handles one after the other.
         on_idle: Called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
@@ -126,7 +120,6 @@ class Executor(Generic[W, A]):
         *,
         threads: int,
         places: int,
-        most_bytes: int = sys.maxsize,
         batch: int = 1,
         serial_open: bool = False,
         on_idle: Callable[[], object] = bool,
@@ -136,7 +129,7 @@ class Executor(Generic[W, A]):
         self._batch = batch
         self._on_idle = on_idle
         self._clock = clock
-        self._queue: WorkQueue[W, A] = WorkQueue(places, most_bytes, threads, clock)
+        self._queue: WorkQueue[W, A] = WorkQueue(places, threads, clock)
         self._opening: contextlib.AbstractContextManager[object] = (
             threading.Lock() if serial_open else contextlib.nullcontext()
         )

@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
 from ocrsvc.serving.guard import RequestGuard
@@ -44,18 +45,35 @@ class Budget:
         return self._held_bytes
 
 
+@dataclass(slots=True)
+class _Sum:
+    """What a share and all its parts hold."""
+
+    held_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Share:
     """What one request holds of a budget, from its first byte until its answer has left; for any thread."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, whole: _Sum | None = None) -> None:
         self._budget = budget
+        self._whole = whole or _Sum()
         self._held_bytes = 0
-        self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
-        """Held now, by this request alone."""
+        """Held now, without what parts hold."""
         return self._held_bytes
+
+    @property
+    def budget_bytes(self) -> int:
+        """What all requests together may hold."""
+        return self._budget.total_bytes
+
+    def part(self) -> Share:
+        """For what may be needed longer than the request lasts: it is not released with this share."""
+        return Share(self._budget, self._whole)
 
     def take(self, size_bytes: int) -> None:
         """Hold so many bytes more; asked before they are allocated.
@@ -64,7 +82,7 @@ class Share:
             BodyTooLarge: This request alone would hold more than all requests may.
             QueueFull: They are not free now.
         """
-        if self._held_bytes + size_bytes > self._budget.total_bytes:
+        if self._whole.held_bytes + size_bytes > self._budget.total_bytes:
             raise BodyTooLarge(
                 f"This request needs more memory than the {self._budget.total_bytes} bytes that all requests to a "
                 "worker may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
@@ -75,13 +93,11 @@ class Share:
                 "The requests under way hold all the memory that they may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send the request again after the time that Retry-After names.",
             )
-        with self._lock:
-            self._held_bytes += size_bytes
+        self._note(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
         """Hold so many bytes less."""
-        with self._lock:
-            self._held_bytes -= size_bytes
+        self._note(-size_bytes)
         self._budget.give_back(size_bytes)
 
     @contextmanager
@@ -96,16 +112,27 @@ class Share:
     def split(self, size_bytes: int) -> Share:
         """Hand over so many of the bytes that it holds to a share of their own."""
         other = Share(self._budget)
-        with self._lock:
-            self._held_bytes -= size_bytes
-        other._held_bytes = size_bytes
+        self._note(-size_bytes)
+        other._note(size_bytes)
         return other
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def release(self) -> None:
-        """Give everything back; a second time changes nothing."""
-        with self._lock:
+        """Give everything back; a second time changes nothing. A `with` block ends with it."""
+        with self._whole.lock:
             held_bytes, self._held_bytes = self._held_bytes, 0
+            self._whole.held_bytes -= held_bytes
         self._budget.give_back(held_bytes)
+
+    def _note(self, size_bytes: int) -> None:
+        with self._whole.lock:
+            self._held_bytes += size_bytes
+            self._whole.held_bytes += size_bytes
 
 
 def unlimited() -> Share:

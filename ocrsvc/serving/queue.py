@@ -1,8 +1,8 @@
 """Who runs next: a bounded queue of work, interactive before batch, whose places are taken before the work is made.
 
 A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded,
-and given back when the work leaves the queue, whatever way. Work is bounded by count and by bytes: a few large images
-are as much as many small ones. Within a priority the earliest deadline is first. Knows nothing about OCR.
+and given back when the work leaves the queue, whatever way. Work is bounded by count; what it holds in memory is in the
+account of its request. Within a priority the earliest deadline is first. Knows nothing about OCR.
 """
 
 from __future__ import annotations
@@ -82,14 +82,12 @@ class WorkQueue(Generic[W, A]):
 
     Args:
         places: Most items that may wait (or be in the making) at once; three quarters of them are open to batch.
-        most_bytes: Bytes of waiting work from which no more is admitted.
         servers: Threads that take from it; only used to foretell when a place comes free.
         clock: Monotonic seconds.
     """
 
-    def __init__(self, places: int, most_bytes: int, servers: int, clock: Callable[[], float]) -> None:
+    def __init__(self, places: int, servers: int, clock: Callable[[], float]) -> None:
         self._places = {"interactive": places, "batch": max(1, int(places * BATCH_SHARE))}
-        self._most_bytes = most_bytes
         self._servers = servers
         self._clock = clock
         self._taken = dict.fromkeys(PRIORITIES, 0)
@@ -108,13 +106,6 @@ class WorkQueue(Generic[W, A]):
             if self._closed:
                 raise _shutting_down()
             self._check_places(priority)
-            self.check_bytes()
-
-    def check_bytes(self) -> None:
-        """Raises QueueFull when what waits already holds all bytes that may wait."""
-        with self._changed:
-            if self._bytes >= self._most_bytes:
-                raise self._full(f"{self._bytes} bytes of images wait for the engine; {self._most_bytes} are the most.")
 
     def reserve(self, priority: Priority = "interactive") -> None:
         """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""

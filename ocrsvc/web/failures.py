@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from flask import Flask, Response, has_request_context, request
+from flask import Flask, Response, current_app, has_request_context, request
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import OcrsvcError, Refused
+from ocrsvc.web.body import share_of
 from ocrsvc.web.incoming import ID_HEADER, request_id
 
 LOGGER: Final = logging.getLogger("ocrsvc.web")
@@ -24,6 +25,8 @@ TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 _TOLD_KEY: Final = "ocrsvc.failures_told"
 _ANSWER_KEY: Final = "ocrsvc.answer"
 _NO_DOOR: Final = "none"
+# Asking would cost more than such an answer holds, and what tells of a refusal must not be refused.
+_SMALL_ANSWER_BYTES: Final = 1 << 14
 
 # What the router refuses: its code, and what the caller can do.
 ROUTING: Final = {
@@ -112,9 +115,24 @@ def problem(error: Exception) -> Response:
 def finish(response: Response) -> Response:
     """Give every answer its id, and keep caches from holding it; for Flask's `after_request`."""
     environ = request.environ
+    response = _within_memory(response)
     response.headers[ID_HEADER] = request_id(environ)
     response.headers.setdefault("Cache-Control", "no-store")
     environ[_ANSWER_KEY] = (request.blueprint or _NO_DOOR, response)
+    return response
+
+
+def _within_memory(response: Response) -> Response:
+    """The answer, once it is in the request's account of memory; one that does not fit becomes a refusal."""
+    size_bytes = response.calculate_content_length() or 0
+    if size_bytes <= _SMALL_ANSWER_BYTES:
+        return response
+    try:
+        share_of(request.environ).take(size_bytes)
+    except OcrsvcError as error:
+        response.close()
+        # In the shape of its door.
+        return current_app.make_response(current_app.handle_user_exception(error))
     return response
 
 

@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
-import pybase64
 
-from ocrsvc.errors import BadOption, CallerError, ImageTooLarge
+from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.formats.columns import as_text as as_json_text
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
-from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.reader import Reader
-from ocrsvc.records import Page, Pixels, ReadOptions
-from ocrsvc.serving.queue import PLAIN_WISH, Wish
+from ocrsvc.records import Check, Image, Page, ReadOptions
+from ocrsvc.serving.limits import Share
+from ocrsvc.serving.queue import PLAIN_WISH, Wish, make_check
 from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, read_pages, turning, within_bounds_px
 from ocrsvc.web.failures import Failure, failure_of
 from ocrsvc.web.incoming import as_text, is_image, left_s
+from ocrsvc.web.pictures import picture_of
 
 MODEL: Final = "ocr"
 """The name under which Triton clients ask: input `input`, output `output`, each BYTES [1, 1]."""
@@ -36,8 +36,6 @@ SUCCESS: Final = "Success"
 PDF, IMAGE = 0, 1
 # PaddleX's own default, at which it stops without a word.
 MOST_PAGES: Final = 10
-MOST_PICTURE_BYTES: Final = 256 << 20
-"""Of one answer: a file of a megabyte can have ten pages of which each becomes two pictures of fifty."""
 INVALID_FILE: Final = "Invalid input file"
 UNKNOWN_TYPE: Final = "File type cannot be determined"
 UNPROCESSABLE: Final = 422
@@ -99,14 +97,14 @@ def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) 
     try:
         members = _members(body)
         log_id = members.get("logId")
-        return 200, orjson.dumps(success(asked_by(members), reader, limit_s, wish))
+        return 200, success(asked_by(members), reader, limit_s, wish)
     except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
 
 
-def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> Envelope:
-    """The answer to what was asked. Raises what `Reader.read` and `Reader.look` raise."""
+def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> bytes:
+    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.look` raise."""
     deadline = time.monotonic() + limit_s
     file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)
     if file.errors:
@@ -114,32 +112,23 @@ def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WIS
         raise file.errors[0][1]
     pages = [reading.page for reading in file.readings]
 
-    def look(page: Page) -> Pixels:
+    def pictures_of(page: Page, held: Share) -> dict[str, orjson.Fragment]:
         number = None if file.kind == "image" else page.number
-        return reader.look(asked.data, number, left_s(deadline), wish).pixels
+        with reader.look(asked.data, number, left_s(deadline), wish) as image:
+            return _pictures(asked, image, page, held, make_check(wish, deadline, time.monotonic))
 
-    return {
-        "logId": _log_id(asked.members.get("logId")),
-        "result": {"ocrResults": _results(asked, look, pages), "dataInfo": _info(file.kind, pages)},
-        "errorCode": 0,
-        "errorMsg": SUCCESS,
-    }
-
-
-def _results(asked: Asked, look: Callable[[Page], Pixels], pages: Sequence[Page]) -> list[dict[str, object]]:
-    """What each page was found to hold, with its pictures. Raises ImageTooLarge when those are too much together."""
-    results: list[dict[str, object]] = []
-    size_bytes = 0
-    for page in pages:
-        pictures = _pictures(asked, look(page), page) if asked.visualize else {}
-        size_bytes += sum(map(len, pictures.values()))
-        if size_bytes > MOST_PICTURE_BYTES:
-            raise ImageTooLarge(
-                f"The pictures of these pages take more than {MOST_PICTURE_BYTES} bytes.",
-                "Send visualize false, or fewer pages at a time.",
-            )
-        results.append({"prunedResult": to_pruned(page, asked.members), **pictures})
-    return results
+    with wish.share.part() as held:
+        results = [
+            {"prunedResult": to_pruned(page, asked.members), **(pictures_of(page, held) if asked.visualize else {})}
+            for page in pages
+        ]
+        envelope = {
+            "logId": _log_id(asked.members.get("logId")),
+            "result": {"ocrResults": results, "dataInfo": _info(file.kind, pages)},
+            "errorCode": 0,
+            "errorMsg": SUCCESS,
+        }
+        return orjson.dumps(envelope)
 
 
 def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
@@ -343,17 +332,15 @@ def _det_params(members: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _pictures(asked: Asked, pixels: Pixels, page: Page) -> dict[str, str]:
+def _pictures(asked: Asked, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
     """The image with its lines framed, and the image as it is."""
-    plain = _as_base64(draw_page(pixels, replace(page, lines=())))
-    pictures = {"ocrImage": _as_base64(draw_page(pixels, page))}
+    text = picture_of(image, replace(page, lines=()), held, check)
+    plain = orjson.Fragment(text)
+    pictures = {"ocrImage": orjson.Fragment(picture_of(image, page, held, check))}
     if asked.members.get("useDocOrientationClassify") is True:
+        held.take(len(text))
         pictures["docPreprocessingImage"] = plain
     return pictures | {"inputImage": plain}
-
-
-def _as_base64(data: bytes) -> str:
-    return pybase64.b64encode(data).decode()
 
 
 def _complaint(kind: str, where: str, message: str) -> Complaint:

@@ -5,15 +5,15 @@ Runs in the child, in its only thread.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ocrsvc.engines.base import Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode
-from ocrsvc.imaging.geometry import fixed_turn, make_task, restore_page
-from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, Task
+from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.imaging.geometry import restore_page
+from ocrsvc.orders import Order
+from ocrsvc.records import DecodedPage, FileTask, Page, ReadOptions, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,23 @@ class FileReader:
     def _read_one(self, task: Task) -> list[Page | OcrsvcError]:
         if not isinstance(task, FileTask):
             return self.handle.read([task])
-        began_s = time.perf_counter()
+        gray = self.gray and task.options is not None
+        order = Order(task.options or ReadOptions(), task.deadline, gray, task.check)
         try:
             task.check()
-            image = decode(task.data, self.limits, gray=self.gray and task.options is not None)
+            order.source = open_picture(task.data, self.limits)
+            order.prepare()
             task.check()
         except OcrsvcError as error:
             return [error]
-        if task.options is None:
-            return [DecodedPage(image.width, image.height, 0, (), decode_s=time.perf_counter() - began_s, image=image)]
-        return [self._read_image(image, task, task.options, began_s)]
+        return [self._look(order) if task.options is None else self._read_image(order)]
 
-    def _read_image(self, image: Image, file: FileTask, options: ReadOptions, began_s: float) -> Page | OcrsvcError:
-        task = make_task(image, options, file.deadline, file.check)
-        decode_s = time.perf_counter() - began_s
-        [page] = self.handle.read([task])
+    def _look(self, order: Order) -> DecodedPage:
+        return DecodedPage(*order.size, 0, (), decode_s=order.decode_s, image=order.prepare().image)
+
+    def _read_image(self, order: Order) -> Page | OcrsvcError:
+        [page] = self.handle.read([order.prepare()])
         if isinstance(page, OcrsvcError):
             return page
-        restored = restore_page(page, fixed_turn(options), image.width, image.height)
-        return DecodedPage(restored.width, restored.height, restored.angle, restored.lines, decode_s=decode_s)
+        page = restore_page(page, order.turned, *order.size)
+        return DecodedPage(page.width, page.height, page.angle, page.lines, decode_s=order.decode_s)

@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-import pybase64
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.corners import to_boxes
-from ocrsvc.formats.drawing import draw_page
 from ocrsvc.formats.rects import shrink_page, to_raw_out_text
 from ocrsvc.reader import Reader
-from ocrsvc.records import Image, Page, ReadOptions
+from ocrsvc.records import Page, ReadOptions
+from ocrsvc.serving.queue import Wish, make_check
 from ocrsvc.settings import Settings
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
+from ocrsvc.web.pictures import picture_of
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -32,9 +34,6 @@ FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img", "file")
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-
-# Stands for the lines while the rest of the answer is written; in its place comes text that is JSON already.
-_RAW_OUT: Final = "raw_out goes here"
 
 SUCCESS: Final = "成功"
 NOTHING_SENT: Final = "没有传入参数"
@@ -56,9 +55,14 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
             return _tr_run_poly(reader, incoming, deadline, began_s)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
-        reading = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish_of(request.environ))
-        picture = None if last_field(incoming, "is_draw") == "0" else _shrunk(reader.look(data), reading.page, max_side)
-        return _success(to_raw_out_text(reading.page, max_side), picture, _spent_s(began_s))
+        wish = wish_of(request.environ)
+        page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish).page
+        answer = {"raw_out": to_raw_out_text(page, max_side).encode()}
+        if last_field(incoming, "is_draw") == "0":
+            return _success(answer | {"speed_time": _spent_s(began_s)})
+        shrunk = page if max_side is None else shrink_page(page, max_side)
+        with _drawn(reader, data, shrunk, deadline, wish) as picture:
+            return _success(answer | {"speed_time": _spent_s(began_s), "img_detected": picture})
 
     @dialect.get(PATH, strict_slashes=False)
     def use_post() -> Response:
@@ -71,9 +75,11 @@ def _tr_run_poly(reader: Reader, incoming: Incoming, deadline: float, began_s: f
     """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
     _check_short_side(incoming)
     data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-    page = reader.read(data, ReadOptions(), left_s(deadline), wish_of(request.environ)).page
-    answer = {"img_detected": _drawn(reader.look(data), page), "raw_out": to_numbered(page)}
-    return _json({"code": 200, "msg": SUCCESS, "data": answer | {"speed_time": _spent_s(began_s)}}, 200)
+    wish = wish_of(request.environ)
+    page = reader.read(data, ReadOptions(), left_s(deadline), wish).page
+    with _drawn(reader, data, page, deadline, wish) as picture:
+        raw_out = json.dumps(to_numbered(page)).encode()
+        return _success({"img_detected": picture, "raw_out": raw_out, "speed_time": _spent_s(began_s)})
 
 
 def to_numbered(page: Page) -> list[list[object]]:
@@ -90,8 +96,8 @@ def _check_short_side(incoming: Incoming) -> None:
         raise BadOption(f"compress is {sent[:20]!r}: accepted is a whole number from {SHORTEST_SIDE_PX}.")
 
 
-def _spent_s(began_s: float) -> float:
-    return round(time.monotonic() - began_s, 2)
+def _spent_s(began_s: float) -> bytes:
+    return str(round(time.monotonic() - began_s, 2)).encode()
 
 
 def _max_side(incoming: Incoming) -> int | None:
@@ -104,23 +110,22 @@ def _max_side(incoming: Incoming) -> int | None:
     return int(sent) if int(sent) >= 1 else None
 
 
-def _shrunk(image: Image, page: Page, max_side: int | None) -> str:
-    return _drawn(image, page if max_side is None else shrink_page(page, max_side))
+@contextmanager
+def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, wish: Wish) -> Iterator[bytes]:
+    """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
+    check = make_check(wish, deadline, time.monotonic)
+    with wish.share.part() as held:
+        with reader.look(data, limit_s=left_s(deadline), wish=wish) as image:
+            picture = picture_of(image, page, held, check, prefix=b"data:image/jpeg;base64,")
+        yield picture
 
 
-def _drawn(image: Image, page: Page) -> str:
-    """The image with its lines framed, as a data URI. Looked at a second time, because engines may see it in gray."""
-    picture = draw_page(image.pixels, page)
-    return "data:image/jpeg;base64," + pybase64.b64encode(picture).decode()
-
-
-def _success(raw_out: str, picture: str | None, spent_s: float) -> Response:
-    data: dict[str, object] = {"raw_out": _RAW_OUT, "speed_time": spent_s}
-    if picture is not None:
-        data["img_detected"] = picture
-    around = json.dumps({"code": 200, "msg": SUCCESS, "data": data})
-    answer = around.replace(f'"{_RAW_OUT}"', raw_out, 1)
-    return Response(answer, 200, content_type="application/json")
+def _success(data: Mapping[str, bytes]) -> Response:
+    """The members of `data` are JSON already, as the standard library writes it; a picture is large and copied once."""
+    pieces = [json.dumps({"code": 200, "msg": SUCCESS})[:-1].encode(), b', "data": {']
+    for number, (name, value) in enumerate(data.items()):
+        pieces += [b", " if number else b"", json.dumps(name).encode(), b": ", value]
+    return Response(b"".join([*pieces, b"}}"]), 200, content_type="application/json")
 
 
 def _failure(error: Exception) -> Response:

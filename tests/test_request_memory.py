@@ -1,0 +1,265 @@
+"""What a request holds beside its body is in its account: pixels, pages, drawn pictures, and the answer itself."""
+
+from __future__ import annotations
+
+import io
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from documents import GRAY, pdf
+from flask import Flask
+from PIL import Image as PillowImage
+from web_support import KnownEngine, as_base64, json_of
+
+from ocrsvc.app import create_app
+from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
+from ocrsvc.formats.drawing import draw_page
+from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import Box, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.serving.limits import Budget, Callers, Room, Share
+from ocrsvc.serving.queue import Wish
+from ocrsvc.settings import Settings
+
+MEGAPIXEL = 1000 * 1000
+BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))
+
+
+class Talkative(KnownEngine):
+    """Finds so many lines."""
+
+    def __init__(self, lines: int) -> None:
+        self.lines = lines
+
+    def open_handle(self) -> Talkative:
+        return self
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Any]:
+        return [Page(task.image.width, task.image.height, 0, (Line("x", 0.9, BOX),) * self.lines) for task in tasks]
+
+
+@contextmanager
+def app_with(
+    memory: Budget, engine: KnownEngine | None = None, on_reading: Callable[[Reading], object] = bool, **settings: Any
+) -> Iterator[Flask]:
+    chosen = Settings(**settings)
+    reader = Reader(chosen, ThreadPlan(1, 4, 2), engine_opener=lambda: engine or KnownEngine(), on_reading=on_reading)
+    reader.start()
+    try:
+        yield create_app(chosen, reader, room=Room(memory, Callers(0)))
+    finally:
+        reader.stop(5.0)
+
+
+def noise(side: int) -> bytes:
+    """A PNG whose picture in an answer is nearly as large as its pixels."""
+    pixels = np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+NOISE = noise(500)
+TWO_PAGES = pdf(GRAY, GRAY)
+PICTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "TrWebOCR": ("/api/tr-run/", {"data": NOISE, "content_type": "image/png"}, {}),
+    "chineseocr_lite": ("/api/tr-run/", {"data": NOISE, "content_type": "image/png"}, {"trwebocr_boxes": "poly"}),
+    "PaddleX": ("/ocr", {"json": {"file": as_base64(NOISE), "useDocOrientationClassify": True}}, {}),
+    "PaddleX, a PDF": ("/ocr", {"json": {"file": as_base64(TWO_PAGES), "fileType": 0}}, {}),
+    "a PDF as searchable PDF": ("/v1/ocr?format=text", {"data": TWO_PAGES, "content_type": "application/pdf"}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_with_any_amount_of_memory_the_answer_is_whole_or_a_refusal_and_nothing_stays_held(kind: str) -> None:
+    path, sent, settings = PICTURES[kind]
+    statuses = []
+    for size_bytes in (100_000, 1_200_000, 2_200_000, 3_200_000, 5_000_000, 30_000_000):
+        memory = Budget(size_bytes)
+        with app_with(memory, **settings) as app:
+            answer = app.test_client().post(path, **sent)
+        statuses.append(answer.status_code)
+        assert memory.held_bytes == 0
+        assert answer.status_code == 200 or "OCRSVC_REQUEST_MEMORY_BYTES" in answer.text
+    assert statuses[-1] == 200
+    assert statuses[0] == 413
+    assert set(statuses) == {200, 413}
+
+
+@pytest.mark.parametrize(
+    ("path", "place"), [("/v1/ocr", "detail"), ("/ocr", "errorMsg"), ("/api/tr-run/?is_draw=0", "msg")]
+)
+def test_an_answer_that_does_not_fit_is_a_refusal_in_the_shape_of_its_format(path: str, place: str) -> None:
+    memory = Budget(8_000_000)
+
+    def take_the_rest(_: Reading) -> None:
+        assert memory.take(memory.total_bytes - memory.held_bytes)
+
+    with app_with(memory, Talkative(1000), take_the_rest, dialects=("paddlex", "trwebocr")) as app:
+        sent: dict[str, Any] = (
+            {"json": {"file": as_base64(NOISE), "visualize": False}}
+            if path == "/ocr"
+            else {
+                "data": NOISE,
+                "content_type": "image/png",
+            }
+        )
+        answer = app.test_client().post(path, **sent)
+    assert answer.status_code == 503
+    assert "OCRSVC_REQUEST_MEMORY_BYTES" in json_of(answer)[place]
+    assert int(answer.headers["Retry-After"]) >= 1
+
+
+def pillow(pixels: Any, kind: str, **how: Any) -> bytes:
+    file = io.BytesIO()
+    PillowImage.fromarray(pixels).save(file, kind, **how)
+    return file.getvalue()
+
+
+def opencv(suffix: str, pixels: Any, *how: int) -> bytes:
+    return cv2.imencode(suffix, pixels, how)[1].tobytes()
+
+
+def turned() -> PillowImage.Exif:
+    exif = PillowImage.Exif()
+    exif[274] = 7
+    return exif
+
+
+COLOUR = cv2.resize(np.random.default_rng(1).integers(0, 256, (30, 40, 3), np.uint8), (1600, 1200))
+CLEAR = cv2.resize(np.random.default_rng(2).integers(0, 256, (30, 40, 4), np.uint8), (1600, 1200))
+FILES = {
+    "JPEG": opencv(".jpg", COLOUR),
+    "JPEG, turned and mirrored": pillow(COLOUR, "JPEG", exif=turned()),
+    "PNG": opencv(".png", COLOUR),
+    "PNG, transparent": opencv(".png", CLEAR),
+    "PNG, white and transparent": opencv(".png", np.dstack([np.full_like(COLOUR, 255), CLEAR[..., 3]])),
+    "PNG, 16 bits": opencv(".png", COLOUR.astype(np.uint16) * 257),
+    "PNG, 16 bits, transparent": opencv(".png", CLEAR.astype(np.uint16) * 257),
+    "PNG, gray and transparent": pillow(CLEAR[..., :2].copy(), "PNG"),
+    "WebP": opencv(".webp", COLOUR, cv2.IMWRITE_WEBP_QUALITY, 80),
+    "WebP, lossless, transparent": opencv(".webp", CLEAR, cv2.IMWRITE_WEBP_QUALITY, 101),
+    "GIF": pillow(COLOUR[..., 0].copy(), "GIF"),
+    "TIFF": pillow(COLOUR, "TIFF", compression="tiff_lzw"),
+    "TIFF, turned": pillow(COLOUR, "TIFF", tiffinfo={274: 6}),
+    "TIFF, transparent": pillow(CLEAR, "TIFF", compression="tiff_lzw"),
+    "TIFF, floats": pillow(COLOUR[..., 0].astype(np.float32), "TIFF"),
+    "TIFF, 16 bits": pillow(COLOUR[..., 0].astype(np.uint16) * 257, "TIFF"),
+    "BMP": opencv(".bmp", COLOUR),
+    "PPM": b"P6 1600 1200 200 " + COLOUR.tobytes(),
+    "PPM, 16 bits": b"P6 1600 1200 60000 " + COLOUR.astype(">u2").tobytes(),
+}
+
+
+@pytest.mark.parametrize("gray", [False, True])
+@pytest.mark.parametrize("kind", FILES)
+def test_decoding_holds_no_more_than_was_asked_for(kind: str, *, gray: bool) -> None:
+    """Arrays of numpy and OpenCV are what is seen here; what decoders hold inside was measured as resident memory."""
+    picture = open_picture(FILES[kind], PixelLimits(2 * MEGAPIXEL))
+    asked_bytes = picture.most_bytes(gray=gray)
+    tracemalloc.start()
+    try:
+        pixels = develop(picture, gray=gray).pixels
+        held_bytes, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert pixels.nbytes == picture.flat_bytes(gray=gray) or picture.format == "gif" or pixels.ndim == 2
+    # Beside it a band of the page, whose size does not grow.
+    assert most_bytes < asked_bytes + 4 * MEGAPIXEL
+    assert held_bytes < pixels.nbytes + 4 * MEGAPIXEL
+
+
+def test_sixty_pages_of_many_pixels_stay_within_the_memory_of_requests() -> None:
+    """Never more than one of them is decoded at a time where two do not fit."""
+    frames = [PillowImage.new("L", (1500, 1000), shade) for shade in range(100, 160)]
+    file = io.BytesIO()
+    frames[0].save(file, "TIFF", save_all=True, append_images=frames[1:], compression="tiff_lzw")
+    memory, peaks = Budget(15_000_000), []
+
+    class Watching(KnownEngine):
+        def open_handle(self) -> Watching:
+            return self
+
+        def read(self, tasks: Sequence[ReadTask]) -> list[Any]:
+            peaks.append(memory.held_bytes)
+            return super().read(tasks)
+
+    reader = Reader(Settings(max_pages=60), ThreadPlan(1, 4, 2), engine_opener=Watching)
+    reader.start()
+    try:
+        with Share(memory) as share:
+            (read,) = reader.read_files([file.getvalue()], ReadOptions(), 60.0, Wish(share=share))
+    finally:
+        reader.stop(5.0)
+    assert (len(read.readings), len(peaks), memory.held_bytes) == (60, 60, 0)
+
+
+def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
+    page_bytes, canvas_bytes = 200 * 100 * 3, 200 * 100 * 4
+    data = pdf(GRAY, GRAY)
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
+    reader.start()
+    try:
+        memory = Budget(10 * MEGAPIXEL)
+        with reader.look(data, 2, wish=Wish(share=Share(memory))):
+            assert memory.held_bytes == page_bytes
+        small = Budget(len(data) + canvas_bytes + page_bytes - 1)
+        with pytest.raises(BodyTooLarge), reader.look(data, 1, wish=Wish(share=Share(small))):
+            pytest.fail("drawn")
+        (read,) = reader.read_files([data], ReadOptions(), 30.0, Wish(share=Share(small)))
+    finally:
+        reader.stop(5.0)
+    assert [type(error) for _, error in read.errors] == [BodyTooLarge] * 2
+    assert memory.held_bytes == small.held_bytes == 0
+
+
+def test_a_share_that_is_a_part_counts_the_whole_and_outlives_it() -> None:
+    memory = Budget(100)
+    whole = Share(memory)
+    whole.take(60)
+    part = whole.part()
+    with pytest.raises(BodyTooLarge):
+        part.take(41)
+    part.take(40)
+    whole.release()
+    assert memory.held_bytes == 40
+    with part:
+        assert part.held_bytes == 40
+    assert memory.held_bytes == 0
+    memory.take(70)
+    with pytest.raises(QueueFull):
+        part.take(31)
+
+
+def test_drawing_stops_between_two_lines() -> None:
+    left = iter([None] * 3)
+
+    def check() -> None:
+        if next(left, 0) == 0:
+            raise DeadlineExceeded("Too late.")
+
+    pixels = np.full((100, 100, 3), 255, np.uint8)
+    lines = tuple(Line("x", 1.0, ((0.0, y), (90.0, y), (90.0, y), (0.0, y))) for y in range(5, 95, 10))
+    with pytest.raises(DeadlineExceeded):
+        draw_page(pixels, Page(100, 100, 0, lines), check)
+    drawn = (pixels[:, 50] != 255).any(axis=1)
+    assert drawn[5]
+    assert drawn[25]
+    assert not drawn[30:].any()
+
+
+@pytest.mark.parametrize("boxes", ["rect", "poly"])
+def test_a_drawing_that_takes_too_long_is_told_at_the_deadline(boxes: str) -> None:
+    pixels = opencv(".jpg", np.full((2000, 2000), 200, np.uint8))
+    with app_with(Budget(1 << 30), Talkative(200_000), trwebocr_boxes=boxes) as app:
+        began_s = time.monotonic()
+        answer = app.test_client().post(
+            "/api/tr-run/?compress=2000", data=pixels, content_type="image/jpeg", headers={"X-Request-Timeout": "1"}
+        )
+    assert answer.status_code == 504
+    assert time.monotonic() - began_s < 10
