@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import threading
@@ -155,11 +156,11 @@ class Crowd:
     def __init__(self, cards: int) -> None:
         self.board = Board()
         self.rota = Rota(self.board, clock=lambda: 100.0)
-        self.cards = cards
+        self.cards = [f"GPU-{card}" for card in range(cards)]
 
     def fork(self) -> int:
-        worker: Any = SimpleNamespace(tmp=None)
-        self.rota.before_fork(SimpleNamespace(), worker, self.cards)
+        worker: Any = SimpleNamespace(tmp=io.BytesIO())
+        self.rota.before_fork(worker, self.cards)
         self.board.slot(worker.place).state = State.READY
         return int(worker.place)
 

@@ -199,7 +199,7 @@ def test_a_worker_that_dies_three_times_before_anything_was_ready_ends_the_servi
             server.wait_for("Loading the engine fake", count=count)
             os.kill(server.workers()[0], signal.SIGKILL)
         assert server.wait_for_exit() == 3
-        assert "Reason: 3 workers died before they were ready, and none ever was." in server.log
+        assert "Reason: 3 workers could not start, and none was ever ready" in server.log
 
 
 def test_a_successor_that_is_killed_while_it_loads_costs_nothing() -> None:

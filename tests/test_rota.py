@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -58,9 +59,8 @@ class Processes:
         self.rota.count_changed(self, count, before)
 
     def turn(self) -> None:
-        """One turn of the arbiter's loop: murder_workers, which looks at each worker, then manage_workers."""
-        for worker in list(self.WORKERS.values()):
-            worker.tmp.last_update()
+        """One turn of the arbiter's loop: murder_workers, which looks at the board first, then manage_workers."""
+        self.rota.look(self)
         self.manage()
 
     def manage(self) -> None:
@@ -131,8 +131,8 @@ class Processes:
 
     def _fork(self) -> None:
         self._pid += 1
-        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=SimpleNamespace(last_update=lambda: self.now_s))
-        self.rota.before_fork(self, worker)
+        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=io.BytesIO())
+        self.rota.before_fork(worker)
         self.WORKERS[self._pid] = worker
         self.slot(self._pid).pid = 0
 
@@ -209,7 +209,7 @@ def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
     with pytest.raises(HaltServer) as halt:
         processes.reap(processes.pids(State.BOOTING)[0])
     assert halt.value.exit_status == 3
-    assert "3 workers died before they were ready" in str(halt.value.reason)
+    assert "3 workers could not start" in str(halt.value.reason)
 
 
 def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
