@@ -1,4 +1,4 @@
-/* Refuses system calls by name while a control file says so; loaded with LD_PRELOAD by faults.py, which says what for.
+/* Refuses system calls by name while a control file says so; loaded with LD_PRELOAD by os_faults.py, which says what for.
 
    The control file is mapped by every process, so that a fault begins and ends in all of them at once. Each call here
    first looks at it, and otherwise is the C library's own. */
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The order of faults.py's CALLS. */
+/* The order of os_faults.py's CALLS. */
 enum { FORK, OPEN, EPOLL, MEMFD, ACCEPT, WRITE, THREAD, PIPE, SOCKET, CALLS };
 
 struct control {
