@@ -7,8 +7,8 @@ Each fault gets a service of its own with two workers and the fake engine, and 2
 injected for some seconds, while a worker is killed or replaced or the configuration is read again, and then lifted.
 What must hold: the arbiter lives, both workers are ready again soon afterwards, and no request fails but those on a
 process that failed: at most one a client for each. The last line of stdout is the result as JSON; the exit code is 1
-when a fault was not survived. Calls are refused by a library that is preloaded (tests/doubles/os_faults.py), which needs
-`cc`; cgroups and a small tmpfs are used where they may be made, and the fault is skipped where not.
+when a fault was not survived. Calls are refused by a preloaded library (tests/doubles/os_faults.py), which needs `cc`;
+cgroups and a small tmpfs are used where they may be made, and the fault is skipped where not.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from typing import Any
 from bench.machine import print_machine
 from bench.processes import children_of, family_of
 from chaos import Until
-from soak import KINDS, WORKERS, Client, Service, make_pictures, serve, wait_until
+from soak import DOUBLES, KINDS, WORKERS, Client, Service, make_pictures, serve, wait_until
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path[:0] = [str(DOUBLES), str(DOUBLES.parent)]
 
 from documents import pdf  # noqa: E402  the path must be known first
-from doubles.os_faults import Faults  # noqa: E402  as above
+from os_faults import Faults  # noqa: E402  as above
 
 SETTLE_S = 30.0
 TIMEOUT_S = 3  # of a worker's heartbeat
@@ -49,7 +49,7 @@ LEAK_BYTES = 2_000_000
 ROOM_BYTES = 30_000_000
 
 
-class Skipped(Exception):  # noqa: N818  it is no error
+class Skipped(Exception):
     """The fault cannot be injected here; says why."""
 
 
@@ -151,7 +151,7 @@ def pid_folder_gone(scene: Scene) -> None:
     scene.read_configuration()
     scene.wait()
     (scene.folder / "run").mkdir()
-    wait_until((scene.folder / "run" / "pid").exists, SETTLE_S, scene.service.text)
+    wait_until((scene.folder / "run" / "pid").exists, SETTLE_S, lambda: "the pid file is not written again")
 
 
 def stopped_worker(scene: Scene) -> None:
@@ -159,7 +159,7 @@ def stopped_worker(scene: Scene) -> None:
     worker = scene.service.workers()[0]
     os.kill(worker, signal.SIGSTOP)
     scene.failed += 1
-    wait_until(lambda: worker not in scene.service.workers(), SETTLE_S, scene.service.text)
+    wait_until(lambda: worker not in scene.service.workers(), SETTLE_S, lambda: "the stopped worker is not ended")
 
 
 def stopped_child(scene: Scene) -> None:
@@ -168,7 +168,7 @@ def stopped_child(scene: Scene) -> None:
     child = next(pid for zygote in zygotes for pid in children_of(zygote))
     os.kill(child, signal.SIGSTOP)
     scene.failed += 1
-    wait_until(lambda: not Path(f"/proc/{child}").exists(), SETTLE_S, scene.service.text)
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), SETTLE_S, lambda: "the stopped process is not ended")
 
 
 def frozen(scene: Scene) -> None:
@@ -195,9 +195,9 @@ def cgroup(controller: str, pids: Sequence[int]) -> Iterator[Path]:
                 (group / "cgroup.procs").write_text(str(pid))
             yield group
         finally:
-            for pid in (group / "cgroup.procs").read_text().split():
+            for left in (group / "cgroup.procs").read_text().split():
                 with suppress(ProcessLookupError):
-                    home.write_text(pid)
+                    home.write_text(left)
             group.rmdir()
     except PermissionError as error:
         raise Skipped(f"no cgroup can be made: {error}") from error
@@ -206,13 +206,11 @@ def cgroup(controller: str, pids: Sequence[int]) -> Iterator[Path]:
 
 
 def no_more_processes(scene: Scene) -> None:
-    """pids.max is what there is: no process, and no thread, beyond those that run."""
+    """No process, and no thread, beyond those that run."""
     with cgroup("pids", list(family_of(scene.service.process.pid))) as group:
-        (group / "pids.max").write_text((group / "pids.current").read_text())
-        # The place that the killed one leaves is taken by somebody else.
+        # Below what there is already: nothing ends, and nothing can begin.
+        (group / "pids.max").write_text("1")
         scene.kill_worker()
-        wait_until(lambda: len(scene.service.workers()) < WORKERS, SETTLE_S, scene.service.text)
-        (group / "pids.max").write_text((group / "pids.current").read_text())
         scene.wait()
         (group / "pids.max").write_text("max")
 
@@ -220,7 +218,8 @@ def no_more_processes(scene: Scene) -> None:
 def memory_limit(scene: Scene) -> None:
     """The kernel kills what takes most in a cgroup that is full; the engine leaks."""
     with cgroup("memory", list(family_of(scene.service.process.pid))) as group:
-        limit = next(file for name in ("memory.limit_in_bytes", "memory.max") if (file := group / name).exists())
+        limits = (group / name for name in ("memory.limit_in_bytes", "memory.max"))
+        limit = next(file for file in limits if file.exists())
         usage = sum(rss_bytes(pid) for pid in family_of(scene.service.process.pid))
         limit.write_text(str(usage + ROOM_BYTES))
         scene.wait()

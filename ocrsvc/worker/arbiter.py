@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # What is refused each second is told this often.
 _COMPLAIN_S: Final = 10.0
 _PAUSE_S: Final = 1.0
+# A turn of the main loop takes about a second.
+_STANDSTILL_S: Final = 2.0
 # After a second signal that asks to end at once.
 _QUICK_STOP_S: Final = 2.0
 _STOP_CHECK_S: Final = 0.1
@@ -206,7 +208,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     def _forgive_after_standstill(self) -> None:
         """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""
         now_s = time.monotonic()
-        if now_s - self._turned_s > self.timeout / 2:
+        if now_s - self._turned_s > max(self.timeout / 2, _STANDSTILL_S):
             self.rota.forgive()
         self._turned_s = now_s
 

@@ -1,7 +1,7 @@
 """An operating system that refuses: chosen calls of a whole service fail while a control file says so.
 
-`Faults(folder)` compiles os_faults.c into the folder; a service that is started with its `environment` obeys it from then
-on: `with faults.refused("fork", errno.EAGAIN): ...`. Needs `cc`.
+`Faults(folder)` compiles os_faults.c into the folder; a service that is started with its `environment` obeys it from
+then on: `with faults.refused("fork", errno.EAGAIN): ...`. Needs `cc`.
 """
 
 from __future__ import annotations
