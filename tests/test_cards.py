@@ -200,6 +200,20 @@ def test_a_worker_reckons_with_those_on_its_own_card_only() -> None:
     assert crowd.board.card(besides=1) == (1000, False)
 
 
+def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() -> None:
+    crowd = Crowd(2)
+    old = [crowd.fork() for _ in range(2)]
+    crowd.cards = ["GPU-1", "GPU-7"]
+    new = [crowd.fork() for _ in range(2)]
+    names = [crowd.rota.card_name(crowd.card(place)) for place in (*old, *new)]
+    # GPU-1 has a worker already, which stays, and GPU-0 is of no use any more.
+    assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
+    for place in (*old, *new):
+        crowd.board.slot(place).gpu_bytes = 10**place
+    assert crowd.board.card(besides=new[1]) == (10 ** old[1], True)
+    assert crowd.board.card(besides=new[0]) == (0, True)
+
+
 @pytest.mark.parametrize(("card", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
 def test_a_successor_needs_room_on_the_card_where_it_will_be(card: int, kind: Granted) -> None:
     workers = [
