@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import sys
@@ -108,6 +109,7 @@ def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
             assert old in server.workers()
         wait_for_next(server, "RECYCLED", recycled)
     assert set(statuses) == {200}
+    assert not re.search("exited with code (?!70)", server.log)
 
 
 def test_accepting_goes_on_when_there_are_descriptors_again(server: Server, faults: Faults) -> None:

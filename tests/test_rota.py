@@ -430,6 +430,19 @@ def test_a_service_whose_first_forks_are_refused_ends_with_the_reason() -> None:
         processes.turn()
 
 
+def test_a_service_does_not_end_while_a_worker_still_loads() -> None:
+    processes = Processes(BASE)
+    loading, *others = processes.WORKERS
+    processes.refusing = True
+    for pid in others:
+        processes.reap(pid)
+    for _ in range(5):
+        processes.now_s += 60.0
+        processes.turn()
+    with pytest.raises(HaltServer):
+        processes.reap(loading)
+
+
 def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> None:
     processes = all_ready()
     processes.WORKERS.popitem()

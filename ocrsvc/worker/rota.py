@@ -241,7 +241,10 @@ class Rota:
     def _give_up_if_hopeless(self) -> None:
         """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
         head = self.board.head
-        if head.ever_ready or self._ended or (head.boot_failures < _BOOT_TRIES and not head.unusable):
+        # One that still loads may yet serve.
+        loads = any(worker.state is State.BOOTING for worker in self.board.live())
+        is_hopeless = head.unusable or (head.boot_failures >= _BOOT_TRIES and not loads)
+        if head.ever_ready or self._ended or not is_hopeless:
             return
         self._ended = True
         told = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
