@@ -79,8 +79,9 @@ class Share:
             self._held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less."""
+        """Hold so many bytes less; nothing where the request is over already, and what it held was released."""
         with self._lock:
+            size_bytes = min(size_bytes, self._held_bytes)
             self._held_bytes -= size_bytes
         self._budget.give_back(size_bytes)
 
