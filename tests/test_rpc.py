@@ -793,24 +793,6 @@ def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
     assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
 
 
-def send_until_stuck(sock: socket.socket, data: bytes, most: int) -> None:
-    for _ in range(0, most, len(data)):
-        sock.sendall(data)
-
-
-def test_a_client_that_sends_and_does_not_read_is_listened_to_no_more(gate: Gate) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        listener.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
-    with serving(gate.method(), listener):
-        wire = Wire(listener.getsockname()[1])
-        wire.sock.settimeout(0.5)
-        # More than the sockets take, and what may wait here.
-        with pytest.raises(TimeoutError):
-            send_until_stuck(wire.sock, PingFrame(0, b"12345678").serialize() * 1024, 32 << 20)
-        wire.close()
-
-
 def text_fields(line: str, name: str) -> str:
     """The text form of a message in a recording; the PoC cut it at a number of letters, so what is cut is left out."""
     return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
