@@ -24,7 +24,6 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
-from hyperframe.frame import PingFrame
 from rpc_support import (
     MESSAGES,
     UNLIMITED,

@@ -34,6 +34,7 @@ from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.counting import Account
 from ocrsvc.rpc.frame_limits import (
     ANSWER_FRAMES,
+    HEADER_BYTES_PER_FRAME,
     RESET_FRAMES,
     TAKEN_BYTES_PER_FRAME,
     FrameLimits,
@@ -279,7 +280,9 @@ class Connection:
 
     def _on_connection_event(self, event: Event) -> None:
         match event:
-            case WindowUpdated() | RemoteSettingsChanged():
+            case WindowUpdated():
+                self._on_window(event.stream_id)
+            case RemoteSettingsChanged():
                 self.greeted = True
                 check_settings(self._h2)
                 self._flush_all()
@@ -291,6 +294,8 @@ class Connection:
 
     def _on_request(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        size_bytes = sum(len(name) + len(value) for name, value in headers)
+        self._limits.charge(size_bytes // HEADER_BYTES_PER_FRAME)
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
             with contextlib.suppress(ProtocolError):
                 self._h2.send_headers(number, [(":status", "415")], end_stream=True)
@@ -299,7 +304,7 @@ class Connection:
         method = self._host.methods.get(sent.get(":path", ""), _NO_METHOD)
         stream = self._begin(number, sent, method)
         try:
-            stream.hold(STREAM_BYTES + sum(len(name) + len(value) for name, value in headers))
+            stream.hold(STREAM_BYTES + size_bytes)
             if "grpc-timeout" in sent:
                 limit_s = min(timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
                 stream.call = Call(stream.active_s + limit_s, stream.call.gone)
@@ -471,9 +476,20 @@ class Connection:
                 stream.drop()
             self._flush(stream)
 
+    def _on_window(self, number: int) -> None:
+        """The client takes more of one stream, or (0) of all together."""
+        self.greeted = True
+        if not number:
+            self._flush_all()
+        elif stream := self._streams.get(number):
+            self._flush(stream)
+            self._advance(stream)
+
     def _flush_all(self) -> None:
         for stream in list(self._streams.values()):
-            if stream.out or stream.trailers is not None:
+            if self._sender.full or self._h2.outbound_flow_control_window <= 0:
+                break
+            if stream.out:
                 self._flush(stream)
                 self._advance(stream)
 

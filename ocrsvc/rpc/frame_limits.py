@@ -45,7 +45,10 @@ ANSWER_FRAMES: Final = 8
 TAKEN_BYTES_PER_FRAME: Final = 512
 """Bytes sent to the client that allow for one frame more: it says which it has taken."""
 
-RESET_FRAMES: Final = 4
+HEADER_BYTES_PER_FRAME: Final = 128
+"""Headers cost time by their size, in the block and unpacked: so many bytes as much as a frame."""
+
+RESET_FRAMES: Final = 8
 """What a call costs that is ended by a reset: it was begun for nothing."""
 
 _COSTS: Final = {SETTINGS: 20, GOAWAY: 20}
@@ -89,6 +92,7 @@ class FrameLimits:
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")
         if kind in (HEADERS, CONTINUATION, PUSH_PROMISE):
             self._check_block(kind, flags, length)
+            self.charge(length // HEADER_BYTES_PER_FRAME)
         if kind == DATA and not flags & PADDED:
             self.allow(length // BYTES_PER_FRAME)
         self.charge(_COSTS.get(kind, 1))
