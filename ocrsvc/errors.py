@@ -4,7 +4,7 @@ The road of one request, and the errors that belong to each step:
 
     upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout)--> bytes
     bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
-              ImageTooLarge, TooManyPages)-----------------------------------> image
+              ImageTooLarge, TooManyPages, ResourcesExhausted)---------------> image
     image  --(QueueFull, TooManyAtOnce, NotReady)----------------------------> queue
     queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
     engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
@@ -207,6 +207,13 @@ class NotReady(Refused):
 
     code = "not_ready"
     title = "The service is not ready"
+
+
+class ResourcesExhausted(Refused):
+    """The system has no process, file descriptor or memory left for this request, or gives them too slowly."""
+
+    code = "resources_exhausted"
+    title = "The service lacks resources"
 
 
 class DeadlineExceeded(ServerError):

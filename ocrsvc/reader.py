@@ -16,11 +16,11 @@ from ocrsvc.allocator import give_back
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
+from ocrsvc.imaging.child_process import Check
 from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
 from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.imaging.pdf import Check
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.kept import KeptPages, key_of, open_kept_pages
 from ocrsvc.orders import AHEAD_BYTES, DecodingHandle, Order

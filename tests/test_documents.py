@@ -19,13 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from web_support import KnownEngine, as_base64, json_of, picture, running_app, texts
 
-from ocrsvc.errors import BrokenImage, DeadlineExceeded, QueueFull
+from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded, QueueFull
 from ocrsvc.imaging import pdf as pdf_room
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
-from ocrsvc.imaging.pdf import Pdf
-from ocrsvc.imaging.pdf_child import WrongPage, size_px
+from ocrsvc.imaging.pdf import Pdf, size_px
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
@@ -384,8 +383,8 @@ def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -
 def test_a_crash_costs_one_page() -> None:
     with opened(pdf(GRAY, GRAY)) as document:
         assert document._child is not None
-        document._child.kill()
-        document._child.wait()
+        document._child._process.kill()
+        document._child._process.wait()
         with pytest.raises(BrokenImage, match="crash"):
             document.draw(1, 72, 1000, bool, gray=True)
         assert document.draw(1, 72, 1000, bool, gray=False).shape == (36, 72, 3)
@@ -416,7 +415,7 @@ def test_a_page_is_drawn_as_large_as_its_limits_allow(
 
 @pytest.mark.parametrize("points", [(0, 10), (float("nan"), 10), (-1, 10), (float("inf"), 10), (2000, 2000)])
 def test_a_page_without_a_size_or_with_too_large_a_one_is_not_drawn(points: tuple[float, float]) -> None:
-    with pytest.raises(WrongPage):
+    with pytest.raises(CallerError):
         size_px(*points, 200, MEGAPIXEL, 20_000)
 
 
@@ -459,10 +458,7 @@ def test_documents_of_several_callers_do_not_mix(client: FlaskClient) -> None:
 
 
 def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
-    canvas = pdf_room._sealed_canvas()
-    try:
-        os.ftruncate(canvas, 8192)
+    with opened(pdf(GRAY)) as document:
+        document.draw(1, 72, 8192, bool, gray=True)
         with pytest.raises(PermissionError):
-            os.ftruncate(canvas, 4096)
-    finally:
-        os.close(canvas)
+            os.ftruncate(document._canvas, 4096)

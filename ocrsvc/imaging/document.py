@@ -13,9 +13,10 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
+from ocrsvc.imaging.child_process import Check
 from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, open_picture
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
-from ocrsvc.imaging.pdf import Check, Pdf
+from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.imaging.with_pillow import open_tiff
@@ -43,6 +44,10 @@ class Document(Protocol):
 
         Raises what `ocrsvc.imaging.decode` raises, and what `check` does.
         """
+        ...
+
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        """What the picture holds that `open` draws; 0 where it draws none. Raises as `open` does."""
         ...
 
     def key(self, number: int) -> bytes:
@@ -138,6 +143,10 @@ class _Single:
         del number, gray, check
         return open_picture(self._data, self._limits)
 
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        del number, gray, check
+        return 0
+
     def key(self, number: int) -> bytes:
         del number
         return self._data
@@ -159,6 +168,10 @@ class _TiffPages:
         del gray
         check()
         return open_picture(begin_with(self._data, self._pages[number - 1]), self._limits)
+
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        del number, gray, check
+        return 0
 
     def key(self, number: int) -> bytes:
         return b"tiff %d " % number + self._digest
@@ -185,6 +198,11 @@ class _PdfPages:
     def open(self, number: int, *, gray: bool, check: Check) -> Image:
         check()
         return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
+
+    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
+        check()
+        width, height = self._pdf.measure(number, self._dpi, self._longest_side, check)
+        return width * height * (1 if gray else 3)
 
     def key(self, number: int) -> bytes:
         return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._longest_side) + self._digest

@@ -2,40 +2,45 @@
 
 pdfium draws it, in a child process for each open PDF: a PDF can make it crash, spin or take memory without end, and it
 is not safe to use from two threads. The child has a limit of memory, and of time for each page; what it dies of is the
-PDF's fault, and the next page gets a new one.
+PDF's fault, and the next page gets a new one. That it cannot be started is the service's.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
+import math
 import mmap
 import os
-import select
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
 
 import cv2
 import numpy as np
 
 from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcError
-from ocrsvc.imaging.pdf_child import LEAST_DPI
+from ocrsvc.imaging.child_process import (
+    READ_ONLY,
+    Check,
+    ChildFailed,
+    ChildLate,
+    ChildProcess,
+    open_memory,
+    resources_exhausted,
+)
 from ocrsvc.imaging.picture import broken
 from ocrsvc.records import Pixels
 
-Check = Callable[[], object]
-"""Raises what ends the request when nobody waits for it any more."""
-
+POINTS_PER_INCH: Final = 72
+LEAST_DPI: Final = 72
+"""Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
 PAGE_LIMIT_S: Final = 10.0
 """For opening the file, and for each page; a scan of 50 megapixels takes a second or two."""
 _MEMORY_BYTES: Final = 1 << 30
-_LOOK_UP_S: Final = 0.25
 _BYTES_PER_PIXEL: Final = 4
 _PROGRAM: Final = "ocrsvc.imaging.pdf_child"
+# pdfium believes a file that says that it has a million.
+_MOST_PAGES: Final = 1 << 21
 
 
 class Pdf:
@@ -49,45 +54,63 @@ class Pdf:
     Raises:
         EncryptedDocument: It needs a password.
         BrokenImage: It cannot be opened, or has no pages.
+        ResourcesExhausted: There is no process or memory for it.
     """
 
     def __init__(self, raw: bytes, most_pixels: int, check: Check) -> None:
         self._most_pixels = most_pixels
         self._memory_bytes = _MEMORY_BYTES + len(raw) + 2 * _BYTES_PER_PIXEL * most_pixels
-        self._file, self._canvas = os.memfd_create("pdf"), _sealed_canvas()
-        self._child: subprocess.Popen[bytes] | None = None
-        try:
-            _write(self._file, raw)
+        self._child: ChildProcess | None = None
+        with ExitStack() as opened:
+            with resources_exhausted():
+                self._file = open_memory("pdf", raw, READ_ONLY)
+                opened.callback(os.close, self._file)
+                # It can grow and not shrink: where it is read, a child that went mad must not be able to take it away.
+                self._canvas = open_memory("page", seals=fcntl.F_SEAL_SHRINK)
+                opened.callback(os.close, self._canvas)
+            opened.callback(self._end)
             self.count = self._start(check)
             if self.count < 1:
                 raise broken("PDF", "has no pages")
-        except BaseException:
-            self.close()
-            raise
+            self._opened = opened.pop_all()
 
-    def draw(self, number: int, dpi: int, longest_side: int, check: Check, *, gray: bool) -> Pixels:
-        """One page on white, at a lower resolution where it has too many pixels otherwise.
+    def measure(self, number: int, dpi: int, longest_side: int, check: Check) -> tuple[int, int]:
+        """Width and height in pixels at which `draw` would draw a page; nothing is drawn.
 
         Args:
             number: From 1.
             dpi: Pixels an inch.
             longest_side: In pixels.
             check: Asked while the child works.
+
+        Raises:
+            ImageTooLarge: The page is too large.
+            BrokenImage: It is damaged, or takes longer than PAGE_LIMIT_S.
+            ResourcesExhausted: There is no process for it.
+        """
+        width, height = self._ask(f"size {number}", f"Page {number} of the PDF", check, "points", 2)
+        return size_px(width, height, dpi, self._most_pixels, longest_side)
+
+    def draw(self, number: int, dpi: int, longest_side: int, check: Check, *, gray: bool) -> Pixels:
+        """One page on white, at a lower resolution where it has too many pixels otherwise.
+
+        Args:
+            number, dpi, longest_side, check: As for `measure`.
             gray: (H, W) instead of (H, W, 3) BGR.
 
         Raises:
             ImageTooLarge: The page, or an image on it, is too large.
             BrokenImage: The page cannot be drawn, or takes longer than PAGE_LIMIT_S.
+            ResourcesExhausted: There is no process or memory for it.
         """
-        if self._child is None:
-            self._start(check)
-        assert self._child is not None, "it was started"
-        assert self._child.stdin is not None, "asked for"
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(json.dumps([number, dpi, self._most_pixels, longest_side]).encode() + b"\n")
-            self._child.stdin.flush()
-        width, height = self._answer(f"page {number} of the PDF", check)
-        with mmap.mmap(self._canvas, width * height * _BYTES_PER_PIXEL, access=mmap.ACCESS_READ) as canvas:
+        width, height = self.measure(number, dpi, longest_side, check)
+        size_bytes = width * height * _BYTES_PER_PIXEL
+        with resources_exhausted():
+            if os.fstat(self._canvas).st_size < size_bytes:
+                os.ftruncate(self._canvas, size_bytes)
+        request = f"draw {number} {width} {height} {self._most_pixels}"
+        self._ask(request, f"Page {number} of the PDF", check, "drawn", 0)
+        with resources_exhausted(), mmap.mmap(self._canvas, size_bytes, access=mmap.ACCESS_READ) as canvas:
             pixels = np.frombuffer(canvas, np.uint8).reshape(height, width, _BYTES_PER_PIXEL)
             drawn = cv2.cvtColor(pixels, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
             del pixels
@@ -95,100 +118,92 @@ class Pdf:
 
     def close(self) -> None:
         """End the child, and give everything back."""
-        self._end()
-        for file in (self._file, self._canvas):
-            with suppress(OSError):
-                os.close(file)
+        self._opened.close()
 
     def _start(self, check: Check) -> int:
         """A child that has the file open; how many pages that has."""
-        arguments = [str(number) for number in (self._file, self._canvas, self._memory_bytes)]
-        self._child = subprocess.Popen(  # noqa: S603  our own program
-            [sys.executable, "-m", _PROGRAM, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(self._file, self._canvas),
-            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.environ.get("PATH", "")},
-        )
-        return int(self._answer("the PDF", check))
+        self._child = ChildProcess(_PROGRAM, self._memory_bytes, 0, (self._file, self._canvas), check)
+        (count,) = self._ask("open", "The PDF", check, "pages", 1)
+        return min(int(count), _MOST_PAGES)
 
-    def _answer(self, what: str, check: Check) -> Any:
-        """What the child says; a child that does not, or that nobody waits for, is ended."""
-        try:
-            line = self._line(what, check)
-            answer = json.loads(line)
-        except ValueError as error:
-            self._end()
-            raise BrokenImage(
-                f"{what[0].upper()}{what[1:]} makes the program crash that draws it, or takes too much memory.",
-                "Check that the file opens in a viewer; send the page as an image.",
-            ) from error
-        except OcrsvcError:
-            self._end()
-            raise
-        if isinstance(answer, dict):
-            raise _error_of(answer["wrong"], self._most_pixels)
-        return answer
+    def _ask(self, request: str, what: str, check: Check, word: str, count: int) -> Sequence[float]:
+        """Ask the child, a new one where the last has ended.
 
-    def _line(self, what: str, check: Check) -> bytes:
+        Args:
+            request: As `ocrsvc.imaging.pdf_child` says.
+            what: What the request is about, for people.
+            check: Asked meanwhile.
+            word, count: The answer that is hoped for, and how many numbers it has.
+
+        Returns:
+            These numbers.
+        """
+        if self._child is None or not self._child.is_open:
+            self._start(check)
         assert self._child is not None, "it was started"
-        assert self._child.stdout is not None, "asked for"
-        stop_s = time.monotonic() + PAGE_LIMIT_S
-        poll = select.poll()
-        poll.register(self._child.stdout, select.POLLIN | select.POLLHUP)
-        while not poll.poll(_LOOK_UP_S * 1000):
-            check()
-            if time.monotonic() >= stop_s:
-                raise BrokenImage(
-                    f"{what[0].upper()}{what[1:]} takes longer than {PAGE_LIMIT_S:g} seconds to draw.",
-                    "Send the page as an image.",
-                )
-        return self._child.stdout.readline()
+        try:
+            said, numbers = self._child.ask(request, PAGE_LIMIT_S, check)
+        except ChildLate as late:
+            raise BrokenImage(
+                f"{what} takes longer than {PAGE_LIMIT_S:g} seconds to draw.", "Send the page as an image."
+            ) from late
+        except ChildFailed as failure:
+            raise _crash(what) from failure
+        if (said, len(numbers)) == (word, count):
+            return numbers
+        error = _error_of(said, numbers, self._most_pixels)
+        if error is None:
+            self._end()
+        raise error or _crash(what)
 
     def _end(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        child.kill()
-        # Closes both pipes and takes leave of the process; what was not sent goes nowhere.
-        with suppress(BrokenPipeError), child:
-            pass
+        if self._child is not None:
+            self._child.close()
 
 
-def _sealed_canvas() -> int:
-    """Memory that can grow and not shrink: where it is read, a child that went mad must not be able to take it away."""
-    canvas = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    fcntl.fcntl(canvas, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    return canvas
+def size_px(width: float, height: float, dpi: int, most_pixels: int, longest_side: int) -> tuple[int, int]:
+    """Width and height in pixels at which a page is drawn whose sides are in points.
+
+    Raises:
+        BrokenImage: It has no size.
+        ImageTooLarge: It has too many pixels at LEAST_DPI still.
+    """
+    if not (0 < width < math.inf and 0 < height < math.inf):
+        raise broken("PDF page", "has no size")
+    fitting = min(math.sqrt(most_pixels / width / height), longest_side / max(width, height))
+    scale = min(dpi / POINTS_PER_INCH, fitting)
+    if scale < LEAST_DPI / POINTS_PER_INCH:
+        raise ImageTooLarge(
+            f"This PDF page is {width:.0f} x {height:.0f} points: too large for {LEAST_DPI} dpi and {most_pixels} "
+            "pixels (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).",
+            "Cut it into smaller pages, or ask the operator to raise the limit.",
+        )
+    return max(1, int(width * scale)), max(1, int(height * scale))
 
 
-def _write(file: int, raw: bytes) -> None:
-    rest = memoryview(raw)
-    while rest:
-        rest = rest[os.write(file, rest) :]
+def _crash(what: str) -> BrokenImage:
+    return BrokenImage(
+        f"{what} makes the program crash that draws it, or takes too much memory.",
+        "Check that the file opens in a viewer; send the page as an image.",
+    )
 
 
-def _error_of(told: list[Any], most_pixels: int) -> OcrsvcError:
-    """What the child calls wrong, for people."""
-    match told:
-        case ["password"]:
+def _error_of(said: str, numbers: Sequence[float], most_pixels: int) -> OcrsvcError | None:
+    """What the child calls wrong, for people; None where it says what it never does."""
+    match said, numbers:
+        case "password", []:
             return EncryptedDocument("This PDF needs a password.", "Send it without one.")
-        case ["damaged page", number]:
-            return broken(f"PDF (page {number})", "is damaged")
-        case ["no size"]:
+        case "damaged", []:
+            return broken("PDF", "is cut off or damaged")
+        case "damaged_page", [number]:
+            return broken(f"PDF (page {number:.0f})", "is damaged")
+        case "no_size", []:
             return broken("PDF page", "has no size")
-        case ["large page", width, height]:
+        case "large_image", [width, height]:
             return ImageTooLarge(
-                f"This PDF page is {width:.0f} x {height:.0f} points: too large for {LEAST_DPI} dpi and {most_pixels} "
-                "pixels (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).",
-                "Cut it into smaller pages, or ask the operator to raise the limit.",
-            )
-        case ["large image", width, height]:
-            return ImageTooLarge(
-                f"An image on this PDF page declares {width} x {height} pixels; the limit is {most_pixels} "
+                f"An image on this PDF page declares {width:.0f} x {height:.0f} pixels; the limit is {most_pixels} "
                 "(OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).",
                 "Send a smaller image, or ask the operator to raise the limit.",
             )
         case _:
-            return broken("PDF", "is cut off or damaged")
+            return None

@@ -1,81 +1,73 @@
-"""The program that draws the pages of one PDF, in a process of its own: what does it answer to each line?
+"""The program that draws the pages of one PDF, in a process of its own.
 
-    python -m ocrsvc.imaging.pdf_child FILE CANVAS MEMORY
+    python -m ocrsvc.imaging.pdf_child PARENT MEMORY FILE_BYTES FILE CANVAS
 
-FILE and CANVAS are numbers of open files, MEMORY is the most bytes of address space. It tells how many pages there are,
-and then answers each line [number, dpi, most_pixels, longest_side] on its standard input, all in JSON, a line each:
-[width, height] when the page lies on the canvas, as rows of blue, green, red and an unused byte; or {"wrong": why}.
+FILE and CANVAS are numbers of open files. It answers `open` with `pages COUNT`, `size NUMBER` with `points WIDTH
+HEIGHT`, and `draw NUMBER WIDTH HEIGHT MOST_PIXELS` with `drawn` when the page lies on the canvas, as rows of blue,
+green, red and an unused byte. Instead of each it may say what is wrong with the file.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import math
 import mmap
 import os
-import resource
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-POINTS_PER_INCH: Final = 72
-LEAST_DPI: Final = 72
-"""Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
+from ocrsvc.imaging.child_program import Wrong, begin, pack, serve
+
+FONT_FOLDERS: Final = (
+    *("/usr/share/fonts", "/usr/local/share/fonts"),
+    *("/usr/share/X11/fonts/Type1", "/usr/share/X11/fonts/TTF"),
+)
+"""Where pdfium looks for fonts that a file does not bring."""
 
 _DEEPEST_FORM: Final = 8
-_PR_SET_PDEATHSIG: Final = 1
 _BYTES_PER_PIXEL: Final = 4
-
-
-class WrongPage(Exception):
-    """Why a page cannot be drawn: a word for the parent, and the numbers that belong to it."""
-
-    def __init__(self, word: str, *numbers: float) -> None:
-        super().__init__(word, *numbers)
-        self.told: list[object] = [word, *numbers]
-
-
-def size_px(width: float, height: float, dpi: int, most_pixels: int, longest_side: int) -> tuple[int, int]:
-    """Width and height in pixels at which a page is drawn whose sides are in points.
-
-    Raises:
-        WrongPage: It has no size, or too many pixels at LEAST_DPI still.
-    """
-    if not (0 < width < math.inf and 0 < height < math.inf):
-        raise WrongPage("no size")
-    fitting = min(math.sqrt(most_pixels / width / height), longest_side / max(width, height))
-    scale = min(dpi / POINTS_PER_INCH, fitting)
-    if scale < LEAST_DPI / POINTS_PER_INCH:
-        raise WrongPage("large page", width, height)
-    return max(1, int(width * scale)), max(1, int(height * scale))
+_LARGEST_SIDE: Final = 1e9
 
 
 class _Drawer:
-    """pdfium with one open PDF."""
+    """pdfium with one PDF."""
 
-    def __init__(self, pdfium: Any, data: mmap.mmap, canvas: int) -> None:
-        self._pdfium, self._data, self._canvas = pdfium, data, canvas
-        start = ctypes.c_char.from_buffer(data)
-        self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(start), len(data), None)
+    def __init__(self, pdfium: Any, file: int, canvas: int) -> None:
+        self._pdfium, self._canvas = pdfium, canvas
+        self._data = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+        self._handle: Any = None
+        self._form: Any = None
+
+    def open(self) -> str:
+        """The number of pages."""
+        pdfium = self._pdfium
+        start = ctypes.c_char.from_buffer(self._data)
+        self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(start), len(self._data), None)
         if not self._handle:
             secret = pdfium.FPDF_GetLastError() in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
-            raise WrongPage("password" if secret else "damaged")
-        self.count = int(pdfium.FPDF_GetPageCount(self._handle))
+            raise Wrong("password" if secret else "damaged")
         self._form = self._open_form()
+        return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
 
-    def draw(self, number: int, dpi: int, most_pixels: int, longest_side: int) -> tuple[int, int]:
-        """One page onto the canvas; gives its size in pixels. Raises WrongPage."""
+    def size(self, number: int) -> str:
+        """Width and height of a page in points; its content is not looked at."""
+        size = self._pdfium.FS_SIZEF()
+        if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
+            raise Wrong("damaged_page", number)
+        width, height = float(size.width), float(size.height)
+        # Neither less nor more is a number that can be sent.
+        if not (0 < width < _LARGEST_SIDE and 0 < height < _LARGEST_SIDE):
+            raise Wrong("no_size")
+        return pack("points", width, height)
+
+    def draw(self, number: int, width: int, height: int, most_pixels: int) -> str:
+        """One page onto the canvas."""
         pdfium = self._pdfium
         with self._page(number) as page:
-            width, height = float(pdfium.FPDF_GetPageWidthF(page)), float(pdfium.FPDF_GetPageHeightF(page))
-            size = size_px(width, height, dpi, most_pixels, longest_side)
             for image in self._images(page, pdfium.FPDFPage_CountObjects, pdfium.FPDFPage_GetObject, 0):
                 self._check_image(image, most_pixels)
-            self._draw(page, *size)
-        return size
+            self._draw(page, width, height)
+        return pack("drawn")
 
     def _open_form(self) -> Any:
         """What draws the fields of a form, which are no part of the page itself; None without fields."""
@@ -88,7 +80,7 @@ class _Drawer:
     def _page(self, number: int) -> Iterator[Any]:
         page = self._pdfium.FPDF_LoadPage(self._handle, number - 1)
         if not page:
-            raise WrongPage("damaged page", number)
+            raise Wrong("damaged_page", number)
         try:
             if self._form:
                 self._pdfium.FORM_OnAfterLoadPage(page, self._form)
@@ -113,16 +105,14 @@ class _Drawer:
                 yield from self._images(item, counting, getting, depth + 1)
 
     def _check_image(self, image: Any, most_pixels: int) -> None:
-        """Raises WrongPage: a few bytes can declare an image that takes gigabytes to unpack."""
+        """Raises Wrong: a few bytes can declare an image that takes gigabytes to unpack."""
         width, height = ctypes.c_uint(), ctypes.c_uint()
         known = self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
         if known and width.value * height.value > most_pixels:
-            raise WrongPage("large image", width.value, height.value)
+            raise Wrong("large_image", width.value, height.value)
 
     def _draw(self, page: Any, width: int, height: int) -> None:
         pdfium, stride = self._pdfium, width * _BYTES_PER_PIXEL
-        if os.fstat(self._canvas).st_size < stride * height:
-            os.ftruncate(self._canvas, stride * height)
         with mmap.mmap(self._canvas, stride * height) as canvas:
             start = ctypes.c_char.from_buffer(canvas)
             try:
@@ -140,37 +130,12 @@ class _Drawer:
 
 
 def main() -> None:
-    """Serve one parent, until it closes the line."""
-    file, canvas, memory = map(int, sys.argv[1:])
-    bound_process(memory)
+    """Serve one parent, until it closes the connection."""
+    file, canvas = begin()
     import pypdfium2.raw as pdfium
 
-    data = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
-    try:
-        drawer = _Drawer(pdfium, data, canvas)
-    except WrongPage as wrong:
-        _tell({"wrong": wrong.told})
-        return
-    _tell(drawer.count)
-    for line in sys.stdin:
-        try:
-            _tell(drawer.draw(*json.loads(line)))
-        except WrongPage as wrong:
-            _tell({"wrong": wrong.told})
-
-
-def bound_process(memory: int) -> None:
-    """Take no more than this, leave nothing behind, and go with the parent."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(known, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _tell(answer: object) -> None:
-    sys.stdout.write(f"{json.dumps(answer)}\n")
-    sys.stdout.flush()
+    drawer = _Drawer(pdfium, file, canvas)
+    serve({"open": drawer.open, "size": drawer.size, "draw": drawer.draw}, FONT_FOLDERS)
 
 
 if __name__ == "__main__":

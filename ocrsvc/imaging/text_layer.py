@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
-from ocrsvc.errors import BrokenImage
+from ocrsvc.errors import BrokenImage, DeadlineExceeded
+from ocrsvc.imaging.child_process import (
+    READ_ONLY,
+    ChildFailed,
+    ChildLate,
+    ChildProcess,
+    open_memory,
+    resources_exhausted,
+)
 from ocrsvc.records import Page
 
 _MEMORY_BYTES: Final = 1 << 30
 _PROGRAM: Final = "ocrsvc.imaging.text_layer_child"
+# A result may be so many times as large as the file, and so much more: one that unpacks without end is cut here.
+_GROWTH: Final = 2
+_MORE_BYTES: Final = 64 << 20
 
 
 def lay_text(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
@@ -25,41 +36,44 @@ def lay_text(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
     Args:
         raw: The whole file.
         pages: What was read; their sizes are those at which the pages were drawn.
-        limit_s: Seconds that it may take.
+        limit_s: Seconds within which it is worth having.
 
     Raises:
-        BrokenImage: It cannot be written on, or takes too long.
+        BrokenImage: It cannot be written on.
+        DeadlineExceeded: It takes longer.
+        ResourcesExhausted: There is no process or memory for it.
     """
-    told = json.dumps([[page.number, page.width, page.height, _lines_of(page)] for page in pages])
-    file, result = os.memfd_create("pdf"), os.memfd_create("result")
-    try:
-        with open(file, "wb", closefd=False) as whole:
-            whole.write(raw)
-        _run([str(number) for number in (file, result, _MEMORY_BYTES + 4 * len(raw))], (file, result), told, limit_s)
-        with open(result, "rb", closefd=False) as written:
-            written.seek(0)
-            return written.read()
-    finally:
-        os.close(file)
-        os.close(result)
+    stop_s = time.monotonic() + limit_s
+
+    def check() -> None:
+        if time.monotonic() >= stop_s:
+            raise DeadlineExceeded(
+                "Laying text over this PDF takes longer than the request has.", "Ask again, with a later deadline."
+            )
+
+    told = json.dumps([[page.number, page.width, page.height, _lines_of(page)] for page in pages]).encode()
+    most_bytes = _GROWTH * len(raw) + _MORE_BYTES
+    with ExitStack() as opened:
+        files = []
+        with resources_exhausted():
+            for name, data, seals in (("pdf", raw, READ_ONLY), ("text", told, READ_ONLY), ("result", b"", 0)):
+                files.append(open_memory(name, data, seals))
+                opened.callback(os.close, files[-1])
+        child = ChildProcess(_PROGRAM, _MEMORY_BYTES + 4 * len(raw), most_bytes, tuple(files), check)
+        opened.callback(child.close)
+        try:
+            said, _ = child.ask("lay", limit_s, check)
+        except (ChildFailed, ChildLate) as failure:
+            raise _not_laid() from failure
+        child.close()
+        size_bytes = os.fstat(files[-1]).st_size
+        if said != "written" or size_bytes > most_bytes:
+            raise _not_laid()
+        return os.pread(files[-1], size_bytes, 0)
 
 
-def _run(arguments: Sequence[str], files: tuple[int, ...], told: str, limit_s: float) -> None:
-    try:
-        subprocess.run(  # noqa: S603  our own program
-            [sys.executable, "-m", _PROGRAM, *arguments],
-            input=told.encode(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=files,
-            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.environ.get("PATH", "")},
-            timeout=limit_s,
-            check=True,
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise BrokenImage(
-            "Text cannot be laid over this PDF.", "Ask for another form of what was read, such as txt."
-        ) from error
+def _not_laid() -> BrokenImage:
+    return BrokenImage("Text cannot be laid over this PDF.", "Ask for another form of what was read, such as txt.")
 
 
 def _lines_of(page: Page) -> list[list[object]]:

@@ -1,26 +1,26 @@
-"""The program that lays what was read over the pages of one PDF, in a process of its own: what does it write where?
+"""The program that lays what was read over the pages of one PDF, in a process of its own.
 
-    python -m ocrsvc.imaging.text_layer_child FILE RESULT MEMORY
+    python -m ocrsvc.imaging.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 
-FILE and RESULT are numbers of open files, MEMORY is the most bytes of address space. Its standard input holds JSON: a
-list of pages, each [number, width, height, lines], each line [text, x0, y0, … x3, y3], in pixels of the page as drawn.
-It writes the new PDF into RESULT and ends with code 0.
+FILE, TEXT and RESULT are numbers of open files. TEXT holds JSON: a list of pages, each [number, width, height, lines],
+each line [text, x0, y0, … x3, y3], in pixels of the page as drawn. It answers `lay` with `written` when the new PDF is
+in RESULT.
 """
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import json
 import math
 import mmap
 import os
-import resource
 import struct
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ocrsvc.imaging.pdf_child import bound_process
+from ocrsvc.imaging.child_program import Wrong, begin, pack, serve
+from ocrsvc.imaging.pdf_child import FONT_FOLDERS
 
 _EM: Final = 1000
 _ADVANCE: Final = 500
@@ -29,9 +29,7 @@ _DESCENT: Final = 200
 # Points on the page are asked for by whole numbers; this many of them to a pixel.
 _FINE: Final = 16
 _ROWS_AT_ONCE: Final = 100
-# A result may be so many times as large as the file, and so much more.
-_GROWTH: Final = 2
-_MORE_BYTES: Final = 64 << 20
+_UNITS: Final = "utf-16-le"
 
 Line = Sequence[Any]
 PageText = tuple[int, int, int, Sequence[Line]]
@@ -85,7 +83,7 @@ def to_unicode() -> bytes:
 
 def codes_of(text: str) -> tuple[int, ...]:
     """The units of UTF-16; what stands alone without its other half becomes a question mark."""
-    units = text.encode("utf-16-le", "replace")
+    units = text.encode(_UNITS, "replace")
     return struct.unpack(f"<{len(units) // 2}H", units)
 
 
@@ -97,7 +95,7 @@ class _Layers:
         self._start = ctypes.c_char.from_buffer(data)
         self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(self._start), len(data), None)
         if not self._handle:
-            raise SystemExit("cannot be opened")
+            raise Wrong("damaged")
         font, glyphs = block_font(), bytes(2 * 65536)
         self._font = pdfium.FPDFText_LoadCidType2Font(
             self._handle,
@@ -119,7 +117,7 @@ class _Layers:
             points = [self._on_page(page, width, height, x, y) for x, y in zip(xs, ys, strict=True)]
             self._write(page, codes_of(text), points)
         if not pdfium.FPDFPage_GenerateContent(page):
-            raise SystemExit("cannot be written on")
+            raise Wrong("damaged")
         pdfium.FPDF_ClosePage(page)
 
     def save(self, result: int) -> None:
@@ -134,7 +132,7 @@ class _Layers:
 
         kind = dict(pdfium.FPDF_FILEWRITE._fields_)["WriteBlock"]
         if not pdfium.FPDF_SaveAsCopy(self._handle, pdfium.FPDF_FILEWRITE(version=1, WriteBlock=kind(write)), 0):
-            raise SystemExit("cannot be saved")
+            raise Wrong("damaged")
 
     def _on_page(self, page: Any, width: int, height: int, x: float, y: float) -> tuple[float, float]:
         """A point of the drawn page in the page's own points, however it is turned and cropped."""
@@ -161,19 +159,21 @@ class _Layers:
 
 
 def main() -> None:
-    """Serve one parent, once."""
-    file, result, memory = map(int, sys.argv[1:])
-    bound_process(memory)
+    """Serve one parent, until it closes the connection."""
+    file, text, result = begin()
     import pypdfium2.raw as pdfium
 
-    data = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
-    # What is written counts as nobody's memory: a file that unpacks without end is cut here.
-    most_bytes = _GROWTH * len(data) + _MORE_BYTES
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-    layers = _Layers(pdfium, data)
-    for page in json.load(sys.stdin):
-        layers.lay(*page)
-    layers.save(result)
+    # Python loads it when it is first used, and then no file can be opened any more.
+    codecs.lookup(_UNITS)
+
+    def lay() -> str:
+        layers = _Layers(pdfium, mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
+        for page in json.loads(os.pread(text, os.fstat(text).st_size, 0)):
+            layers.lay(*page)
+        layers.save(result)
+        return pack("written")
+
+    serve({"lay": lay}, FONT_FOLDERS)
 
 
 if __name__ == "__main__":

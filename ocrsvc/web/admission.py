@@ -14,7 +14,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.serving.limits import Room, Share, make_room
 from ocrsvc.settings import Settings, bytes_of
 from ocrsvc.settings import Share as Amount
-from ocrsvc.web.body import SHARE_KEY
+from ocrsvc.web.body import SHARE_KEY, received
 from ocrsvc.web.incoming import priority_of
 from ocrsvc.worker.memory import read_memory_bytes
 
@@ -49,7 +49,8 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room
             name = caller_of(environ, settings.caller_header)
             callers.enter(name)
             environ[_CALLER_KEY] = name
-        environ[SHARE_KEY] = Share(memory)
+        if received(environ) is None:
+            environ[SHARE_KEY] = Share(memory)
         if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
             reader.check_room(priority)
 

@@ -25,7 +25,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
-from ocrsvc.web.body import is_gone, read_body, share_of
+from ocrsvc.web.body import is_gone, read_body, received, share_of
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
 
 Environ = dict[str, Any]
@@ -109,8 +109,8 @@ def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | 
     return seen
 
 
-def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
-    body = read_body(environ, max_body_bytes, deadline)
+def _take_apart(environ: Environ, max_body_bytes: int, _deadline: float) -> Incoming:
+    body = read_body(environ, max_body_bytes)
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     content_type = environ.get("CONTENT_TYPE", "")
     mimetype = content_type.partition(";")[0].strip().lower()
@@ -193,12 +193,14 @@ def request_id(environ: Environ) -> str:
 
 
 def deadline_of(environ: Environ, limit_s: float) -> float:
-    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption.
+    """When the answer must be there, on `time.monotonic`, counted from the head of the request on. Raises BadOption.
 
     The first call of a request decides; later ones give the same.
     """
     if _DEADLINE_KEY not in environ:
-        environ[_DEADLINE_KEY] = time.monotonic() + allowed_s(environ, limit_s)
+        body = received(environ)
+        began_s = time.monotonic() if body is None else body.began_s
+        environ[_DEADLINE_KEY] = began_s + allowed_s(environ, limit_s)
     return float(environ[_DEADLINE_KEY])
 
 

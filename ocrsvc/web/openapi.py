@@ -37,6 +37,7 @@ READING_ERRORS: Final[tuple[type[errors.OcrsvcError], ...]] = (
     errors.EngineFailed,
     errors.QueueFull,
     errors.NotReady,
+    errors.ResourcesExhausted,
     errors.DeadlineExceeded,
 )
 """What POST /v1/ocr may answer instead of a reading; OcrsvcError stands for the unexpected."""

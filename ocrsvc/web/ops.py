@@ -5,7 +5,6 @@ The numbers and the list of workers are for operators: by default they answer on
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import platform
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from ocrsvc.settings import Settings
 from ocrsvc.web.counting import Ledger
 from ocrsvc.web.exposition import expose, workers_to_list
 from ocrsvc.web.openapi import openapi
+from ocrsvc.web.origins import check_origin, is_loopback
 
 _READY_RETRY_S: Final = 2
 # What proxies tell of whom they ask for; with any of these the peer is not the caller.
@@ -65,6 +65,7 @@ def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Bluepr
     operators = Blueprint("operators", __name__)
     if settings.ops == "off":
         return operators
+    operators.before_request(check_origin)
     if settings.ops == "local":
         operators.before_request(_check_caller)
 
@@ -106,12 +107,7 @@ def is_local(environ: Mapping[str, object]) -> bool:
     if any(name in environ for name in _FORWARDED):
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")
-    try:
-        address = ipaddress.ip_address(peer.partition("%")[0] or "127.0.0.1")
-    except ValueError:
-        return False
-    # Whoever listens on [::] sees IPv4 peers so.
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    return not peer or is_loopback(peer)
 
 
 def _described(reader: Reader) -> EngineInfo | None:

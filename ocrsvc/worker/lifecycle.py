@@ -35,6 +35,7 @@ from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
+from ocrsvc.worker.loop import RequestLimits
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
@@ -60,9 +61,18 @@ _STDERR: Final = 2
 _LAST_LINES_S: Final = 1.0
 
 _REFUSED_FLAGS: Final = {
+    "is_ssl": "--certfile: the event loop reads plain HTTP/1.1 only; have a proxy end TLS (see deploy/)",
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
     "reuse_port": "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
 }
+
+
+_ONLY_VALUES: Final = {
+    "protocol": ("http", "--protocol"),
+    "http2_cleartext": ("off", "--http2-cleartext"),
+}
+# Version 2 is binary, and its beginning looks like the end of a head.
+_PROXY_PROTOCOLS: Final = ("off", "v1")
 
 
 class Config(Protocol):
@@ -73,6 +83,7 @@ class Config(Protocol):
     preload_app: bool
     reuse_port: bool
     timeout: int
+    proxy_protocol: str
 
 
 class Request(Protocol):
@@ -149,7 +160,7 @@ def build_app() -> Flask:
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
     ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
-    _Process.room = room_of(settings, plan_for(settings).workers)
+    _Process.room = _Process.room or room_of(settings)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
 
@@ -249,6 +260,13 @@ def check_server(config: Config) -> None:
     for name, reason in _REFUSED_FLAGS.items():
         if getattr(config, name):
             raise SettingsError(f"{reason}.", "Leave the flag out.")
+    for name, (value, flag) in _ONLY_VALUES.items():
+        if getattr(config, name) != value:
+            told = f"{flag} {getattr(config, name)}: the event loop reads plain HTTP/1.1 only."
+            raise SettingsError(told, "Leave the flag out.")
+    if config.proxy_protocol not in _PROXY_PROTOCOLS:
+        told = f"--proxy-protocol {config.proxy_protocol}: only version 1 is read."
+        raise SettingsError(told, "Use --proxy-protocol v1, and have the proxy send that.")
 
 
 def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
@@ -306,6 +324,16 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
         worker.guard()
         _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
         worker.engine_threads = _plan(worker).engine_threads
+        worker.limits = _make_limits(worker)
+
+
+def _make_limits(worker: RecyclingWorker) -> RequestLimits:
+    """What requests may take before a thread sees them; the memory is the application's too."""
+    from ocrsvc.web.admission import room_of
+
+    settings = current_settings()
+    _Process.room = room_of(settings, worker.cfg.workers)
+    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s)
 
 
 def _take_card(worker: RecyclingWorker) -> None:

@@ -36,12 +36,6 @@ from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
-CORS: Final = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Allow-Headers": "*",
-    "Access-Control-Allow-Methods": "GET, POST, PUT, OPTIONS",
-}
-
 SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
@@ -57,7 +51,6 @@ def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None)
     """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
     dialect = Blueprint("umi_ocr", __name__)
     dialect.register_error_handler(Exception, _failure)
-    dialect.after_request(_open_to_all)
 
     @dialect.post("/api/ocr")
     def ocr() -> Response:
@@ -92,11 +85,6 @@ def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None)
         raise _NotServed("Documents are not taken in here: the operator has switched them off.")
 
     return dialect
-
-
-def _open_to_all(response: Response) -> Response:
-    response.headers.extend(CORS)
-    return response
 
 
 def _failure(error: Exception) -> Response:
