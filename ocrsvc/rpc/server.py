@@ -11,7 +11,6 @@ import contextlib
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -299,14 +298,15 @@ class RpcServer:
     def _pause(self) -> None:
         """No connection can be accepted, for want of files for example, and the loop would turn on and on for it."""
         self._paused = True
-        self._complain("A connection cannot be accepted; it is tried again %g times a second", 1 / _LOOK_S)
+        message = "A connection cannot be accepted; it is tried again %g times a second"
+        self._complain(message, 1 / _LOOK_S, exc_info=True)
 
-    def _complain(self, message: str, *values: object) -> None:
-        """Log a warning, with the error if there is one, and the same again only after a while."""
+    def _complain(self, message: str, *values: object, exc_info: bool = False) -> None:
+        """Log a warning, and the same again only after a while."""
         now_s = time.monotonic()
         if now_s - self._complained_s.get(message, -_COMPLAIN_S) >= _COMPLAIN_S:
             self._complained_s[message] = now_s
-            LOGGER.warning(message, *values, exc_info=sys.exc_info()[0] is not None)
+            LOGGER.warning(message, *values, exc_info=exc_info)
 
 
 def choose_to_end(transports: Collection[Transport]) -> Transport:
