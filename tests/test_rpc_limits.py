@@ -35,6 +35,7 @@ from ocrsvc.serving.unpacking import unpack
 
 PATIENCE_S = 20.0
 HEALTH = "grpc.health.v1.HealthCheck"
+NUMBERS = range(1, 40_000, 2)
 TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 
 
@@ -385,3 +386,19 @@ def test_a_server_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.Mo
         RpcServer([], {}, threads=1, most_bytes=1, limit_s=1.0)
     # A selector that is closed has no map any more.
     assert made[0].get_map() is None
+
+
+def test_a_client_that_calls_and_does_not_read_is_listened_to_no_more() -> None:
+    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    one = frame(DATA, 1, 1, EMPTY)
+    calls = b"".join(begin(number, "/t/Live") + one[:5] + struct.pack(">I", number) + one[9:] for number in NUMBERS)
+    with serving(held.methods(), listener), socket.socket() as sock:
+        for side in (sock, listener):
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        sock.connect(listener.getsockname())
+        sock.settimeout(0.5)
+        sock.sendall(greeting())
+        # More than the sockets take, and what may wait here.
+        with pytest.raises(TimeoutError):
+            sock.sendall(calls)
