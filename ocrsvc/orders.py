@@ -17,6 +17,7 @@ from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.imaging.picture import Picture
 from ocrsvc.records import Image, Page, ReadOptions, ReadTask, Rotate
+from ocrsvc.serving.guard import Work, current_work, decoding_for
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
@@ -32,6 +33,7 @@ class Order:
         deadline: Monotonic seconds from which nobody waits for the answer.
         gray: The engine needs no colour.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
+        work: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
     """
 
@@ -41,6 +43,7 @@ class Order:
     gray: bool
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
+    work: Work | None = field(default_factory=current_work, init=False)
     _task: ReadTask | None = field(default=None, init=False)
 
     @property
@@ -105,6 +108,7 @@ class DecodingHandle:
 
 def _task_or_error(order: Order) -> ReadTask | OcrsvcError:
     try:
-        return order.prepare()
+        with decoding_for(order.work):
+            return order.prepare()
     except OcrsvcError as error:
         return error

@@ -371,7 +371,8 @@ class Settings(BaseModel):
     )
     tasks_bytes: ByteCount = _knob(
         2**30,
-        "Most bytes of such documents and their results, all workers together; 0 takes none.",
+        "Most bytes of such documents and their results, all workers together; callers share them, and finished "
+        "documents make room for new ones; 0 takes none.",
         "bytes",
         ge=0,
         le=2**50,
@@ -447,14 +448,15 @@ class Settings(BaseModel):
     )
     quarantine_size: int = _knob(
         256,
-        "Most images remembered that killed the engine's child process twice; read at the start only.",
+        "Most images remembered that killed the engine's child process twice, and as many bodies of requests that "
+        "stopped a worker; read at the start only.",
         "images",
         ge=1,
         le=65536,
     )
     quarantine_s: float = _knob(
         3600.0,
-        "How long such an image is answered 422 without being tried; read at the start only.",
+        "How long such an image or body is answered 422 without being tried; read at the start only.",
         "s",
         gt=0,
         le=10**9,

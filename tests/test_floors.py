@@ -71,6 +71,7 @@ FLOORS = {
     "ocrsvc.engines.isolated.upbringing": 6,
     "ocrsvc.engines.isolated.zygote": 7,
     "ocrsvc.reader": 6,
+    "ocrsvc.tasks.shares": 0,
     "ocrsvc.tasks.store": 1,
     "ocrsvc.tasks.runner": 7,
     "ocrsvc.web": 7,

@@ -10,6 +10,7 @@ from ocrsvc.rpc.codes import CallFailed, Code
 from ocrsvc.rpc.method import Call, Method
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.wire import PREFIX_BYTES, Sent, frame
+from ocrsvc.serving.guard import take_body
 from ocrsvc.serving.limits import Budget, Share
 
 # While an answer is packed there are the message, its bytes, and those with their length in front.
@@ -67,6 +68,7 @@ class Job:
         sent, self._sent = self._sent, None
         if self._call.gone.is_set() or sent is None:
             raise CallFailed(Code.CANCELLED, "The client has gone.")
+        take_body(sent.data)
         plain = sent.plain(self._most_bytes, share)
         before_bytes = share.held_bytes
         message = parse(self._method.request, plain, share)

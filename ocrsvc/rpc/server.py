@@ -16,6 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
 
@@ -59,8 +60,8 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
-        room: Memory for calls, and how many one address may have under way beside the quick ones; by default there is
-            room for a few of the largest messages, and no limit for callers.
+        room: Memory for calls, how many one address may have under way beside the quick ones, and the guard; by default
+            there is room for a few of the largest messages, no limit for callers, and no guard.
         counting: Counts the calls; by default nobody reads the numbers.
         on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
     """
@@ -90,6 +91,7 @@ class RpcServer:
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
+        self._guarding = room.guard.request if room.guard is not None else _unguarded
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._transports: set[Transport] = set()
         self._done: deque[Callable[[], None]] = deque()
@@ -164,7 +166,8 @@ class RpcServer:
         """Pool thread: make one answer."""
         outcome: Answer | BaseException
         try:
-            outcome = job()
+            with self._guarding(stream.account.path, stream.account.id):
+                outcome = job()
         except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
             drop_locals(error)
             outcome = error
@@ -307,6 +310,10 @@ class RpcServer:
         if now_s - self._complained_s.get(message, -_COMPLAIN_S) >= _COMPLAIN_S:
             self._complained_s[message] = now_s
             LOGGER.warning(message, *values, exc_info=exc_info)
+
+
+def _unguarded(_route: str, _name: str) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 def choose_to_end(transports: Collection[Transport]) -> Transport:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
+from ocrsvc.serving.guard import RequestGuard
 
 
 class Budget:
@@ -153,12 +154,14 @@ class Room:
     Attributes:
         memory: For what they hold, from the first byte of a request to the last of its answer.
         callers: Who has how many under way.
+        guard: Records what is worked on, and knows the bodies that stopped workers; None does neither.
     """
 
     memory: Budget
     callers: Callers
+    guard: RequestGuard | None = None
 
 
-def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int) -> Room:
+def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None) -> Room:
     """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
-    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests))
+    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)

@@ -16,6 +16,7 @@ import orjson
 from flask import Blueprint, Response, abort, request
 
 from ocrsvc import __version__
+from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.errors import NotReady
 from ocrsvc.formats.structured import engine_to_dict
 from ocrsvc.metrics import STUCK, WAITING
@@ -85,15 +86,20 @@ def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Bluepr
 
     @operators.get("/ops/quarantine")
     def quarantine() -> Response:
-        entries = ledger.quarantine.entries() if ledger.quarantine is not None else []
-        return _json({"images": [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]})
+        return _json({"images": _entries(ledger.quarantine), "requests": _entries(ledger.denylist)})
 
     @operators.delete("/ops/quarantine")
     @operators.delete("/ops/quarantine/<digest>")
     def release(digest: str | None = None) -> Response:
-        return _json({"forgotten": ledger.quarantine.forget(digest) if ledger.quarantine is not None else 0})
+        lists = (ledger.quarantine, ledger.denylist)
+        return _json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
 
     return operators
+
+
+def _entries(known: Quarantine | None) -> list[dict[str, object]]:
+    entries = known.entries() if known is not None else []
+    return [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]
 
 
 def _check_caller() -> None:

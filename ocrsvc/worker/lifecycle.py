@@ -49,8 +49,11 @@ if TYPE_CHECKING:
     from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
     from ocrsvc.rpc.server import RpcServer
+    from ocrsvc.serving.guard import RequestGuard
+    from ocrsvc.serving.inflight import InFlightTable
     from ocrsvc.serving.limits import Room
     from ocrsvc.tasks.runner import Runner
+    from ocrsvc.worker.suspects import Suspects
 
 _MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
@@ -109,6 +112,10 @@ class _Process:
     grpc_listeners: tuple[socket.socket, ...] = ()
     rpc: RpcServer | None = None
     quarantine: Quarantine | None = None
+    denylist: Quarantine | None = None
+    in_flight: InFlightTable | None = None
+    suspects: Suspects | None = None
+    guard: RequestGuard | None = None
     numbers: Numbers | None = None
     tally: Tally | None = None
     access_log: AccessLog | None = None
@@ -159,7 +166,8 @@ def build_app() -> Flask:
     if settings.access_log != "off":
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
-    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
+    board, denylist = current_rota().board, current_denylist()
+    ledger = Ledger(current_numbers(), tally, board, _Process.access_log, quarantine, denylist)
     _Process.room = _Process.room or room_of(settings)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
@@ -195,6 +203,23 @@ def current_quarantine() -> Quarantine:
     return _Process.quarantine
 
 
+def current_denylist() -> Quarantine:
+    """The bodies that stopped workers of this service: made in the arbiter, inherited by the workers."""
+    from ocrsvc.engines.isolated.quarantine import Quarantine
+
+    settings = current_settings()
+    _Process.denylist = _Process.denylist or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    return _Process.denylist
+
+
+def current_in_flight() -> InFlightTable:
+    """What all workers work on: made in the arbiter, inherited by the workers."""
+    from ocrsvc.serving.inflight import InFlightTable
+
+    _Process.in_flight = _Process.in_flight or InFlightTable(SLOTS)
+    return _Process.in_flight
+
+
 def current_numbers() -> Numbers:
     """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
     _Process.numbers = _Process.numbers or Numbers(SLOTS)
@@ -219,10 +244,19 @@ def on_starting(server: Arbiter) -> None:
     _allow_many_files()
     settings = current_settings()
     current_quarantine()
+    _watch_kills(server)
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     for listener in _Process.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _watch_kills(server: Arbiter) -> None:
+    """Find out which requests stop workers."""
+    from ocrsvc.worker.suspects import Suspects
+
+    _Process.suspects = Suspects(current_in_flight(), current_denylist(), server.log)
+    _Process.suspects.watch(server)
 
 
 def _make_tasks(settings: Settings) -> Tasks | None:
@@ -291,6 +325,7 @@ def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     current_rota().before_fork(server, worker, len(_Process.cards))
     current_numbers().claim(worker.place)
+    current_in_flight().clear(worker.place)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
@@ -298,6 +333,8 @@ def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     if worker.slot.state == State.BOOTING:
         current_numbers().common.count(BOOT_FAILURES)
     current_numbers().fold(worker.place)
+    if _Process.suspects is not None:
+        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state != State.READY)
     current_rota().after_exit(server, worker)
 
 
@@ -314,6 +351,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     current_rota().in_worker(worker)
     current_statistics().row = worker.place
     _Process.tally = current_numbers().tally(worker.place)
+    _Process.guard = _make_guard(worker)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -332,8 +370,14 @@ def _make_limits(worker: RecyclingWorker) -> RequestLimits:
     from ocrsvc.web.admission import room_of
 
     settings = current_settings()
-    _Process.room = room_of(settings, worker.cfg.workers)
+    _Process.room = room_of(settings, worker.cfg.workers, _Process.guard)
     return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s)
+
+
+def _make_guard(worker: RecyclingWorker) -> RequestGuard:
+    from ocrsvc.serving.guard import RequestGuard
+
+    return RequestGuard(current_in_flight().recorder(worker.place), current_denylist())
 
 
 def _take_card(worker: RecyclingWorker) -> None:

@@ -36,6 +36,7 @@ from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
+_ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
@@ -121,4 +122,4 @@ def _code(error: Exception, name: str) -> int:
     if type(error) is CallerError:
         return NOT_JSON
     told = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    return told or (ENGINE_FAILED if name in {"engine_failed", "image_crashes_engine"} else REFUSED)
+    return told or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)
