@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from h2.settings import SettingCodes
 from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
 from rpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
 from rpc_support import MESSAGES, calling, serving, unary
@@ -27,6 +28,7 @@ from ocrsvc.rpc.codes import CallFailed
 from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.method import Call, Method
 from ocrsvc.rpc.parsing import COPIES, parse
+from ocrsvc.rpc.sender import FILL_BYTES
 from ocrsvc.rpc.server import RpcServer, choose_to_end
 from ocrsvc.rpc.transport import Transport
 from ocrsvc.rpc.wire import MessageReader, escaped, timeout_s
@@ -149,6 +151,24 @@ def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> No
         pair.connection.look()
     assert pair.connection.calls == 2
     pair.connection.close()
+
+
+def test_an_answer_that_waits_for_the_socket_behind_another_follows_it() -> None:
+    host = Slow(threads=2, streaming=False)
+    host.memory = Budget(1 << 24)
+    # As many bytes as are moved at a time, in whole frames.
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    pair = Pair(host, window=0)
+    for number in (1, 3):
+        pair.call(number, EMPTY, end=True)
+        host.answer(pair.connection)
+    pair.client.increment_flow_control_window(1 << 20)
+    pair.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+    pair.move()
+    assert (pair.status(1), pair.status(3)) == ("0", None)
+    pair.connection.send_more()
+    pair.move()
+    assert (pair.status(3), host.memory.held_bytes) == ("0", 0)
 
 
 def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:

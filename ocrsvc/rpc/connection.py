@@ -487,7 +487,7 @@ class Connection:
 
     def _flush_all(self) -> None:
         for stream in list(self._streams.values()):
-            if self._sender.full or self._h2.outbound_flow_control_window <= 0:
+            if self._h2.outbound_flow_control_window <= 0:
                 break
             if stream.out:
                 self._flush(stream)
