@@ -47,8 +47,8 @@ _COMPLAIN_S: Final = 60.0
 _LOOK_S: Final = 0.25
 # What one connection may take of the loop before the others have their turn, and all together.
 _TURN_S: Final = 0.02
-_LEAST_TURN_S: Final = 0.002
-_ROUND_S: Final = 0.04
+_LEAST_TURN_S: Final = 0.001
+_ROUND_S: Final = 0.02
 
 
 class RpcServer:
