@@ -96,8 +96,11 @@ class Share:
         self._note(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less."""
-        self._note(-size_bytes)
+        """Hold so many bytes less; nothing where the request is over already, and what it held was released."""
+        with self._whole.lock:
+            size_bytes = min(size_bytes, self._held_bytes)
+            self._held_bytes -= size_bytes
+            self._whole.held_bytes -= size_bytes
         self._budget.give_back(size_bytes)
 
     @contextmanager

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -33,6 +33,7 @@ from ocrsvc.plan import ThreadPlan, cards_for, device_for, plan_for, set_library
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.worker.arbiter import take_over
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
 from ocrsvc.worker.loop import RequestLimits
@@ -136,23 +137,29 @@ def configuration_or_exit() -> Mapping[str, object]:
         _Process.settings = read_settings()
     except SettingsError as error:
         if _Process.settings is None:
-            sys.stderr.write(f"ocrsvc cannot start: {error.title.lower()}.\n{error}\n")
+            _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
             sys.exit(error.exit_code)
-        sys.stderr.write(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}\n")
+        _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
     # Here, because each worker sees its own card only.
     _Process.cards = cards_for(_Process.settings)
     gunicorns = dict(configuration(_Process.settings, plan_for(_Process.settings)))
     # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
     _Process.addresses = _Process.addresses or gunicorns["bind"]
     if gunicorns["bind"] != _Process.addresses:
-        sys.stderr.write("ocrsvc keeps its addresses: they are read at the start only.\n")
+        _write_line("ocrsvc keeps its addresses: they are read at the start only.")
         gunicorns["bind"] = _Process.addresses
     return {**gunicorns, **_hooks()}
 
 
+def _write_line(text: str) -> None:
+    """On stderr, for there is no log yet; a full disk behind it must not stop a reload."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+
+
 def _hooks() -> Mapping[str, object]:
     """gunicorn's hooks, by its own names."""
-    hooks = (on_starting, nworkers_changed, on_reload, pre_exec, pre_fork, post_fork, post_worker_init)
+    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
     return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit, on_exit)}
 
 
@@ -233,6 +240,7 @@ def current_tally() -> Tally:
 
 def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
+    take_over(server, current_rota())
     current_statistics()
     try:
         check_server(server.cfg)
@@ -313,17 +321,9 @@ def on_reload(server: Arbiter) -> None:
     current_rota().reload(server)
 
 
-def pre_exec(server: Arbiter) -> NoReturn:
-    """The copy of the arbiter that SIGUSR2 forks to become another one: refuse, and end the copy."""
-    server.log.error(
-        "SIGUSR2 to the arbiter is refused: a second one would hold all models twice. Send SIGHUP instead."
-    )
-    os._exit(0)
-
-
-def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
+def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
-    current_rota().before_fork(server, worker, len(_Process.cards))
+    current_rota().before_fork(worker, _Process.cards, current_settings().boot_limit_s)
     current_numbers().claim(worker.place)
     current_in_flight().clear(worker.place)
 
@@ -383,8 +383,7 @@ def _make_guard(worker: RecyclingWorker) -> RequestGuard:
 def _take_card(worker: RecyclingWorker) -> None:
     """See one card only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(_Process.cards) > 1 or (_Process.cards and current_settings().gpus):
-        card = _Process.cards[worker.slot.card]
-        pin(os.environ, card)
+        pin(os.environ, current_rota().card_name(worker.slot.card))
         worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
 
 
@@ -399,7 +398,6 @@ def _boot(worker: RecyclingWorker) -> None:
     reader = current_reader()
     with _leaving_at_sigterm(worker), _heartbeat(worker):
         came = time.monotonic()
-        time.sleep(max(0.0, current_rota().board.head.backoff_until_s - time.monotonic()))
         gauge = _open_gauge(worker)
         began = time.monotonic()
         worker.log.info("Loading the engine %s", current_settings().engine)

@@ -27,6 +27,7 @@ from gunicorn.workers import gthread
 
 from ocrsvc.serving.limits import Budget
 from ocrsvc.worker.connection import Connection
+from ocrsvc.worker.pool import start_pool
 from ocrsvc.worker.receiving import Pace
 from ocrsvc.worker.sending import Sender
 
@@ -98,8 +99,12 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         """Worker, after the fork: serve until it is told to stop."""
         gthread.STOP_KEEPALIVE_LINGER = min(float(self.cfg.keepalive), STOP_LINGER_S)
         # However many requests wait for the engine: health checks and operators find a thread.
-        self._reserved = ThreadPoolExecutor(_RESERVED_THREADS, thread_name_prefix="reserved")
+        self._reserved = start_pool(_RESERVED_THREADS, "reserved")
         super().init_process()
+
+    def get_thread_pool(self) -> ThreadPoolExecutor:
+        """The threads of requests."""
+        return start_pool(self.cfg.threads, "request")
 
     def greet(self, sock: socket.socket, client: Any, server: Any) -> None:
         """Wait for the head of a new connection's first request."""
