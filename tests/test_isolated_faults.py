@@ -49,8 +49,9 @@ from ocrsvc.settings import Settings, Share
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
-from build import build_home
 from card import Mode, SimulatedCard
+
+from build import build_home
 
 MB = 10**6
 
