@@ -13,6 +13,7 @@ from ocrsvc.serving.limits import Room
 from ocrsvc.settings import Settings
 from ocrsvc.tasks.store import Tasks
 from ocrsvc.web.admission import guarded, install_admission, room_of
+from ocrsvc.web.answers import cut_accepted
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.crossroads import choose_by_body, choose_by_head
@@ -104,6 +105,7 @@ def create_app(
     for name in settings.dialects:
         door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else dialects[name](settings, reader)
         app.register_blueprint(door)
+    app.before_request(cut_accepted)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)
     install_origins(app, settings)

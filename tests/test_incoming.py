@@ -19,20 +19,20 @@ from web_support import as_base64, picture
 from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.imaging.percent import unquote
 from ocrsvc.web.body import read_body
 from ocrsvc.web.incoming import (
-    _unquote,
     allowed_s,
     deadline_of,
     images_or_errors,
     left_s,
-    parse_json,
     receive,
     request_id,
 )
+from ocrsvc.web.json_body import parse_json
 from ocrsvc.web.multipart import MAX_PARTS, split_parts
 
-LIMIT = 1 << 20
+LIMIT = 8 << 20
 NEVER = math.inf
 PNG = picture()
 B64 = as_base64(PNG)
@@ -189,13 +189,23 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "null": ((b'{"image": null}', JSON), NothingSent, "'image'"),
     "no base64": ((b"image=!!!!", FORM), BadBase64, "base64"),
     "no JSON": ((b'{"image": ', JSON), CallerError, "not JSON"),
-    "deep JSON": ((b'{"a":' + b"[" * 100_000, JSON), CallerError, "not JSON"),
+    "deep JSON": ((b'{"a":' + b"[" * 5_000, JSON), CallerError, "not JSON"),
+    "JSON of very many lists": ((b'{"a":' + b"[" * 100_000, JSON), BodyTooLarge, "10000 lists"),
+    "JSON of very many quotes": ((b'{"a":"' + b'\\"' * 100_000 + b'"}', JSON), BodyTooLarge, "50000 quotes"),
+    "JSON that is mostly blank": ((b'{"a":' + b" " * (4 << 20) + b"1}", JSON), BodyTooLarge, "besides its long texts"),
+    "JSON with a long text that is no base64": (
+        (f'{{"image": "{"A" * (1 << 20)}你"}}'.encode(), JSON),
+        CallerError,
+        "letters that are not ASCII",
+    ),
+    "an open text": ((b'{"image": "QUJD', JSON), CallerError, "begins at byte 10 does not end"),
+    "wrong behind a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "at byte 1012"),
+    "wrong in a long text": ((b'{"image": "' + b"A" * 1000 + b'\\q"}', JSON), CallerError, "at byte 1011"),
     "a JSON list": ((b"[1]", JSON), CallerError, "not an object"),
     "a JSON number": ((b'{"image": 5}', JSON), CallerError, "'image' holds something other than text"),
     "a JSON list of numbers": ((b'{"images": [5]}', JSON), CallerError, "'images' holds something other than text"),
     "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
-    "too many escapes": ((b"image=" + b"%41" * 100_001, FORM), CallerError, "more than 100000 escapes"),
-    "too many bare percent signs": ((b"a=%&image=" + b"%" * 100_000, FORM), CallerError, "more than 100000 escapes"),
+    "bare percent signs": ((b"image=" + b"%" * 100_000, FORM), BadBase64, "'%' at position 0,"),
     "too many JSON members": (
         (b"{" + b",".join(b'"%d":1' % n for n in range(10_002)) + b"}", JSON),
         BodyTooLarge,
@@ -203,6 +213,19 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     ),
     "too many blanks": ((b'{"images": [' + b'"",' * 10_001 + b'""]}', JSON), BodyTooLarge, "10000 commas"),
     "too many near boundaries": (near_misses(4000, 4000, 2001), CallerError, "more than 10000 of its lines"),
+    "too long headers": (
+        form(*[("a" * 600, "")] * 900),
+        CallerError,
+        "headers of its parts have more than 524288 bytes",
+    ),
+    "too many parameters": (
+        (
+            b"--x\r\nContent-Disposition: form-data; name=a" + b"; a=b" * 64 + b"\r\n\r\n\r\n--x--",
+            "multipart/a; boundary=x",
+        ),
+        CallerError,
+        "too many parameters",
+    ),
     "too many parts": (form(*[("file", "")] * (MAX_PARTS + 1)), BodyTooLarge, "1000 parts"),
     "too many images": ((b'{"images": [' + b'"QUJD",' * 1001 + b"null]}", JSON), BodyTooLarge, "1000 images"),
     "multipart without boundary": ((form(("file", PNG))[0], "multipart/form-data"), CallerError, "no boundary"),
@@ -238,8 +261,8 @@ def test_a_bad_request_is_refused_with_its_reason(case: str) -> None:
     assert type(caught.value) is error
 
 
-def test_as_many_escapes_and_near_boundaries_as_may_be_are_read() -> None:
-    assert images(b"image=" + b"%41" * 100_000, FORM) == [bytes(75_000)]
+def test_any_escapes_and_as_many_near_boundaries_as_may_be_are_read() -> None:
+    assert images(b"image=" + b"%41" * 200_000, FORM) == [bytes(150_000)]
     assert images(*near_misses(4000, 6000)) == [b"\r\n--xa" * 4000, b"\r\n--xa" * 6000]
 
 
@@ -250,7 +273,7 @@ def test_as_many_escapes_and_near_boundaries_as_may_be_are_read() -> None:
     ).map(b"".join)
 )
 def test_escapes_are_undone_as_the_standard_library_does(text: bytes) -> None:
-    assert _unquote(text) == unquote_to_bytes(text.replace(b"+", b" "))
+    assert unquote(text) == unquote_to_bytes(text.replace(b"+", b" "))
 
 
 @pytest.mark.parametrize("write", [str.upper, str.lower])

@@ -2,53 +2,90 @@
 
 Standard base64 goes straight through. Only what that refuses is looked at again, for the bruises that callers report:
 a data URI in front, no padding, the URL-safe alphabet, line breaks, percent escapes, and "+" that form decoding has
-turned into a blank. Whatever is still wrong then is an error that says where.
+turned into a blank. Whatever is still wrong then is an error that says where. All of it takes linear time, and works on
+slices, so that other threads get their turn between them.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
+import numpy as np
 import pybase64
+from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
+from ocrsvc.imaging.percent import STEP_BYTES, undo_escapes
 
-DATA_URI = re.compile(rb"data:([^,]*),", re.IGNORECASE)
-BLANKS = b" \t\r\n\f\v"
-TO_LINE_BREAKS = bytes.maketrans(b"\t\f\v", b"\n\n\n")
-STANDARD = bytes.maketrans(b"-_", b"+/")
-STRANGE = re.compile(rb"[^A-Za-z0-9+/=_\s%-]|%(?![0-9A-Fa-f]{2})|=(?=[=\s]*[^=\s])")
-SENT_WRONG = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
+# What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
+DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
+LINE_BREAKS: Final = b"\t\r\n\f\v"
+BLANKS: Final = b" " + LINE_BREAKS
+TO_LINE_BREAKS: Final = bytes.maketrans(b"\t\r\f\v", b"\n\n\n\n")
+STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+BLANKS_TO_PLUSES: Final = bytes.maketrans(b"-_ ", b"+/+")
+STRANGE: Final = re.compile(rb"[^A-Za-z0-9+/_\s%-]|%(?![0-9A-Fa-f]{2})")
+SENT_WRONG: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
+
+_NOT_BLANK: Final = re.compile(rb"[^ \t\r\n\f\v]")
+_BLANK, _BREAK = ord(" "), ord("\n")
+# The text as bytes, without its escapes, twice while its lines are put together, and what it stands for.
+_COPIES_TO_REPAIR: Final = 4
 
 
-def decode_base64(text: str | bytes | memoryview) -> bytes:
+class Memory(Protocol):
+    """Whom to ask before memory is allocated; as `ocrsvc.serving.limits.Share`."""
+
+    def take(self, size_bytes: int, /) -> None:
+        """So many bytes more, to be kept."""
+        ...
+
+    def holding(self, size_bytes: int, /) -> AbstractContextManager[None]:
+        """So many bytes more, inside the block."""
+        ...
+
+
+def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) -> bytes:
     """The bytes that `text` stands for.
+
+    Args:
+        text: What the client sent.
+        memory: Of the request; keeps what the result takes.
 
     Raises:
         NothingSent: The text is empty, or a data URI without content.
         BadBase64: Something in it is not base64, even after the repairs; the message says what and where.
+        OcrsvcError: What `memory` raises when there is none left.
     """
+    if memory is not None:
+        memory.take(len(text) * 3 // 4)
     try:
         data = pybase64.b64decode(text, validate=True)
     except ValueError:
-        data = _decode_bruised(_ascii(text))
+        if memory is None:
+            data = _decode_bruised(text)
+        else:
+            with memory.holding(len(text) * _COPIES_TO_REPAIR):
+                data = _decode_bruised(text)
     if not data:
         raise NothingSent("The base64 text is empty.", SENT_WRONG)
     return data
 
 
-def _decode_bruised(text: bytes) -> bytes:
-    plain = unquote_to_bytes(text.strip()) if b"%" in text else text.strip()
-    body = _without_data_uri(plain)
-    joined = _without_blanks(body).translate(STANDARD).rstrip(b"=")
-    if len(joined) % 4 != 1:
+def _decode_bruised(text: str | bytes | memoryview) -> bytes:
+    joined = _joined(_without_data_uri(undo_escapes(_ascii(text).strip())))
+    letters = len(joined)
+    if letters % 4 != 1:
         try:
-            return pybase64.b64decode(joined + b"=" * (-len(joined) % 4), validate=True)
+            return pybase64.b64decode(joined + b"=" * (-letters % 4), validate=True)
         except ValueError:
             pass
-    raise _complaint(text, len(joined))
+    del joined
+    raise _complaint(_ascii(text), letters)
 
 
 def _ascii(text: str | bytes | memoryview) -> bytes:
@@ -71,40 +108,125 @@ def _without_data_uri(text: bytes) -> bytes:
     return text[match.end() :].strip()
 
 
-def _without_blanks(text: bytes) -> bytes:
-    """Line breaks taken out and the other blanks turned back into "+".
+def _joined(text: bytes) -> bytes:
+    """The letters of the standard alphabet, without padding: line breaks taken out, other blanks turned back into "+".
 
     A blank is a line break too where it stands at the edge of a line, or wherever the text is wrapped by blanks alone,
     unless only counting it as a letter makes the lines equally long, or the text whole groups of four.
     """
     if b" " not in text:
-        return text.translate(None, BLANKS)
-    lines = [line for line in text.translate(TO_LINE_BREAKS).splitlines() if line]
-    stripped = [line.strip() for line in lines]
-    if not _are_wrapped(stripped) and _are_wrapped(lines):
-        stripped = lines
-    joined = b"".join(stripped)
-    pieces = joined.split(b" ")
-    whole_with_pluses = len(joined) % 4 == 0 and len(pieces[-1]) % 4 != 0
-    return b"".join(pieces) if _are_wrapped(pieces) and not whole_with_pluses else joined.replace(b" ", b"+")
+        return _translated(text, STANDARD, BLANKS).rstrip(b"=")
+    joined = _translated(_best_lines(text), None, b"\n")
+    last = len(joined) - 1 - joined.rfind(b" ")
+    whole_with_pluses = len(joined) % 4 == 0 and last % 4 != 0
+    if _are_wrapped(joined, b" ") and not whole_with_pluses:
+        return _translated(joined, STANDARD, b" ").rstrip(b"=")
+    return _translated(joined, BLANKS_TO_PLUSES).rstrip(b"=")
 
 
-def _are_wrapped(pieces: Sequence[bytes]) -> bool:
+def _best_lines(text: bytes) -> bytes:
+    """The lines without the blanks at their edges, unless only these make them equally long."""
+    if not any(sign in text for sign in LINE_BREAKS):
+        stripped = text.strip()
+        return text if _are_wrapped(text, b"\n") and not _are_wrapped(stripped, b"\n") else stripped
+    lines = _lines(text, strips=True)
+    if _are_wrapped(lines, b"\n"):
+        return lines
+    # Made again in the rare case, so that two of them are never there at once.
+    del lines
+    lines = _lines(text, strips=False)
+    return lines if _are_wrapped(lines, b"\n") else _lines(text, strips=True)
+
+
+def _translated(text: bytes, table: bytes | None, without: bytes = b"") -> bytes:
+    """As `bytes.translate`, in slices."""
+    if len(text) <= STEP_BYTES:
+        return text.translate(table, without)
+    whole = io.BytesIO()
+    for at in range(0, len(text), STEP_BYTES):
+        whole.write(text[at : at + STEP_BYTES].translate(table, without))
+    return whole.getvalue()
+
+
+def _lines(text: bytes, *, strips: bool) -> bytes:
+    """The lines that are not empty, with one line feed between; without the blanks at their edges if it `strips`."""
+    whole = io.BytesIO()
+    for piece in _slices(text.strip(BLANKS if strips else LINE_BREAKS)):
+        letters = np.frombuffer(piece.translate(TO_LINE_BREAKS), np.uint8)
+        again = letters == _BREAK
+        again[1:] &= again[:-1].copy()
+        again[0] = False
+        letters = letters[~again]
+        whole.write((_without_edges(letters) if strips else letters).tobytes())
+    return whole.getvalue()
+
+
+def _slices(text: bytes) -> Iterator[bytes]:
+    """The text in pieces; between two of them the first one ends with what is no blank."""
+    at = 0
+    while at < len(text):
+        found = _NOT_BLANK.search(text, at + STEP_BYTES)
+        end = found.end() if found else len(text)
+        yield text[at:end]
+        at = end
+
+
+def _without_edges(letters: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The letters without the blanks that only other blanks divide from a line break."""
+    breaks = letters == _BREAK
+    if not breaks.any():
+        return letters
+    blank = breaks | (letters == _BLANK)
+    begins = np.flatnonzero(np.diff(blank, prepend=~blank[:1]))
+    have_break = np.logical_or.reduceat(breaks, begins)
+    at_edge = np.repeat(have_break, np.diff(begins, append=len(letters)))
+    kept: NDArray[np.uint8] = letters[breaks | ~at_edge]
+    return kept
+
+
+def _are_wrapped(text: bytes, between: bytes) -> bool:
     """Are these the lines of one text: all as long as the first, in whole groups of four, the last no longer?"""
-    length = len(pieces[0]) if pieces else 0
-    if length == 0 or length % 4 or not 0 < len(pieces[-1]) <= length:
+    length = text.find(between)
+    if length < 0:
+        length = len(text)
+    if length == 0 or length % 4:
         return False
-    return len(pieces[-1]) % 4 != 1 and all(len(piece) == length for piece in pieces[:-1])
+    count, last = divmod(len(text), length + 1)
+    # A text that ends in a full line has no sign behind it.
+    signs = np.frombuffer(text, np.uint8)[length :: length + 1]
+    if last % 4 == 1 or last == 0 or len(signs) != count or (signs != ord(between)).any():
+        return False
+    return _count(text, between) == count
+
+
+def _count(text: bytes, sign: bytes) -> int:
+    """How often a sign occurs; `bytes.count` takes ten times as long where that is often."""
+    letters = np.frombuffer(text, np.uint8)
+    slices = range(0, len(letters), STEP_BYTES)
+    return sum(int(np.count_nonzero(letters[at : at + STEP_BYTES] == ord(sign))) for at in slices)
 
 
 def _complaint(text: bytes, letters: int) -> BadBase64:
     uri = DATA_URI.match(text)
-    found = STRANGE.search(text, uri.end() if uri else 0)
-    if found:
-        return _strange(chr(found[0][0]), found.start())
+    at = _find_strange(text, uri.end() if uri else 0)
+    if at is not None:
+        return _strange(chr(text[at]), at)
     if letters % 4 == 1:
         return BadBase64(f"The base64 text has {letters} letters, which no file gives; it seems cut off.", SENT_WRONG)
     return BadBase64("The base64 text has percent escapes for what is not base64.", SENT_WRONG)
+
+
+def _find_strange(text: bytes, start: int) -> int | None:
+    """Where the first sign stands that base64 has not, or padding with something behind it."""
+    content_end = len(text.rstrip(BLANKS + b"="))
+    padding = text.find(b"=", start, content_end)
+    end = padding if padding >= 0 else content_end
+    for at in range(start, end, STEP_BYTES):
+        # With the two letters behind the slice, which belong to an escape at its end.
+        found = STRANGE.search(text, at, at + STEP_BYTES + 2)
+        if found and found.start() < min(at + STEP_BYTES, end):
+            return found.start()
+    return padding if padding >= 0 else None
 
 
 def _strange(letter: str, position: int) -> BadBase64:

@@ -13,6 +13,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.rpc.method import Call, Method, Methods
 from ocrsvc.rpc.protobuf import Messages
+from ocrsvc.serving.limits import Share
 from ocrsvc.web.model.ocr import OcrModel
 
 FILE: Final = "pipeline_serving.proto"
@@ -36,7 +37,7 @@ def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
         if request.name not in ("", SERVICE):
             return response(err_no=_NO_SERVICE, err_msg="Failed to inference: Service name error.")
         try:
-            pages = model.infer([_image(request)], ReadOptions(), call)
+            pages = model.infer([_image(request, call.share)], ReadOptions(), call)
         except CallerError as error:
             if isinstance(error, ClientGone):
                 raise
@@ -46,8 +47,8 @@ def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
     return {INFERENCE: Method(messages[_PACKAGE + "Request"], inference)}
 
 
-def _image(request: Any) -> bytes:
+def _image(request: Any, share: Share) -> bytes:
     sent = dict(zip(request.key, request.value, strict=False))
     if "image" not in sent:
         raise NothingSent('There is no "image" among the keys.', 'Send key ["image"] and value ["<base64>"].')
-    return decode_base64(sent["image"])
+    return decode_base64(sent["image"], share)

@@ -81,7 +81,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
 
 def _read(model: OcrModel, elements: Sequence[bytes], call: Call) -> list[Page]:
     """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
-    images = [image_of(element) for element in elements if element]
+    images = [image_of(element, call.share) for element in elements if element]
     pages = iter(model.infer(images, ReadOptions(), call) if images else ())
     return [next(pages) if element else _NO_PAGE for element in elements]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 import orjson
-from flask import Response
+from flask import Response, request
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.imaging.document import may_have_pages
@@ -25,6 +25,7 @@ _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 # The sides between which an engine can be told to look at a smaller copy.
 _MIN_SIDE_PX: Final = 16
 _MAX_SIDE_PX: Final = 65_535
+_MAX_ACCEPT: Final = 4096
 
 
 def read_pages(
@@ -78,6 +79,14 @@ def turning(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own 
 def within_bounds_px(side_px: float) -> int:
     """A longest side that `ReadOptions` takes: the nearest one."""
     return int(min(max(side_px, _MIN_SIDE_PX), _MAX_SIDE_PX))
+
+
+def cut_accepted() -> None:
+    """Of what a client accepts its first types count: 64 KiB of them would take 0.2 s. For Flask's `before_request`."""
+    for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
+        sent = request.environ.get(name, "")
+        if len(sent) > _MAX_ACCEPT:
+            request.environ[name] = sent[:_MAX_ACCEPT].rpartition(",")[0]
 
 
 def looks_like_a_url(text: object) -> bool:

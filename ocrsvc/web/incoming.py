@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
+import threading
 import time
 import uuid
-from binascii import a2b_qp
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
-import numpy as np
 import orjson
 
-from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.serving.guard import take_body
-from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
+from ocrsvc.imaging.percent import unquote
+from ocrsvc.serving.guard import take_body, waiting
+from ocrsvc.serving.limits import Share, unlimited
+from ocrsvc.serving.queue import PRIORITIES, Priority, Wish, deadline_passed
 from ocrsvc.web.body import is_gone, read_body, received, share_of
+from ocrsvc.web.json_body import parse_json
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
 
 Environ = dict[str, Any]
@@ -41,20 +44,13 @@ _SEEN_KEY: Final = "ocrsvc.seen"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
-# Escapes that base64 does not need: whoever repairs base64 later looks at each of them by itself.
-_DEAR_ESCAPE: Final = re.compile(rb"%(?!2[BbFf]|3[Dd]|0[AaDd])")
 # To JSON 640.0 is as whole as 640; beyond this a float is no exact number of anything.
 _EXACT: Final = 2**53
-MAX_ESCAPES: Final = 100_000
-_STRAY_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_OWN_TO_QUOTED_PRINTABLE: Final = (b"=", b"\r", b"\n")
-_PERCENT_TO_EQUALS: Final = np.uint8(ord("%") ^ ord("="))
-# The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.
-MAX_JSON_COMMAS: Final = 10_000
+_LARGE_BYTES: Final = 1 << 20
+_TURNS: Final = threading.Semaphore(2)
+MAX_TEXT: Final = 1 << 20
+"""Letters of a field that is no image, at most: a number, a word, a list of pages."""
 _BOM: Final = b"\xef\xbb\xbf"
-_LITTLE: Final = 4096
-_STAND_IN: Final = b"the long text"
-_STAND_IN_TEXT: Final = _STAND_IN.decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +61,13 @@ class Incoming:
         raw: The body, when it is the image itself.
         files: Parts of a form that have a file name.
         fields: Names and values from the query string, then from the body: str, bytes, or what JSON knows.
+        share: The request's account of memory.
     """
 
     raw: bytes | None = None
     files: tuple[Part, ...] = ()
     fields: tuple[tuple[str, object], ...] = ()
+    share: Share = field(default_factory=unlimited, compare=False)
 
 
 def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
@@ -111,25 +109,60 @@ def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | 
     return seen
 
 
-def _take_apart(environ: Environ, max_body_bytes: int, _deadline: float) -> Incoming:
+def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
     body = read_body(environ, max_body_bytes)
     take_body(body, request_id(environ))
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
+    share = share_of(environ)
     content_type = environ.get("CONTENT_TYPE", "")
     mimetype = content_type.partition(";")[0].strip().lower()
     if not body:
-        return Incoming(fields=query)
+        return Incoming(fields=query, share=share)
     if mimetype.startswith("multipart/"):
-        parts = split_parts(body, content_type)
+        with taking_apart(share, len(body), deadline):
+            share.take(len(body))
+            parts = split_parts(body, content_type)
         texts = tuple((part.name, part.data) for part in parts if part.filename is None)
-        return Incoming(files=tuple(part for part in parts if part.filename is not None), fields=query + texts)
+        files = tuple(part for part in parts if part.filename is not None)
+        return Incoming(files=files, fields=query + texts, share=share)
     if mimetype.startswith("image/") or mimetype == "application/octet-stream" or is_image(body):
-        return Incoming(raw=body, fields=query)
+        return Incoming(raw=body, fields=query, share=share)
     if mimetype.endswith("json") or body[:64].lstrip(_BOM + b" \t\r\n").startswith(b"{"):
-        return Incoming(fields=query + tuple(parse_json(body).items()))
+        with taking_apart(share, len(body), deadline):
+            return Incoming(fields=query + tuple(parse_json(body, share).items()), share=share)
     if mimetype == "application/x-www-form-urlencoded" and _FORM.match(body):
-        return Incoming(fields=query + tuple(_parse_form(body)))
-    return Incoming(raw=body, fields=query)
+        with taking_apart(share, len(body), deadline):
+            share.take(len(body))
+            return Incoming(fields=query + tuple(_parse_form(body)), share=share)
+    return Incoming(raw=body, fields=query, share=share)
+
+
+@contextmanager
+def taking_apart(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
+    """A turn to take a body apart, of which nothing is left when the block ends: its bytes are given back then.
+
+    Small bodies need no turn. Of large ones few are in work at once: all threads of a process share one interpreter.
+
+    Args:
+        share: Holds the body.
+        size_bytes: Of the body.
+        deadline: When nobody waits any more, on `time.monotonic`.
+
+    Raises:
+        DeadlineExceeded: It was no turn's time before the deadline.
+    """
+    if size_bytes <= _LARGE_BYTES:
+        yield
+    else:
+        with waiting():
+            is_turn = _TURNS.acquire(timeout=min(left_s(deadline), threading.TIMEOUT_MAX))
+        if not is_turn:
+            raise deadline_passed()
+        try:
+            yield
+        finally:
+            _TURNS.release()
+    share.give_back(size_bytes)
 
 
 def first_image(incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
@@ -153,20 +186,22 @@ def images_or_errors(
     Raises:
         NothingSent: There is no image.
         CallerError: A field holds something other than text.
+        BodyTooLarge: There are more than MAX_PARTS, or they need more memory than there may ever be.
+        QueueFull: Other requests hold the memory that they need.
     """
     files: list[bytes | OcrsvcError] = [part.data for part in incoming.files if part.name in file_fields and part.data]
     texts = [text for name, value in incoming.fields if name in text_fields for text in _texts(name, value)]
-    images = files + [_image_of(text) for text in texts]
+    if len(texts) > MAX_PARTS:
+        raise BodyTooLarge(f"The request holds more than {MAX_PARTS} images.", "Send several requests.")
+    images = files + [_image_of(text, incoming.share) for text in texts]
     if incoming.raw is not None:
         images.insert(0, incoming.raw)
     if not images:
         raise _nothing_sent(incoming, file_fields)
-    if len(images) > MAX_PARTS:
-        raise BodyTooLarge(f"The request holds more than {MAX_PARTS} images.", "Send several requests.")
     return images
 
 
-def is_image(data: bytes) -> bool:
+def is_image(data: bytes | memoryview) -> bool:
     """Do the first bytes belong to a format that is read, of an image or a document?"""
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
@@ -178,12 +213,26 @@ def last_field(incoming: Incoming, name: str) -> str | None:
 
 
 def as_text(value: object) -> str:
-    """A field's value as text; what JSON knows, as JSON writes it, but whole numbers always without a point."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+    """A field's value as text; numbers as JSON writes them, but whole ones always without a point; lists in short.
+
+    Raises:
+        BadOption: It is longer than MAX_TEXT.
+    """
+    if isinstance(value, str | bytes):
+        if len(value) > MAX_TEXT:
+            raise BadOption(f"A field that is no image has more than {MAX_TEXT} letters.", "Send a shorter text.")
+        return value if isinstance(value, str) else value.decode("utf-8", "replace")
+    if isinstance(value, list | dict):
+        # No option is one: this is for the message that says so.
+        return shown(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return str(int(value))
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return orjson.dumps(value).decode()
+
+
+def shown(value: object) -> str:
+    """A value for a message: a text itself, anything else in short, however large it is."""
+    return value if isinstance(value, str) else reprlib.repr(value)
 
 
 def request_id(environ: Environ) -> str:
@@ -258,113 +307,20 @@ def parse_decimal(text: str) -> float:
     return value
 
 
-def parse_json(body: bytes) -> dict[str, object]:
-    """The JSON object in a body. Raises CallerError, and BodyTooLarge for one that would take long to take apart."""
-    found = _little_but_one_text(body)
-    if found is not None:
-        return found
-    if _count(body, b",") > MAX_JSON_COMMAS:
-        raise BodyTooLarge(f"The JSON body has more than {MAX_JSON_COMMAS} commas.", "Send several requests.")
-    try:
-        value = orjson.loads(body.removeprefix(_BOM))
-    except orjson.JSONDecodeError as error:
-        raise CallerError(f"The body is not JSON: {error}.", 'Send an object such as {"image": "<base64>"}.') from error
-    if not isinstance(value, dict):
-        raise CallerError("The JSON body is not an object.", 'Send an object such as {"image": "<base64>"}.')
-    return value
-
-
-def _little_but_one_text(body: bytes) -> dict[str, object] | None:
-    """The JSON object in a body that is nearly all one text, as an image in base64 is; None for what is not, or wrong.
-
-    That text is not parsed, only searched for what would have to be undone, in a third of the time.
-    """
-    begin, end = body.rfind(b'"', 0, len(body) // 2), body.find(b'"', len(body) // 2)
-    rest = body[: begin + 1] + _STAND_IN + body[end:]
-    if not (0 <= begin < end and len(rest) < _LITTLE < end - begin) or b"\\" in body:
-        return None
-    signs = memoryview(body)[begin + 1 : end]
-    if rest.count(_STAND_IN) > 1 or np.frombuffer(signs, np.uint8).min() < ord(" "):
-        return None
-    try:
-        # Where the text is none, but stands between two, this is no JSON.
-        value, text = orjson.loads(rest), str(signs, "ascii")
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and _put_in(value, text) else None
-
-
-def _put_in(value: dict[str, object], text: str) -> bool:
-    """Whether the stand-in was somewhere among the values, where the text is now."""
-    places: list[Any] = [value]
-    for place in places:
-        for key, item in place.items() if isinstance(place, dict) else enumerate(place):
-            if item == _STAND_IN_TEXT:
-                place[key] = text
-                return True
-            if isinstance(item, dict | list):
-                places.append(item)
-    return False
-
-
 def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of an urlencoded body. Raises CallerError for what would take long to take apart."""
-    if _count(body, b"%") > MAX_ESCAPES and _has_more_dear_escapes(body):
-        raise CallerError(
-            f"The form has more than {MAX_ESCAPES} escapes that base64 does not need.",
-            "Send the image as a multipart file, as base64, or as the body itself.",
-        )
-    if b"&" in body and _count(body, b"&") > MAX_PARTS:
-        raise BodyTooLarge(f"The form has more than {MAX_PARTS} fields.", "Send several requests.")
-    for pair in _split(body, b"&"):
-        name, _, value = pair.partition(b"=")
-        yield as_text(_unquote(name)), _unquote(value)
-
-
-def _split(body: bytes, sign: bytes) -> Iterator[bytes]:
-    """The pieces between the signs that are not empty; of long pieces in a tenth of the time of `bytes.split`."""
-    begin = 0
-    while begin < len(body):
-        end = body.find(sign, begin)
+    """Names and values of an urlencoded body. Raises BodyTooLarge for more than MAX_PARTS of them."""
+    at = 0
+    for _ in range(MAX_PARTS + 1):
+        end = body.find(b"&", at)
         end = len(body) if end < 0 else end
-        if end > begin:
-            yield body[begin:end]
-        begin = end + 1
-
-
-def _has_more_dear_escapes(body: bytes) -> bool:
-    return next(islice(_DEAR_ESCAPE.finditer(body), MAX_ESCAPES, None), None) is not None
-
-
-def _count(body: bytes, sign: bytes) -> int:
-    """How often the sign occurs, in a fifth of the time of `bytes.count`."""
-    return int(np.count_nonzero(np.frombuffer(body, np.uint8) == ord(sign)))
-
-
-def _unquote(text: bytes) -> bytes:
-    """The bytes behind urlencoded text; an escape that is none stays as it is."""
-    text = text.replace(b"+", b" ")
-    return _without_escapes(text) if b"%" in text else text
-
-
-def _without_escapes(text: bytes) -> bytes:
-    """As urllib's `unquote_to_bytes`, but all escapes in one loop in C: base64 of a photo has thousands of them.
-
-    Quoted-printable escapes a byte in the same way behind another sign, which binascii undoes.
-    """
-    for own in _OWN_TO_QUOTED_PRINTABLE:
-        text = text.replace(own, b"%%%02X" % ord(own))
-    plain, escapes = _undo_quoted_printable(text)
-    if len(plain) == len(text) - 2 * escapes:
-        return plain
-    return _undo_quoted_printable(_STRAY_PERCENT.sub(b"%25", text))[0]
-
-
-def _undo_quoted_printable(text: bytes) -> tuple[bytes, int]:
-    """What it says when % stands for =, and how many there are."""
-    signs = np.frombuffer(text, np.uint8)
-    percents = signs == ord("%")
-    return a2b_qp(signs ^ percents * _PERCENT_TO_EQUALS), int(np.count_nonzero(percents))
+        if end > at:
+            equals = body.find(b"=", at, end)
+            equals = end if equals < 0 else equals
+            yield as_text(unquote(body[at:equals])), unquote(body[equals + 1 : end])
+        if end == len(body):
+            return
+        at = end + 1
+    raise BodyTooLarge(f"The form has more than {MAX_PARTS} fields.", "Send several requests.")
 
 
 def _texts(name: str, value: object) -> list[str | bytes]:
@@ -381,12 +337,12 @@ def _is_blank(text: str | bytes) -> bool:
     return len(text) < 64 and not text.strip()
 
 
-def _image_of(text: str | bytes) -> bytes | OcrsvcError:
+def _image_of(text: str | bytes, share: Share) -> bytes | OcrsvcError:
     if isinstance(text, bytes) and is_image(text):
         return text
     try:
-        return decode_base64(text)
-    except OcrsvcError as error:
+        return decode_base64(text, share)
+    except (BadBase64, NothingSent) as error:
         return error
 
 

@@ -15,6 +15,10 @@ from ocrsvc.errors import BodyTooLarge, CallerError
 
 MAX_PARTS = 1000
 MAX_HEADER_BYTES = 8192
+# Of all parts together: a byte of them costs a hundred times as much as one of a file.
+MAX_HEADERS_BYTES = 1 << 19
+MAX_HEADERS = 64
+MAX_PARAMETERS = 64
 # A boundary is chosen so that there are none; each costs a microsecond in which no other thread runs.
 MAX_NEAR_MISSES = 10_000
 
@@ -54,13 +58,17 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
     if at == 1:
         raise _malformed("the boundary that Content-Type names does not occur in it")
     parts: list[Part] = []
-    misses = 0
+    misses = header_bytes = 0
     while not (tail := _tail(body, at + len(marker)))[1]:
         if len(parts) == MAX_PARTS:
             raise BodyTooLarge(f"The form has more than {MAX_PARTS} parts.", "Send several requests.")
         end, missed = _next_delimiter(body, marker, tail.end(), MAX_NEAR_MISSES - misses)
         misses += missed
-        parts.append(_parse_part(body, tail.end(), end))
+        header_end = _header_end(body, tail.end(), end)
+        header_bytes += header_end - tail.end()
+        if header_bytes > MAX_HEADERS_BYTES:
+            raise _malformed(f"the headers of its parts have more than {MAX_HEADERS_BYTES} bytes")
+        parts.append(_parse_part(body[tail.end() : header_end], body[header_end + 4 : end]))
         at = end + 2
     return parts
 
@@ -95,22 +103,28 @@ def _next_delimiter(body: bytes, marker: bytes, start: int, most: int) -> tuple[
     return at, missed
 
 
-def _parse_part(body: bytes, start: int, end: int) -> Part:
+def _header_end(body: bytes, start: int, end: int) -> int:
     # A part without content may share the line break after its headers with the delimiter.
-    header_end = body.find(b"\r\n\r\n", start, end + 2)
-    if header_end < 0 or header_end - start > MAX_HEADER_BYTES:
+    header_end = body.find(b"\r\n\r\n", start, min(end + 2, start + MAX_HEADER_BYTES + 4))
+    if header_end < 0:
         raise _malformed("one of its parts has no end of headers")
-    disposition = _disposition(body[start:header_end])
+    return header_end
+
+
+def _parse_part(headers: bytes, data: bytes) -> Part:
+    disposition = _disposition(headers)
     if "name" not in disposition:
         raise _malformed("one of its parts has no name")
-    return Part(disposition["name"], disposition.get("filename"), body[header_end + 4 : end])
+    return Part(disposition["name"], disposition.get("filename"), data)
 
 
 def _disposition(headers: bytes) -> dict[str, str]:
     """The parameters of Content-Disposition; none if the header is not there."""
-    for header in _FOLD.sub(b" ", headers).split(b"\r\n"):
+    for header in _FOLD.sub(b" ", headers).split(b"\r\n", MAX_HEADERS)[:MAX_HEADERS]:
         key, _, value = header.partition(b":")
         if key.strip().lower() == b"content-disposition":
+            if value.count(b";") > MAX_PARAMETERS:
+                raise _malformed("one of its Content-Disposition headers has too many parameters")
             return parse_options_header(value.strip().decode("utf-8", "replace"))[1]
     return {}
 

@@ -27,6 +27,7 @@ from ocrsvc.serving.queue import PLAIN_WISH, Wish, make_check
 from ocrsvc.web.answers import NO_IMAGE, looks_like_a_url, parse_flag, read_pages, turning, within_bounds_px
 from ocrsvc.web.failures import Failure, failure_of
 from ocrsvc.web.incoming import as_text, is_image, left_s
+from ocrsvc.web.json_body import parse_any_json
 from ocrsvc.web.pictures import picture_of
 
 MODEL: Final = "ocr"
@@ -39,6 +40,9 @@ MOST_PAGES: Final = 10
 INVALID_FILE: Final = "Invalid input file"
 UNKNOWN_TYPE: Final = "File type cannot be determined"
 UNPROCESSABLE: Final = 422
+
+MAX_TEXT: Final = 1024
+"""Letters of a member that is not the file."""
 
 # What JSON can carry exactly.
 _LARGEST: Final = 2.0**53
@@ -72,7 +76,7 @@ class Asked:
         data: The bytes of the file.
         options: How it is to be read.
         visualize: Answer pictures too.
-        members: All that was sent, for those members that the answer repeats.
+        members: What was sent besides, for those members that the answer repeats.
     """
 
     data: bytes
@@ -95,9 +99,9 @@ def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) 
     """
     log_id: object = None
     try:
-        members = _members(body)
+        members = _members(body, wish.share)
         log_id = members.get("logId")
-        return 200, success(asked_by(members), reader, limit_s, wish)
+        return 200, success(asked_by(members, wish.share), reader, limit_s, wish)
     except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
@@ -151,10 +155,11 @@ def failure_envelope(error: Exception, failure: Failure, log_id: object = None) 
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 
 
-def asked_by(members: Mapping[str, Any]) -> Asked:
-    """What a JSON object asks for.
+def asked_by(members: Mapping[str, Any], share: Share) -> Asked:
+    """What a JSON object asks for; its file is counted in the share.
 
     Raises:
+        QueueFull: Other requests hold the memory that the file needs.
         WrongMembers: Members are missing or of the wrong type.
         WrongFile: The file is an address, or not what `fileType` says.
         CallerError: The file is not base64.
@@ -163,7 +168,9 @@ def asked_by(members: Mapping[str, Any]) -> Asked:
     if complaints:
         raise WrongMembers(complaints)
     _refuse_what_cannot_be(values)
-    return Asked(_file(values), _options(values), values.get("visualize") is not False, values)
+    data = _file(values, share)
+    del values["file"]
+    return Asked(data, _options(values), values.get("visualize") is not False, values)
 
 
 def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
@@ -190,11 +197,8 @@ def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _members(body: bytes) -> Mapping[str, Any]:
-    try:
-        members = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise CallerError(f"JSON decode error: {error}") from error
+def _members(body: bytes, share: Share) -> Mapping[str, Any]:
+    members = parse_any_json(body, share)
     if not isinstance(members, dict):
         raise WrongMembers(
             [_complaint("model_attributes_type", "body", "Input should be a valid dictionary or object")]
@@ -205,6 +209,8 @@ def _members(body: bytes) -> Mapping[str, Any]:
 def _as_text(value: object) -> str:
     if not isinstance(value, str | bytes):
         raise ValueError("Input should be a valid string")  # noqa: TRY004  what `_checked` collects
+    if len(value) > MAX_TEXT:
+        raise ValueError(f"String should have at most {MAX_TEXT} characters")
     return as_text(value)
 
 
@@ -290,12 +296,12 @@ def _refuse_what_cannot_be(values: Mapping[str, Any]) -> None:
         )
 
 
-def _file(values: Mapping[str, Any]) -> bytes:
+def _file(values: Mapping[str, Any], share: Share) -> bytes:
     """The bytes in `file`; of what kind they are, they tell themselves. Raises WrongFile, CallerError."""
     sent, kind = values["file"], values.get("fileType")
     if looks_like_a_url(sent):
         raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
-    data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent)
+    data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
     if kind is None and not is_image(data):
         raise WrongFile(f"{UNKNOWN_TYPE}.", "Send an image.")
     if kind == PDF and not is_pdf(data):
@@ -353,4 +359,4 @@ def _written(complaints: list[Complaint]) -> str:
 
 
 def _log_id(sent: object) -> str:
-    return sent if isinstance(sent, str) else str(uuid.uuid4())
+    return sent if isinstance(sent, str) and len(sent) <= MAX_TEXT else str(uuid.uuid4())

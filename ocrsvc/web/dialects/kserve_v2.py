@@ -16,8 +16,11 @@ from flask import Blueprint, Response, request
 
 from ocrsvc.errors import CallerError
 from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.serving.limits import Share
 from ocrsvc.settings import Settings
-from ocrsvc.web.incoming import deadline_of, is_image, left_s, parse_json, wish_of
+from ocrsvc.web.body import share_of
+from ocrsvc.web.incoming import deadline_of, is_image, left_s, shown, taking_apart, wish_of
+from ocrsvc.web.json_body import parse_json
 from ocrsvc.web.model import v2
 from ocrsvc.web.model.arrays import Array, Shape, check_input, pack, unpack_elements
 from ocrsvc.web.model.card import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
@@ -27,6 +30,7 @@ from ocrsvc.web.model.rest import answer_ready, empty_answer, json_answer, packe
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_TYPE: Final = "application/octet-stream"
+MAX_ID: Final = 1024
 
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _REPOSITORY: Final = r"/v2/repository/models/(?P<name>[^/]+)"
@@ -38,7 +42,8 @@ class _Asked:
     """One inference request.
 
     Attributes:
-        head: Its JSON.
+        id: For the answer.
+        parameters: Of the request.
         name: Of its input.
         elements: Of that input.
         batch: The shape that they came in.
@@ -46,7 +51,8 @@ class _Asked:
         binary: Whether those not named are.
     """
 
-    head: Mapping[str, object]
+    id: object
+    parameters: Mapping[str, Any]
     name: str
     elements: list[bytes]
     batch: Shape
@@ -64,13 +70,10 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
 
     def infer(name: str, version: str | None) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
-        body = receive_body(request.environ, settings.max_body_bytes, deadline)
-        check_model(name, version or "")
-        asked = _read_request(body, request.headers.get(HEADER_LENGTH))
-        parameters = _members(asked.head.get("parameters"), "parameters")
-        wait = Seconds(limit_in(parameters, left_s(deadline)), wish_of(request.environ))
+        asked = _receive(settings, deadline, name, version)
+        wait = Seconds(limit_in(asked.parameters, left_s(deadline)), wish_of(request.environ))
         names = list(asked.outputs)
-        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, parameters, wait)
+        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, wait)
         return _answer(asked, arrays)
 
     def metadata(name: str, version: str | None) -> Response:
@@ -92,7 +95,7 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
     def index() -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         body = receive_body(request.environ, settings.max_body_bytes, deadline)
-        only_ready = parse_json(body).get("ready") is True if body else False
+        only_ready = parse_json(body, share_of(request.environ)).get("ready") is True if body else False
         return json_answer(v2.repository_index(ready=model.ready, only_ready=only_ready))
 
     def load(name: str) -> Response:
@@ -126,37 +129,62 @@ def _unload(name: str) -> Response:
     raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
 
 
-def _read_request(body: bytes, header_length: str | None) -> _Asked:
-    """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone. Raises CallerError."""
+def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _Asked:
+    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
+    body = receive_body(request.environ, settings.max_body_bytes, deadline)
+    check_model(name, version or "")
+    share = share_of(request.environ)
+    with taking_apart(share, len(body), deadline):
+        return _read_request(body, request.headers.get(HEADER_LENGTH), share)
+
+
+def _read_request(body: bytes, header_length: str | None, share: Share) -> _Asked:
+    """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
+
+    Raises:
+        CallerError: It is none of these.
+        QueueFull: Other requests hold the memory.
+    """
     head_bytes, raw = _split(body, header_length)
+    share.take(len(raw))
     if header_length is not None and not head_bytes:
         return _raw_request(raw)
-    head = parse_json(head_bytes)
+    head = parse_json(head_bytes, share)
     tensor = _only_input(head)
     name = _text(tensor, "name")
     batch = check_input(name, _text(tensor, "datatype"), _list(tensor, "shape"))
-    binary = _members(head.get("parameters"), "parameters").get("binary_data_output") is True
-    return _Asked(head, name, _elements(tensor, raw, math.prod(batch)), batch, _wanted(head, default=binary), binary)
+    parameters = _members(head.get("parameters"), "parameters")
+    binary = parameters.get("binary_data_output") is True
+    elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
+    return _Asked(_id(head), parameters, name, elements, batch, outputs, binary)
 
 
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
+def _id(head: Mapping[str, object]) -> object:
+    """What the answer repeats."""
+    sent = head.get("id")
+    if isinstance(sent, list | dict) or (isinstance(sent, str) and len(sent) > MAX_ID):
+        raise CallerError(f"'id' is not a text of at most {MAX_ID} letters.", "See the Open Inference Protocol.")
+    return sent
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     """The JSON, and what is behind it."""
     if header_length is None:
-        return body, b""
+        return body, memoryview(b"")
     if not _DIGITS.fullmatch(header_length) or int(header_length) > len(body):
         raise CallerError(
             f"{HEADER_LENGTH} is {header_length[:40]!r}, and the body has {len(body)} bytes.",
             "Send the length of the JSON at the beginning of the body.",
         )
-    return body[: int(header_length)], body[int(header_length) :]
+    return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 
-def _raw_request(raw: bytes) -> _Asked:
+def _raw_request(raw: memoryview) -> _Asked:
     """The whole body is the one input: an image file, with or without its length in front."""
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
-    return _Asked({}, IMAGE.name, [image], (1,), {})
+    return _Asked(None, {}, IMAGE.name, [bytes(image)], (1,), {})
 
 
 def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
@@ -166,13 +194,14 @@ def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
     return _members(inputs[0], "inputs[0]")
 
 
-def _elements(tensor: Mapping[str, object], raw: bytes, count: int) -> list[bytes]:
-    """The elements of the input, from behind the JSON or out of it. Raises BadTensor."""
+def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: Share) -> list[bytes]:
+    """The elements of the input, from behind the JSON or out of it. Raises BadTensor, QueueFull."""
     parameters = _members(tensor.get("parameters"), "parameters")
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
+            told = shown(parameters["binary_data_size"])[:40]
             raise BadTensor(
-                f"binary_data_size is {parameters['binary_data_size']!r:.40}, and {len(raw)} bytes follow the JSON.",
+                f"binary_data_size is {told}, and {len(raw)} bytes follow the JSON.",
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
         return unpack_elements(raw, count)
@@ -180,7 +209,8 @@ def _elements(tensor: Mapping[str, object], raw: bytes, count: int) -> list[byte
     if len(texts) != count:
         raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
     if parameters.get("content_type") == "base64":
-        return [decode_base64(text) for text in texts]
+        return [decode_base64(text, share) for text in texts]
+    share.take(sum(map(len, texts)))
     return [text.encode("utf-8", "surrogatepass") for text in texts]
 
 
@@ -211,7 +241,7 @@ def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
 
 def _answer(asked: _Asked, arrays: list[Array]) -> Response:
     raw: list[bytes] = []
-    head: dict[str, object] = {"id": asked.head["id"]} if asked.head.get("id") else {}
+    head: dict[str, object] = {"id": asked.id} if asked.id else {}
     head |= {"model_name": NAME, "model_version": VERSION}
     head["outputs"] = [_output(array, raw, binary=asked.is_binary(array.name)) for array in arrays]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)

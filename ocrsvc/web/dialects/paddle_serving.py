@@ -16,8 +16,10 @@ from ocrsvc.formats.python_list import to_result
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.reader import Reader
 from ocrsvc.records import ReadOptions
+from ocrsvc.serving.limits import Share
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import as_json, is_told_in_a_200, with_headers
+from ocrsvc.web.body import share_of
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import Incoming, deadline_of, left_s, receive, wish_of
 
@@ -50,7 +52,8 @@ def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
     def inference(_method: str) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         sent = to_pairs(receive(request.environ, settings.max_body_bytes, deadline))
-        page = reader.read(_image(sent), ReadOptions(), left_s(deadline), wish_of(request.environ)).page
+        image = _image(sent, share_of(request.environ))
+        page = reader.read(image, ReadOptions(), left_s(deadline), wish_of(request.environ)).page
         return _answer(OK, "", result=to_result(page))
 
     @dialect.post("/<_service>/prediction")
@@ -76,10 +79,10 @@ def _texts(value: object, name: str) -> list[str]:
     return items
 
 
-def _image(sent: Mapping[str, str]) -> bytes:
+def _image(sent: Mapping[str, str], share: Share) -> bytes:
     if "image" not in sent:
         raise NothingSent('There is no "image" among the keys.', 'Send {"key": ["image"], "value": ["<base64>"]}.')
-    return decode_base64(sent["image"])
+    return decode_base64(sent["image"], share)
 
 
 def _answer(number: int, message: str, result: str | None = None, status: int = 200) -> Response:

@@ -9,6 +9,7 @@ from flask import Blueprint, Response, g, request
 from ocrsvc.reader import Reader
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import JSON_TYPE, as_json, with_headers
+from ocrsvc.web.body import share_of
 from ocrsvc.web.failures import failure_of
 from ocrsvc.web.incoming import Incoming, deadline_of, left_s, receive, request_id, wish_of
 from ocrsvc.web.paddlex_envelope import asked_by, failure_envelope, success
@@ -26,7 +27,8 @@ def make_paddlex(settings: Settings, reader: Reader) -> Blueprint:
         deadline = deadline_of(request.environ, settings.deadline_s)
         members = _members(receive(request.environ, settings.max_body_bytes, deadline))
         g.log_id = members.get("logId")
-        answer = success(asked_by(members), reader, left_s(deadline), wish_of(request.environ))
+        asked = asked_by(members, share_of(request.environ))
+        answer = success(asked, reader, left_s(deadline), wish_of(request.environ))
         return Response(answer, content_type=JSON_TYPE)
 
     @dialect.get("/health")

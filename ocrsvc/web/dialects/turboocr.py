@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import numpy as np
 from flask import Blueprint, Response, request
 from werkzeug.datastructures import Headers
 
@@ -25,11 +26,22 @@ from ocrsvc.formats.columns import column, json_list, row_column, text_column
 from ocrsvc.formats.corners import to_boxes, to_scores, whole
 from ocrsvc.reader import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.serving.guard import take_body
 from ocrsvc.settings import Settings
 from ocrsvc.web.answers import any_file, as_json, with_headers
-from ocrsvc.web.body import read_body
+from ocrsvc.web.body import read_body, share_of
 from ocrsvc.web.failures import Failure, failure_of
-from ocrsvc.web.incoming import Incoming, deadline_of, first_image, images_or_errors, left_s, receive, wish_of
+from ocrsvc.web.incoming import (
+    Incoming,
+    deadline_of,
+    first_image,
+    images_or_errors,
+    left_s,
+    receive,
+    request_id,
+    taking_apart,
+    wish_of,
+)
 
 HEALTHY: Final = "ok"
 MAX_SIDE_PX: Final = 16_384
@@ -144,9 +156,13 @@ def _pixels(settings: Settings) -> bytes:
     _check_parameters()
     header, size = to_pnm_header(request.headers)
     body = read_body(request.environ, settings.max_body_bytes)
+    take_body(body, request_id(request.environ))
     if len(body) != size:
         raise _Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size} bytes, got {len(body)}")
-    return header + (body if header.startswith(b"P5") else swap_colours(body))
+    share = share_of(request.environ)
+    with taking_apart(share, size, deadline_of(request.environ, settings.deadline_s)), share.holding(size):
+        share.take(size)
+        return header + (body if header.startswith(b"P5") else swap_colours(body))
 
 
 def to_results(page: Page) -> dict[str, object]:
@@ -169,9 +185,10 @@ def to_pnm_header(headers: Headers) -> tuple[bytes, int]:
 
 def swap_colours(pixels: bytes) -> bytes:
     """Blue, green, red to red, green, blue, or back."""
-    swapped = bytearray(pixels)
-    swapped[0::3], swapped[2::3] = pixels[2::3], pixels[0::3]
-    return bytes(swapped)
+    swapped = np.empty((len(pixels) // 3, 3), np.uint8)
+    # numpy lets other threads run meanwhile.
+    swapped[:] = np.frombuffer(pixels, np.uint8).reshape(-1, 3)[:, ::-1]
+    return swapped.tobytes()
 
 
 def _whole(headers: Headers, name: str) -> int:

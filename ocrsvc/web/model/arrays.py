@@ -15,6 +15,7 @@ from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.formats.corners import to_boxes
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page
+from ocrsvc.serving.limits import Share
 from ocrsvc.web.incoming import is_image
 from ocrsvc.web.model.card import IMAGE, JSON_IN, MAX_BATCH, BadTensor
 
@@ -84,12 +85,12 @@ def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
     return elements
 
 
-def image_of(element: bytes) -> bytes:
-    """The image file in an element: the bytes themselves, or what they say in base64."""
+def image_of(element: bytes, share: Share) -> bytes:
+    """The image file in an element: the bytes themselves, or what they say in base64, counted in the share."""
     if is_image(element):
         return element
     try:
-        return decode_base64(element)
+        return decode_base64(element, share)
     except (BadBase64, NothingSent):
         # As neither, it is for the decoder to say what is wrong with it.
         return element

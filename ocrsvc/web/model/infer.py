@@ -37,5 +37,5 @@ def infer_arrays(
         if len(elements) != 1:
             raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
         return [Array(JSON_OUT, "BYTES", batch, [model.exchange(elements[0], wait).decode()])]
-    pages = model.infer([image_of(element) for element in elements], options_in(parameters), wait)
+    pages = model.infer([image_of(element, wait.wish.share) for element in elements], options_in(parameters), wait)
     return arrays_of(pages, wanted, batch)

@@ -14,8 +14,11 @@ from flask import Response, request
 from ocrsvc.errors import CallerError
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page, ReadOptions
+from ocrsvc.serving.limits import Share
 from ocrsvc.settings import Settings
-from ocrsvc.web.incoming import deadline_of, left_s, parse_json, wish_of
+from ocrsvc.web.body import share_of
+from ocrsvc.web.incoming import deadline_of, left_s, shown, taking_apart, wish_of
+from ocrsvc.web.json_body import parse_json
 from ocrsvc.web.model.arrays import arrays_of, image_of
 from ocrsvc.web.model.card import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
 from ocrsvc.web.model.ocr import OcrModel, Seconds
@@ -32,9 +35,7 @@ LABEL: Final = "stable"
 def predict(settings: Settings, model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     deadline = deadline_of(request.environ, settings.deadline_s)
-    body = receive_body(request.environ, settings.max_body_bytes, deadline)
-    check_servable(name, version, label)
-    by_rows, images = _read_request(body)
+    by_rows, images = _receive(settings, deadline, name, version, label)
     pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline), wish_of(request.environ)))
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return packed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
@@ -79,19 +80,31 @@ def check_version(version: str | None, label: str | None = None) -> None:
 def check_signature(signature: object) -> None:
     """Raises BadTensor unless this is the one signature, or none."""
     if signature not in (None, "", SIGNATURE):
-        raise BadTensor(f'Serving signature name: "{signature!s:.100}" not found in signature def', f"Use {SIGNATURE}.")
+        name = shown(signature)[:100]
+        raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
 
 
-def _read_request(body: bytes) -> tuple[bool, list[bytes]]:
-    """Whether the images came by rows, and they. Raises CallerError."""
-    sent = parse_json(body)
+def _receive(
+    settings: Settings, deadline: float, name: str, version: str | None, label: str | None
+) -> tuple[bool, list[bytes]]:
+    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
+    body = receive_body(request.environ, settings.max_body_bytes, deadline)
+    check_servable(name, version, label)
+    share = share_of(request.environ)
+    with taking_apart(share, len(body), deadline):
+        return _read_request(body, share)
+
+
+def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
+    """Whether the images came by rows, and they. Raises CallerError, QueueFull."""
+    sent = parse_json(body, share)
     check_signature(sent.get("signature_name"))
     if ("instances" in sent) == ("inputs" in sent):
         raise CallerError("Missing 'inputs' or 'instances' key", "Send one of them.")
     values = _rows(sent["instances"]) if "instances" in sent else _column(sent["inputs"])
     if not 1 <= len(values) <= MAX_BATCH:
         raise BadTensor(f"The request holds {len(values)} images; accepted are 1 to {MAX_BATCH}.")
-    return "instances" in sent, [_image(value) for value in values]
+    return "instances" in sent, [_image(value, share) for value in values]
 
 
 def _rows(instances: object) -> list[Any]:
@@ -116,14 +129,20 @@ def _unwrapped(value: object) -> Any:
     return value[IMAGE.name]
 
 
-def _image(value: object) -> bytes:
-    """The image file in {"b64": …}, in a text, or in either as the only element of a list. Raises CallerError."""
+def _image(value: object, share: Share) -> bytes:
+    """The image file in {"b64": …}, in a text, or in either as the only element of a list.
+
+    Raises:
+        CallerError: It is no image.
+        QueueFull: Other requests hold the memory.
+    """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
-        return decode_base64(value["b64"])
+        return decode_base64(value["b64"], share)
     if isinstance(value, str):
-        return image_of(value.encode())
+        share.take(len(value))
+        return image_of(value.encode(), share)
     raise BadTensor('An image is neither {"b64": …} nor a text.', 'Send {"b64": "<base64 of the image file>"}.')
 
 

@@ -12,10 +12,11 @@ from flask import Blueprint, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
+from ocrsvc.serving.guard import take_body
 from ocrsvc.serving.unpacking import Damaged, TooMuch, unpack
 from ocrsvc.web.body import read_body, share_of
 from ocrsvc.web.failures import failure_of
-from ocrsvc.web.incoming import Environ
+from ocrsvc.web.incoming import Environ, request_id
 from ocrsvc.web.model.card import NotOffered
 
 JSON_TYPE: Final = "application/json"
@@ -74,8 +75,10 @@ def empty_answer() -> Response:
 def packed(response: Response) -> Response:
     """The answer, compressed if the client asked for it and it is worth it."""
     body = response.get_data()
+    if len(body) < _WORTH_PACKING:
+        return response
     accepted = request.accept_encodings
-    if len(body) < _WORTH_PACKING or not accepted:
+    if not accepted:
         return response
     encoding = next((name for name in ("gzip", "deflate") if accepted[name] > 0), None)
     if encoding:
@@ -89,6 +92,7 @@ def packed(response: Response) -> Response:
 def receive_body(environ: Environ, max_body_bytes: int, _deadline: float) -> bytes:
     """The whole body, unpacked; raises as `read_body`, and NotOffered for an encoding that is not known."""
     body = read_body(environ, max_body_bytes)
+    take_body(body, request_id(environ))
     encoding = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body
@@ -98,13 +102,16 @@ def receive_body(environ: Environ, max_body_bytes: int, _deadline: float) -> byt
 
 
 def _unpack(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
-    """What a packed body holds, counted as the body is. Raises CallerError, BodyTooLarge, QueueFull."""
+    """What a packed body holds, counted as the body is, in its place. Raises CallerError, BodyTooLarge, QueueFull."""
+    share = share_of(environ)
     try:
-        return unpack(body, window_bits, most, share_of(environ))
+        unpacked = unpack(body, window_bits, most, share)
     except TooMuch as error:
         raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.") from error
     except Damaged as error:
         raise CallerError(f"The compressed body is damaged: {error}.", "Send it again.") from error
+    share.give_back(len(body))
+    return unpacked
 
 
 def answer_ready(members: dict[str, Any], *, ready: bool) -> Response:

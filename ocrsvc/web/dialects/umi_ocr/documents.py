@@ -52,7 +52,8 @@ from ocrsvc.web.dialects.umi_ocr.images import (
     to_answer,
     to_read_options,
 )
-from ocrsvc.web.incoming import Incoming, as_text, deadline_of, left_s, parse_json, receive, wish_of
+from ocrsvc.web.incoming import Incoming, as_text, deadline_of, left_s, receive, wish_of
+from ocrsvc.web.json_body import parse_json
 
 PATH: Final = "/api/doc/"
 

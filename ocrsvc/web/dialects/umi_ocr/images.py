@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.formats.columns import column, json_list, row_column, text_column
 from ocrsvc.formats.corners import to_boxes, to_frames, to_scores, whole
 from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.web.answers import turning, within_bounds_px
+from ocrsvc.web.incoming import shown
 
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
@@ -95,8 +98,10 @@ def _outside(lines: Sequence[Line], areas: Sequence[Any]) -> Sequence[Line]:
     if not areas or not lines:
         return lines
 
+    x1, y1, x2, y2 = np.array(areas, np.float64).reshape(-1, 4).T
+
     def ignored(left: float, top: float, right: float, bottom: float) -> bool:
-        return any(x1 <= left and y1 <= top and right <= x2 and bottom <= y2 for (x1, y1), (x2, y2) in areas)
+        return bool(((x1 <= left) & (y1 <= top) & (right <= x2) & (bottom <= y2)).any())
 
     return [
         line
@@ -124,7 +129,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Raises BadOption, with the original's words, for a value that an option cannot have."""
     for name, is_right in CHECKS.items():
         if name in options and not is_right(options[name]):
-            raise BadOption(f"options 解释失败。 {name} 当前值不合法： {str(options[name])[:100]}")
+            raise BadOption(f"options 解释失败。 {name} 当前值不合法： {shown(options[name])[:100]}")
 
 
 def _is_number(value: object) -> bool:
