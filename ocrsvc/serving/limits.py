@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
-from ocrsvc.serving.guard import RequestGuard
+
+if TYPE_CHECKING:
+    # It needs numpy, which must not come into the arbiter.
+    from ocrsvc.serving.guard import RequestGuard
 
 
 class Budget:

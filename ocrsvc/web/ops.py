@@ -26,7 +26,7 @@ from ocrsvc.settings import Settings
 from ocrsvc.web.counting import Ledger
 from ocrsvc.web.exposition import expose, workers_to_list
 from ocrsvc.web.openapi import openapi
-from ocrsvc.web.origins import check_origin, is_loopback
+from ocrsvc.web.origins import check_origin, is_loopback_address
 
 _READY_RETRY_S: Final = 2
 # What proxies tell of whom they ask for; with any of these the peer is not the caller.
@@ -113,7 +113,7 @@ def is_local(environ: Mapping[str, object]) -> bool:
     if any(name in environ for name in _FORWARDED):
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")
-    return not peer or is_loopback(peer)
+    return not peer or is_loopback_address(peer)
 
 
 def _described(reader: Reader) -> EngineInfo | None:

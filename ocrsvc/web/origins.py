@@ -89,8 +89,11 @@ def host_name(host: str) -> str:
 
 def is_loopback(name: str) -> bool:
     """Whether a name or an address means the machine itself."""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
+    return name == "localhost" or name.endswith(".localhost") or is_loopback_address(name)
+
+
+def is_loopback_address(name: str) -> bool:
+    """Whether this is an address, and one of the machine itself."""
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
