@@ -13,7 +13,7 @@ EXTRAS := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),cpu$(comma)t
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
 
-.PHONY: install serve test lint format load bench clients soak chaos lock sbom clean
+.PHONY: install serve test lint format load bench clients soak hostile chaos lock sbom clean
 
 install: $(STAMP)
 
@@ -51,7 +51,8 @@ load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
 # Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
-APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults endurance fuzz schemathesis_run clients gpu peers peers_table)
+APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults hostile endurance fuzz schemathesis_run clients gpu peers \
+  peers_table)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
@@ -70,6 +71,11 @@ soak: install
 	$(BIN)/python benchmarks/endurance.py
 	$(BIN)/python benchmarks/fuzz.py
 	$(BIN)/python benchmarks/schemathesis_run.py
+	$(BIN)/python benchmarks/hostile.py
+
+# Every hostile request of the table to every format that takes it, while others are served; about an hour.
+hostile: install
+	$(BIN)/python benchmarks/hostile.py $(ARGS)
 
 # Processes are killed at random under load, images end the process that reads them, and the operating system refuses what
 # it is asked for; about eight minutes.

@@ -1,0 +1,293 @@
+"""What does one hostile client take from the others?
+
+    python benchmarks/hostile.py [--format paddlex] [--only "text equals"] [--short] [--list]
+
+Every entry of the table of hostile requests (tests/hostile_requests.py), against one worker at its defaults with the
+fake engine, every format and gRPC open. While an entry is sent, again and again for a second at least, a client that
+has done nothing wrong has 20 small images a second read, and another one asks /healthz over a new connection 20 times
+a second; both come from addresses of their own. For each entry: whether the worker is the same process, the longest
+/healthz, the innocent client's p99 against that of an undisturbed service, most growth of resident memory, and how
+long it took to come back. Exit code 1 when a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.machine import print_machine
+from bench.results import write_result
+from bench.service import ROOT, Service, ask, form_with_file, free_port, started
+from bench.watching import HEALTH, HOSTILE_SOURCE, INNOCENT, Watch, quantile_ms, watching
+
+sys.path.insert(0, str(ROOT / "tests"))
+from hostile_client import Answer, send
+from hostile_files import jpeg
+from hostile_requests import Entry, of_folder, table
+
+INNOCENT_PER_S = 20.0
+UNDISTURBED_S = 10.0
+HEALTH_LIMIT_S = 1.0
+P99_TIMES, P99_MORE_MS = 2.0, 100.0
+MOST_REFUSED_SHARE = 0.1
+BACK_S, BACK_MB = 60.0, 50.0
+# A request of 60 s may be answered so much later.
+ANSWER_LIMIT_S = 75.0
+_PAUSE_S = 0.1
+_REST_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """What the service does when nobody attacks it."""
+
+    p50_ms: float
+    p99_ms: float
+    health_ms: float
+    rss_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one entry did.
+
+    Attributes:
+        title: The format and the kind.
+        sent: Connections.
+        answers: How many had which status; 0 is none.
+        slowest_s: The longest time until a connection ended.
+        health_ms, p99_ms: The longest /healthz, and the innocent client's p99.
+        failed, refused: The innocent client's requests that were not answered, or wrongly; and those told to come back.
+        asked: All its requests meanwhile.
+        growth_mb: Most resident memory over that before.
+        back_s: Seconds until it was back; BACK_S if it was not.
+        kept_mb: What was left then.
+        missed: The bounds that were.
+    """
+
+    title: str
+    sent: int
+    answers: dict[int, int]
+    slowest_s: float
+    health_ms: float
+    p99_ms: float
+    failed: int
+    refused: int
+    asked: int
+    growth_mb: float
+    back_s: float
+    kept_mb: float
+    missed: tuple[str, ...]
+
+
+def innocent_message(service: Service) -> tuple[bytes, str]:
+    """A small JPEG in a form, as bytes on the wire, and what its answer holds."""
+    body, content_type = form_with_file(jpeg(), "page.jpg", "image/jpeg")
+    answer = ask(service.url, "POST", "/v1/ocr", body, content_type)
+    if answer.status != 200:
+        sys.exit(f"The innocent client got {answer.status}: {answer.text[:300]}")
+    head = (
+        f"POST /v1/ocr HTTP/1.1\r\nHost: {service.host}:{service.port}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body, json.dumps(json.loads(answer.text)["pages"][0]["text"], ensure_ascii=False)
+
+
+def measure_undisturbed(service: Service, watch: Watch) -> Undisturbed:
+    """The figures of a service that is left alone; its first second warms up."""
+    time.sleep(1.0)
+    from_s = time.monotonic()
+    time.sleep(UNDISTURBED_S)
+    to_s = time.monotonic()
+    innocent, health = (watch.seen(kind, from_s, to_s) for kind in (INNOCENT, HEALTH))
+    return Undisturbed(
+        round(quantile_ms(innocent, 0.5), 1),
+        round(quantile_ms(innocent, 0.99), 1),
+        round(quantile_ms(health, 1.0), 1),
+        round(service.processes.rss_mb(), 1),
+    )
+
+
+class Attack:
+    """Sends entries to a service that is being watched.
+
+    Args:
+        service: The service.
+        rpc_port: Its port for gRPC.
+        watch: What its other clients see.
+        undisturbed: What they saw before.
+        options: The command line.
+    """
+
+    def __init__(
+        self, service: Service, rpc_port: int, watch: Watch, undisturbed: Undisturbed, options: argparse.Namespace
+    ) -> None:
+        self._service = service
+        self._rpc_port = rpc_port
+        self._watch = watch
+        self._undisturbed = undisturbed
+        self._options = options
+
+    def run(self, entry: Entry) -> Row:
+        """Send one entry, again and again for its time, and judge what the others saw."""
+        processes = self._service.processes
+        workers, before_mb = processes.workers(), processes.rss_mb()
+        processes.forget_peak()
+        from_s = time.monotonic()
+        answers = list(self._send(entry, from_s + self._options.seconds))
+        to_s = time.monotonic() + _REST_S
+        innocent, health = (self._watch.seen(kind, from_s, to_s) for kind in (INNOCENT, HEALTH))
+        peak_mb = max(processes.peak_mb(), self._watch.peak_mb(from_s, to_s))
+        back_s, kept_mb = self._wait_for_memory(before_mb)
+        lost = [pid for pid in workers if pid not in processes.workers()]
+        figures: dict[str, Any] = {
+            "title": entry.title,
+            "sent": len(answers),
+            "answers": dict(sorted(Counter(answer.status for answer in answers).items())),
+            "slowest_s": round(max(answer.seconds for answer in answers), 2),
+            "health_ms": round(quantile_ms(health, 1.0), 1),
+            "p99_ms": round(quantile_ms(innocent, 0.99), 1),
+            "failed": sum(seen.status not in {200, 429, 503} for seen in innocent + health),
+            "refused": sum(seen.status in {429, 503} for seen in innocent),
+            "asked": len(innocent),
+            "growth_mb": round(max(0.0, peak_mb - before_mb), 1),
+            "back_s": round(back_s, 1),
+            "kept_mb": round(kept_mb, 1),
+        }
+        return Row(**figures, missed=tuple(self._missed(entry, figures, answers, lost)))
+
+    def _send(self, entry: Entry, until_s: float) -> Iterator[Answer]:
+        port = self._rpc_port if entry.format == "grpc" else self._service.port
+        address = (self._service.host, port)
+        while True:
+            short = self._options.short
+            yield from send(entry, address, short=short, limit_s=ANSWER_LIMIT_S, source=HOSTILE_SOURCE)
+            if time.monotonic() >= until_s:
+                return
+            # The bounds are on what one request costs, not on how many a second can be refused.
+            time.sleep(_PAUSE_S)
+
+    def _wait_for_memory(self, before_mb: float) -> tuple[float, float]:
+        """Seconds until memory is back, and by how much it is above what it was."""
+        began_s = time.monotonic()
+        while (kept_mb := self._service.processes.rss_mb() - before_mb) > BACK_MB:
+            if time.monotonic() - began_s > BACK_S:
+                break
+            time.sleep(0.1)
+        return time.monotonic() - began_s, kept_mb
+
+    def _missed(
+        self, entry: Entry, figures: dict[str, Any], answers: Sequence[Answer], lost: Sequence[int]
+    ) -> Iterator[str]:
+        """The bounds that an entry misses."""
+        most_p99_ms = P99_TIMES * self._undisturbed.p99_ms + P99_MORE_MS
+        bounds = {
+            f"worker {lost} lost": bool(lost),
+            f"/healthz took {figures['health_ms']:.0f} ms": figures["health_ms"] > 1000 * HEALTH_LIMIT_S,
+            f"p99 {figures['p99_ms']:.0f} ms over {most_p99_ms:.0f}": figures["p99_ms"] > most_p99_ms,
+            f"{figures['failed']} failed": figures["failed"] > 0,
+            f"{figures['refused']} of {figures['asked']} refused": (
+                figures["refused"] > MOST_REFUSED_SHARE * figures["asked"]
+            ),
+            f"{figures['growth_mb']:.0f} MB over {entry.most_mb}": figures["growth_mb"] > entry.most_mb,
+            f"{figures['kept_mb']:.0f} MB kept after {BACK_S:.0f} s": figures["kept_mb"] > BACK_MB,
+            "answered 500": 500 in figures["answers"],
+            "not answered": any(not answer.ended for answer in answers) and _expects_an_end(entry),
+        }
+        yield from (bound for bound, missed in bounds.items() if missed)
+
+
+def _expects_an_end(entry: Entry) -> bool:
+    """Whether every connection says a whole request over HTTP, and waits."""
+    return entry.format != "grpc" and not any(
+        conversation.pause_s or conversation.hold_s for conversation in entry.conversations
+    )
+
+
+def print_row(row: Row) -> None:
+    """One line of the table."""
+    verdict = "; ".join(row.missed) or "ok"
+    print(
+        f"{row.title:<52} {row.slowest_s:6.2f} {row.health_ms:7.0f} {row.p99_ms:7.0f} {row.refused:4d} "
+        f"{row.growth_mb:6.0f} {row.back_s:5.1f}  {row.answers}  {verdict}",
+        flush=True,
+    )
+
+
+def attack_all(
+    service: Service, rpc_port: int, entries: Sequence[Entry], options: argparse.Namespace
+) -> tuple[Undisturbed, list[Row]]:
+    """Every entry after the other."""
+    message, expected = innocent_message(service)
+    with watching(service, message, expected, INNOCENT_PER_S) as watch:
+        undisturbed = measure_undisturbed(service, watch)
+        print(f"undisturbed: {asdict(undisturbed)}")
+        print(f"{'entry':<52} {'slow s':>6} {'health':>7} {'p99 ms':>7} {'503':>4} {'MB':>6} {'back s':>5}  answers")
+        attack = Attack(service, rpc_port, watch, undisturbed, options)
+        rows = []
+        for entry in entries:
+            rows.append(attack.run(entry))
+            print_row(rows[-1])
+        return undisturbed, rows
+
+
+def chosen(options: argparse.Namespace) -> list[Entry]:
+    """The entries that the command line asks for."""
+    folder = options.shared / "bad"
+    found = table() + (of_folder(folder) if folder.is_dir() else [])
+    if not folder.is_dir():
+        print(f"not sent: the damaged files, of which there are none in {folder} (--shared)")
+    return [
+        entry
+        for entry in found
+        if options.format in {None, entry.format} and (options.only is None or options.only in entry.title)
+    ]
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", help="entries whose title, as --list shows it, holds this")
+    parser.add_argument("--format", help="one wire format's name, native, http or grpc")
+    parser.add_argument("--list", action="store_true", help="print the titles and end")
+    parser.add_argument("--short", action="store_true", help="the short forms, as the tests send them")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for which an entry is repeated")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the folder that holds bad/")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/hostile.json if left out")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once; 0 when every bound is kept."""
+    options = _arguments(arguments)
+    entries = chosen(options)
+    if options.list:
+        print("\n".join(entry.title for entry in entries))
+        return 0
+    if not entries:
+        sys.exit("No entry has that name; --list shows them.")
+    print_machine()
+    rpc_port = free_port()
+    env = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}
+    with started(env) as service:
+        undisturbed, rows = attack_all(service, rpc_port, entries, options)
+    missed = [row for row in rows if row.missed]
+    print(f"{len(rows)} entries, {len(missed)} of which miss a bound")
+    figures: dict[str, object] = {
+        "settings": env | {"OCRSVC_GRPC_BIND": "a free port of the loopback"},
+        "short": options.short,
+        "undisturbed": asdict(undisturbed),
+        "rows": [asdict(row) for row in rows],
+    }
+    write_result("hostile", figures, options.out)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""Hostile image files and PDFs by name, each made from a number of pixels, frames, pages or bytes."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+import cv2
+import numpy as np
+from PIL import Image
+
+MakeFile = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class HostileFile:
+    """One kind of file.
+
+    Attributes:
+        make: Makes it from an amount.
+        amount: In a full run.
+        short: In a quick test.
+    """
+
+    make: MakeFile
+    amount: int
+    short: int
+
+
+def jpeg(width: int = 64, height: int = 32) -> bytes:
+    """A small gray JPEG that can be read."""
+    encoded: bytes = cv2.imencode(".jpg", np.full((height, width), 200, np.uint8))[1].tobytes()
+    return encoded
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _png(width: int, height: int, chunks: bytes = b"", colour: int = 0) -> bytes:
+    header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0))
+    samples = {0: 1, 2: 3, 6: 4}[colour]
+    pixels = _deflated(bytes(width * samples + 1), height)
+    return b"\x89PNG\r\n\x1a\n" + header + chunks + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
+
+
+def _deflated(piece: bytes, times: int) -> bytes:
+    """So many pieces, packed without ever being in memory together."""
+    packer = zlib.compressobj(9)
+    return b"".join([packer.compress(piece) for _ in range(times)]) + packer.flush()
+
+
+def png_of_zeros(pixels: int, colour: int = 0) -> bytes:
+    """A square of one colour, which takes a thousandth of its pixels."""
+    side = int(pixels**0.5)
+    return _png(side, side, colour=colour)
+
+
+def _png_of_chunks(count: int) -> bytes:
+    return _png(64, 32, _chunk(b"tEXt", b"a\0b") * count)
+
+
+def _png_of_data_chunks(count: int) -> bytes:
+    good = _png(64, 32)
+    return good.replace(_chunk(b"IEND", b""), _chunk(b"IDAT", b"") * count + _chunk(b"IEND", b""))
+
+
+def _png_of_packed_text(unpacked: int) -> bytes:
+    return _png(64, 32, _chunk(b"zTXt", b"a\0\0" + _deflated(bytes(1 << 20), max(1, unpacked >> 20))) * 4)
+
+
+def _png_of_packed_profile(unpacked: int) -> bytes:
+    return _png(64, 32, _chunk(b"iCCP", b"a\0\0" + _deflated(bytes(1 << 20), max(1, unpacked >> 20))))
+
+
+def _gif_of_frames(count: int) -> bytes:
+    screen = b"GIF89a" + struct.pack("<HHBBB", 64, 32, 0x80, 0, 0) + bytes(6)
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
+    return screen + frame * count + b";"
+
+
+def _gif_of_comments(size: int) -> bytes:
+    return _gif_of_frames(1)[:-1] + b"\x21\xfe" + b"\x01a" * (size // 2) + b"\0;"
+
+
+def _tiff_of_directories(entries: Sequence[tuple[int, int, int, int]], count: int, *, loop: bool = False) -> bytes:
+    """Little-endian, each directory behind the one before."""
+    length = 2 + 12 * len(entries) + 4
+    body = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    pages = []
+    for number in range(1, count + 1):
+        end = 8 if loop else 0
+        following = 8 + number * length if number < count else end
+        pages.append(struct.pack("<H", len(entries)) + body + struct.pack("<I", following))
+    return b"II*\0" + struct.pack("<I", 8) + b"".join(pages)
+
+
+_ONE_PIXEL: Final = ((256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 0),
+                     (278, 3, 1, 1), (279, 4, 1, 1))  # fmt: skip
+
+
+def _tiff_of_pages(count: int) -> bytes:
+    return _tiff_of_directories(_ONE_PIXEL, count)
+
+
+def _tiff_in_a_circle(count: int) -> bytes:
+    return _tiff_of_directories(_ONE_PIXEL, count, loop=True)
+
+
+def _tiff_of_strips(count: int) -> bytes:
+    """One column of pixels, each row a strip of its own."""
+    entries = [(256, 3, 1, 1), (257, 4, 1, count), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)]
+    offsets = 8 + 2 + 12 * 8 + 4
+    entries += [(273, 4, count, offsets), (278, 3, 1, 1), (279, 4, count, offsets + 4 * count)]
+    file = _tiff_of_directories(entries, 1)
+    return file + struct.pack("<I", 8) * count + struct.pack("<I", 1) * count
+
+
+@lru_cache(maxsize=2)
+def _progressive_jpeg(side: int) -> bytes:
+    pixels = np.full((side, side), 200, np.uint8)
+    encoded: bytes = cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))[1].tobytes()
+    return encoded
+
+
+def _jpeg_of_scans(side: int, count: int) -> bytes:
+    """Progressive, its last scan again and again; each is a pass over all pixels."""
+    file = _progressive_jpeg(side)
+    at = file.rindex(b"\xff\xda")
+    return file[:at] + file[at:-2] * count + file[-2:]
+
+
+def _jpeg_of_480_scans(pixels: int) -> bytes:
+    return _jpeg_of_scans(int(pixels**0.5), 480)
+
+
+def _jpeg_with(segment: bytes, size: int) -> bytes:
+    good = jpeg()
+    return good[:2] + segment * max(1, size // len(segment)) + good[2:]
+
+
+def _webp_of_frames(count: int) -> bytes:
+    file = io.BytesIO()
+    frames = [Image.new("RGB", (16, 16), (number & 255, number >> 8, 0)) for number in range(count)]
+    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], lossless=True, method=0)
+    return file.getvalue()
+
+
+def _pnm_comments(size: int) -> bytes:
+    return b"P5 #" + b"a" * size + b"\n1 1 255 \0"
+
+
+def _pnm_blanks(size: int) -> bytes:
+    return b"P5 " + b" " * size + b"1 1 255 \0"
+
+
+def _pnm_digits(size: int) -> bytes:
+    return b"P5 " + b"1" * size + b" 1 255 \0"
+
+
+def _svg_comment(size: int) -> bytes:
+    return b"<!--" + b"-" * size
+
+
+def pdf_of(objects: Iterable[bytes], root: int = 1) -> bytes:
+    """A PDF of these objects, numbered from 1, with a table of where each begins."""
+    file, starts = bytearray(b"%PDF-1.7\n"), []
+    for number, content in enumerate(objects, start=1):
+        starts.append(len(file))
+        file += b"%d 0 obj\n%b\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
+    end = b"xref\n0 %d\n0000000000 65535 f \n%btrailer\n<</Size %d/Root %d 0 R>>\nstartxref\n%d\n%%%%EOF\n"
+    return bytes(file + end % (len(starts) + 1, table, len(starts) + 1, root, len(file)))
+
+
+def _stream(members: bytes, data: bytes) -> bytes:
+    return b"<<%b/Length %d>>stream\n%b\nendstream" % (members, len(data), data)
+
+
+def _pdf_of_pages(count: int, page: bytes = b"", *more: bytes) -> bytes:
+    """Each page has the same members; `more` are the objects from number 3 on, before the pages."""
+    first = 3 + len(more)
+    kids = b" ".join(b"%d 0 R" % number for number in range(first, first + count))
+    pages = b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids)
+    leaf = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]%b>>" % page
+    return pdf_of([b"<</Type/Catalog/Pages 2 0 R>>", pages, *more, *[leaf] * count])
+
+
+def small_pdf(pages: int = 1) -> bytes:
+    """Empty pages: the least that costs a place among stored documents."""
+    return _pdf_of_pages(pages)
+
+
+def _noise_side(size: int) -> int:
+    return max(16, int(size**0.5))
+
+
+def noise(size: int) -> bytes:
+    """A gray JPEG of so many bytes, of which nothing can be packed."""
+    side = _noise_side(size)
+    pixels = np.random.default_rng(10).integers(0, 256, (side, side), np.uint8)
+    encoded: bytes = cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_QUALITY, 95))[1].tobytes()
+    return encoded
+
+
+def pdf_of_noise(size: int, pages: int = 10) -> bytes:
+    """Pages that all show the same picture of noise, whose JPEG is the whole size: drawn pages pack badly."""
+    side, data = _noise_side(size), noise(size)
+    members = (
+        b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray/BitsPerComponent 8/Filter/DCTDecode"
+    )
+    content = _stream(b"", b"595 0 0 842 0 0 cm /I Do")
+    page = b"/Resources<</XObject<</I 3 0 R>>>>/Contents 4 0 R"
+    return _pdf_of_pages(pages, page, _stream(members % (side, side), data), content)
+
+
+def _pdf_with_a_content_bomb(unpacked: int) -> bytes:
+    packed = _deflated(b"0 0 m 9 9 l S\n" * 1000, max(1, unpacked // 14_000))
+    return _pdf_of_pages(1, b"/Contents 3 0 R", _stream(b"/Filter/FlateDecode", packed))
+
+
+def _pdf_with_nested_bombs(unpacked: int) -> bytes:
+    packed = zlib.compress(zlib.compress(_deflated(bytes(1 << 20), max(1, unpacked >> 20)), 9), 9)
+    filters = b"/Filter[/FlateDecode/FlateDecode/FlateDecode]"
+    return _pdf_of_pages(1, b"/Contents 3 0 R", _stream(filters, packed))
+
+
+def _pdf_with_an_object_stream(unpacked: int) -> bytes:
+    packed = _deflated(b" " * (1 << 20), max(1, unpacked >> 20))
+    members = b"/Type/ObjStm/N 1000000/First 16000000/Filter/FlateDecode"
+    return _pdf_of_pages(1, b"/Contents 3 0 R", _stream(members, packed))
+
+
+def _pdf_with_an_object_of_arrays(size: int) -> bytes:
+    return _pdf_of_pages(1, b"/Resources 3 0 R", b"[" * (size // 2) + b"]" * (size // 2))
+
+
+def _pdf_in_a_circle(count: int) -> bytes:
+    """A tree of pages whose leaves are its root."""
+    kids = b"2 0 R " * count
+    return pdf_of([b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids)])
+
+
+def _pdf_with_a_table_of_nothing(count: int) -> bytes:
+    return small_pdf().replace(b"0000000000 65535 f \n", b"0000000000 65535 f \n" * count)
+
+
+def _pdf_with_a_large_page(side: int) -> bytes:
+    return small_pdf().replace(b"[0 0 595 842]", b"[0 0 %d %d]" % (side, side))
+
+
+def _pdf_that_says_many_pages(count: int) -> bytes:
+    return small_pdf().replace(b"/Count 1", b"/Count %d" % count)
+
+
+_MARKER: Final = b"\xff\xe5" + struct.pack(">H", 65535) + bytes(65533)
+
+FILES: Final[Mapping[str, HostileFile]] = {
+    "png_zeros_50_mp": HostileFile(png_of_zeros, 49_900_000, 250_000),
+    "png_colour_zeros_50_mp": HostileFile(partial(png_of_zeros, colour=6), 49_900_000, 250_000),
+    "png_too_many_pixels": HostileFile(png_of_zeros, 400_000_000, 50_100_000),
+    "png_chunks": HostileFile(_png_of_chunks, 100_000, 5_000),
+    "png_data_chunks": HostileFile(_png_of_data_chunks, 100_000, 5_000),
+    "png_packed_text": HostileFile(_png_of_packed_text, 1 << 28, 1 << 22),
+    "png_packed_profile": HostileFile(_png_of_packed_profile, 1 << 28, 1 << 22),
+    "gif_frames": HostileFile(_gif_of_frames, 10_000, 1_000),
+    "gif_comments": HostileFile(_gif_of_comments, 60_000_000, 100_000),
+    "tiff_pages": HostileFile(_tiff_of_pages, 10_000, 1_000),
+    "tiff_circle": HostileFile(_tiff_in_a_circle, 10_000, 1_000),
+    "tiff_strips": HostileFile(_tiff_of_strips, 60_000, 1_000),
+    "jpeg_scans": HostileFile(partial(_jpeg_of_scans, 512), 1_000, 600),
+    "jpeg_scans_50_mp": HostileFile(_jpeg_of_480_scans, 49_000_000, 250_000),
+    "jpeg_segments": HostileFile(partial(_jpeg_with, _MARKER), 60_000_000, 1_000_000),
+    "jpeg_small_segments": HostileFile(partial(_jpeg_with, b"\xff\xfe\0\2"), 60_000_000, 100_000),
+    "jpeg_fill_bytes": HostileFile(partial(_jpeg_with, b"\xff"), 60_000_000, 100_000),
+    "webp_frames": HostileFile(_webp_of_frames, 1_000, 50),
+    "pnm_comment": HostileFile(_pnm_comments, 60_000_000, 100_000),
+    "pnm_blanks": HostileFile(_pnm_blanks, 60_000_000, 100_000),
+    "pnm_digits": HostileFile(_pnm_digits, 60_000_000, 100_000),
+    "svg_comment": HostileFile(_svg_comment, 60_000_000, 100_000),
+}
+
+PDFS: Final[Mapping[str, HostileFile]] = {
+    "pdf_circle": HostileFile(_pdf_in_a_circle, 100_000, 100),
+    "pdf_pages": HostileFile(small_pdf, 10_000, 3),
+    "pdf_says_many_pages": HostileFile(_pdf_that_says_many_pages, 2**31 - 1, 2**31 - 1),
+    "pdf_large_page": HostileFile(_pdf_with_a_large_page, 10**9, 10**9),
+    "pdf_content": HostileFile(_pdf_with_a_content_bomb, 500_000_000, 100_000),
+    "pdf_nested_filters": HostileFile(_pdf_with_nested_bombs, 1 << 29, 1 << 22),
+    "pdf_object_stream": HostileFile(_pdf_with_an_object_stream, 1 << 28, 1 << 22),
+    "pdf_arrays": HostileFile(_pdf_with_an_object_of_arrays, 10_000_000, 100_000),
+    "pdf_xref_entries": HostileFile(_pdf_with_a_table_of_nothing, 1_000_000, 1_000),
+}

@@ -1,0 +1,197 @@
+"""Hostile conversations over HTTP/2 and gRPC, by name: frames that flood, pack much into little, or wait for ever."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from hostile_wire import Conversation
+from hpack import Encoder
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RESET, SETTINGS, _, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
+STREAM_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+_FRAME_BYTES: Final = 1 << 14
+_MB: Final = 1_000_000
+_FIELDS: Final = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":authority", "localhost"),
+    ("content-type", "application/grpc"),
+)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One frame of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def greeting(*pairs: tuple[int, int]) -> bytes:
+    """What a client begins with, and the settings that it has."""
+    return PREFACE + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
+
+
+def fields(path: str = METHOD, *more: tuple[str, str]) -> bytes:
+    """The header block of a call, which needs no others before it."""
+    return bytes(Encoder().encode([*_FIELDS, (":path", path), ("te", "trailers"), *more]))
+
+
+def call(stream: int, message: bytes, path: str = METHOD, *more: tuple[str, str]) -> bytes:
+    """A whole call with one message."""
+    body = struct.pack(">BI", 0, len(message)) + message
+    frames = [body[at : at + _FRAME_BYTES] for at in range(0, len(body), _FRAME_BYTES)]
+    data = b"".join(frame(DATA, 0, stream, piece) for piece in frames)
+    return frame(HEADERS, END_HEADERS, stream, fields(path, *more)) + data + frame(DATA, END_STREAM, stream)
+
+
+def _flood(begin: bytes, again: bytes) -> Callable[[int], Iterator[bytes]]:
+    """The same frames again and again behind a beginning."""
+    many = again * max(1, (1 << 16) // len(again))
+
+    def pieces(size: int) -> Iterator[bytes]:
+        yield greeting() + begin
+        for _ in range(max(1, size // len(many))):
+            yield many
+
+    return pieces
+
+
+def _of_streams(make: Callable[[int], bytes], *settings: tuple[int, int]) -> Callable[[int], Iterator[bytes]]:
+    """Frames that begin streams, each with a number of its own."""
+
+    def pieces(size: int) -> Iterator[bytes]:
+        yield greeting(*settings)
+        sent, stream = 0, 1
+        while sent < size:
+            piece = b"".join(make(number) for number in range(stream, stream + 200, 2))
+            sent, stream = sent + len(piece), stream + 200
+            yield piece
+
+    return pieces
+
+
+def _open_call(path: str = METHOD) -> bytes:
+    return frame(HEADERS, END_HEADERS, 1, fields(path))
+
+
+def _header_bomb(size: int) -> Iterator[bytes]:
+    """One entry of 4 kB in the table, and a byte for each time that it is meant."""
+    block = fields(METHOD, ("bomb", "x" * 4000))
+    yield greeting()
+    for stream in range(1, max(3, size // 5000 * 2), 2):
+        yield frame(HEADERS, END_HEADERS, stream, (block if stream == 1 else fields()) + b"\xbe" * 5000)
+
+
+def _packed_message(size: int) -> Iterator[bytes]:
+    """A message whose gzip stands for so many zeros."""
+    packer = zlib.compressobj(9, wbits=31)
+    piece = bytes(1 << 20)
+    packed = b"".join([packer.compress(piece) for _ in range(max(1, size >> 20))]) + packer.flush()
+    body = struct.pack(">BI", 1, len(packed)) + packed
+    yield greeting() + frame(HEADERS, END_HEADERS, 1, fields(METHOD, ("grpc-encoding", "gzip")))
+    for at in range(0, len(body), _FRAME_BYTES):
+        yield frame(DATA, 0, 1, body[at : at + _FRAME_BYTES])
+    yield frame(DATA, END_STREAM, 1)
+
+
+def _messages_in_one_frame(size: int) -> Iterator[bytes]:
+    """Frames of a megabyte that hold nothing but empty messages, for a method that takes many."""
+    yield greeting() + _open_call(STREAM_METHOD)
+    most = 1_000_000
+    for _ in range(max(1, size // most)):
+        yield frame(DATA, 0, 1, bytes(5) * (min(size, most) // 5))
+
+
+def _large_message(size: int) -> Iterator[bytes]:
+    yield greeting() + _open_call()
+    yield frame(DATA, 0, 1, struct.pack(">BI", 0, size))
+    sent = 0
+    while sent < size:
+        yield frame(DATA, 0, 1, bytes(_FRAME_BYTES))
+        sent += _FRAME_BYTES
+
+
+def _fields_of_a_message(field: bytes) -> Callable[[int], Iterator[bytes]]:
+    """A message that repeats one small field."""
+
+    def pieces(size: int) -> Iterator[bytes]:
+        yield greeting() + call(1, field * (size // len(field)))
+
+    return pieces
+
+
+def _small_window(_size: int) -> Iterator[bytes]:
+    """Calls whose answers the client takes a byte at a time."""
+    yield greeting((4, 1))
+    yield b"".join(call(stream, b"", "/inference.GRPCInferenceService/ServerMetadata") for stream in range(1, 101, 2))
+    for _ in range(100):
+        yield b"".join(frame(WINDOW, 0, stream, struct.pack(">I", 1)) for stream in range(1, 101, 2))
+
+
+_KSERVE_INPUT: Final = b"\x2a\x00"
+_RAW_CONTENT: Final = b"\x3a\x00"
+_NESTED: Final = b"\x2a\x02\x2a\x00"
+
+
+def _talk(
+    pieces: Callable[[int], Iterator[bytes]],
+    size: int = 0,
+    short: int = 0,
+    *,
+    connections: int = 1,
+    short_connections: int = 1,
+    pause_s: float = 0.0,
+    reads: bool = True,
+    hold_s: float = 2.0,
+) -> Conversation:
+    """As Conversation, but over after a while: no answer ends a connection here."""
+    return Conversation(pieces, size, short, connections, short_connections, pause_s, reads, hold_s)
+
+
+FRAMES: Final[Mapping[str, Conversation]] = {
+    "continuations": _talk(
+        _flood(frame(HEADERS, 0, 1, fields()), frame(CONTINUATION, 0, 1, b"\x00" * _FRAME_BYTES)),
+        64 * _MB, 1_000_000, connections=20, short_connections=4,
+    ),
+    "empty_continuations": _talk(
+        _flood(frame(HEADERS, 0, 1, fields()), frame(CONTINUATION, 0, 1)), 20 * _MB, 100_000, connections=4
+    ),
+    "empty_data": _talk(_flood(_open_call(), frame(DATA, 0, 1)), 20 * _MB, 100_000, connections=4),
+    "settings": _talk(_flood(b"", frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 100))), 20 * _MB, 100_000),
+    "settings_of_windows": _talk(
+        _flood(_open_call(), frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1) * 100)), 20 * _MB, 100_000
+    ),
+    "pings": _talk(_flood(b"", frame(PING, 0, 0, bytes(8))), 20 * _MB, 100_000, reads=False),
+    "priorities": _talk(_flood(b"", frame(PRIORITY, 0, 3, struct.pack(">IB", 1, 5))), 20 * _MB, 100_000),
+    "windows": _talk(_flood(_open_call(), frame(WINDOW, 0, 1, struct.pack(">I", 1))), 20 * _MB, 100_000),
+    "unknown_frames": _talk(_flood(b"", frame(250, 0, 0, b"a")), 20 * _MB, 100_000),
+    "resets": _talk(
+        _of_streams(lambda stream: frame(HEADERS, END_HEADERS, stream, fields()) + frame(RESET, 0, stream, bytes(4))),
+        10 * _MB, 100_000,
+    ),
+    "open_streams": _talk(
+        _of_streams(lambda stream: frame(HEADERS, END_HEADERS, stream, fields())), 10 * _MB, 100_000, connections=4
+    ),
+    "calls": _talk(_of_streams(lambda stream: call(stream, b"")), 5 * _MB, 50_000, reads=False),
+    "header_bomb": _talk(_header_bomb, 20 * _MB, 50_000),
+    "packed_message": _talk(_packed_message, 1 << 30, 1 << 22),
+    "empty_messages": _talk(_messages_in_one_frame, 3 * _MB, 100_000),
+    "large_messages": _talk(_large_message, 60 * _MB, 500_000, connections=8, short_connections=2),
+    "message_of_inputs": _talk(_fields_of_a_message(_KSERVE_INPUT), 3 * _MB, 100_000),
+    "message_of_contents": _talk(_fields_of_a_message(_RAW_CONTENT), 3 * _MB, 100_000),
+    "message_of_nested_inputs": _talk(_fields_of_a_message(_NESTED), 3 * _MB, 100_000),
+    "message_of_varints": _talk(_fields_of_a_message(b"\xff"), 3 * _MB, 100_000),
+    "small_window": _talk(_small_window, pause_s=0.1, connections=10),
+    "silent": _talk(lambda _: iter([b""]), connections=120, short_connections=24, hold_s=30.0),
+    "silent_after_greeting": _talk(lambda _: iter([greeting()]), connections=120, short_connections=24, hold_s=30.0),
+    "calls_without_end": _talk(
+        lambda _: iter([greeting() + _open_call()]), connections=120, short_connections=24, hold_s=30.0
+    ),
+    "http1": _talk(lambda _: iter([b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])),
+    "nonsense": _talk(_flood(b"", b"\xff" * 9), 20 * _MB, 100_000),
+}  # fmt: skip

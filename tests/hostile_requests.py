@@ -1,0 +1,350 @@
+"""The table of hostile requests: which are sent to which format, how large, and how many at once."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import quote_plus
+
+from hostile_files import FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
+from hostile_frames import FRAMES
+from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, TEXTS
+from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
+
+Takes = Literal["json", "form", "file", "raw"]
+Wrap = Callable[[bytes], bytes]
+
+JSON_TYPE: Final = "application/json"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+FILE_TYPE: Final = "multipart/form-data; boundary=page"
+FULL_BYTES: Final = 60_000_000
+SHORT_BYTES: Final = 100_000
+PACKED_BYTES: Final = 200_000_000
+"""Unpacked; three times the largest body."""
+SIZES: Final = {"letter_equals": (100_000, 1_000_000)}
+"""Texts that are sent in these sizes, too."""
+AT_ONCE: Final = ("png_zeros_50_mp", "jpeg_scans_50_mp", "pdf_content")
+_MOST_MB: Final = 600
+_WRAPPING_BYTES: Final = 10_000
+_MOST_RPC_MB: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One way in which a format takes something.
+
+    Attributes:
+        format: Its name; "native" is our own.
+        path: Of the URL, with a query where there is one.
+        takes: A JSON value, the value of a form's field, a file, or the whole body.
+        content_type: Of the body.
+        wrap: Makes the body of what it takes.
+        reads_pdf: Whether a PDF is read.
+        fields: More headers.
+    """
+
+    format: str
+    path: str
+    takes: Takes
+    content_type: str
+    wrap: Wrap
+    reads_pdf: bool = False
+    fields: tuple[bytes, ...] = ()
+
+    def message(self, make: Callable[[int], bytes], size: int) -> Iterable[bytes]:
+        """A request with what `make` makes of a size: of less where it needs escapes, lest the body be too large."""
+        body = self.wrap(make(size))
+        if len(body) > 1.05 * size + _WRAPPING_BYTES:
+            body = self.wrap(make(size * size // len(body)))
+        return request(self.path, self.content_type, body, *self.fields)
+
+    def send_text(self, make: Callable[[int], bytes], size: int) -> Iterable[bytes]:
+        """A request with a text in the field that is for base64."""
+        return self.message(lambda size: _as_json(make(size)) if self.takes == "json" else make(size), size)
+
+    def send_file(self, make: Callable[[int], bytes], amount: int) -> Iterable[bytes]:
+        """A request with a file, which is made from an amount of whatever it has many of."""
+        return request(self.path, self.content_type, self.wrap(self._encoded(make(amount))), *self.fields)
+
+    def _encoded(self, data: bytes) -> bytes:
+        if self.takes == "json":
+            return b'"' + base64.b64encode(data) + b'"'
+        return quote_plus(base64.b64encode(data)).encode() if self.takes == "form" else data
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the table: one kind of hostile request, for one format.
+
+    Attributes:
+        name: Of the kind.
+        format: Who gets it: a wire format's name, "http" for what all share, or "grpc".
+        conversations: One for each endpoint that accepts the kind, one after the other.
+        most_mb: By how much memory may grow meanwhile.
+    """
+
+    name: str
+    format: str
+    conversations: tuple[Conversation, ...]
+    most_mb: int = _MOST_MB
+
+    @property
+    def title(self) -> str:
+        """For tables, and for choosing."""
+        return f"{self.format}: {self.name}"
+
+
+def _as_json(text: bytes) -> bytes:
+    return json.dumps(text.decode("latin-1"), ensure_ascii=False).encode()
+
+
+def _around(before: bytes, after: bytes) -> Wrap:
+    return lambda content: b"".join([before, content, after])
+
+
+def _part(name: str, more: str = '; filename="page.png"') -> Wrap:
+    head = f'--page\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'
+    return _around(head.encode(), b"\r\n--page--\r\n")
+
+
+def _json(name: str, path: str, before: bytes, after: bytes = b"}", *, reads_pdf: bool = False) -> Endpoint:
+    return Endpoint(name, path, "json", JSON_TYPE, _around(before, after), reads_pdf)
+
+
+def _form(name: str, path: str, field: str) -> Endpoint:
+    return Endpoint(name, path, "form", FORM_TYPE, _around(f"{field}=".encode(), b""))
+
+
+def _file(name: str, path: str, field: str, *, reads_pdf: bool = False) -> Endpoint:
+    return Endpoint(name, path, "file", FILE_TYPE, _part(field), reads_pdf)
+
+
+def _raw(name: str, path: str, content_type: str = "image/png", *fields: bytes, reads_pdf: bool = False) -> Endpoint:
+    return Endpoint(name, path, "raw", content_type, lambda content: content, reads_pdf, fields)
+
+
+def _in_a_tensor(content: bytes) -> bytes:
+    """PaddleX's JSON, as a text in a tensor."""
+    return (
+        b'{"inputs":[{"name":"input","datatype":"BYTES","shape":[1,1],"data":['
+        + _as_json(b'{"fileType":1,"file":' + content + b"}")
+        + b"]}]}"
+    )
+
+
+_TENSOR: Final = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":'
+_INFER: Final = "/v2/models/ocr/infer"
+_PREDICT: Final = "/v1/models/ocr:predict"
+_NO_HEADER: Final = b"Inference-Header-Content-Length: 0"
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    _json("native", "/v1/ocr", b'{"image":', reads_pdf=True),
+    _json("native", "/v1/ocr", b'{"images":[', b"]}", reads_pdf=True),
+    _json("native", "/v1/ocr", b'{"image":"AAAA","rotate":'),
+    _form("native", "/v1/ocr", "image"),
+    Endpoint("native", "/v1/ocr", "form", FILE_TYPE, _part("image", "")),
+    _file("native", "/v1/ocr", "file", reads_pdf=True),
+    _raw("native", "/v1/ocr", reads_pdf=True),
+    _raw("native", "/v1/ocr?format=tsv", "application/octet-stream", reads_pdf=True),
+    _json("trwebocr", "/api/tr-run/", b'{"img":'),
+    _form("trwebocr", "/api/tr-run/", "img"),
+    _file("trwebocr", "/api/tr-run/", "file"),
+    _json("trwebocr_cpp", "/api/trocr", b'{"img_base64":'),
+    _form("trwebocr_cpp", "/api/trocr", "img_base64"),
+    _file("trwebocr_cpp", "/api/trocr", "file"),
+    _json("rapidocr_api", "/ocr", b'{"image_data":'),
+    _form("rapidocr_api", "/ocr", "image_data"),
+    _file("rapidocr_api", "/ocr", "image_file"),
+    _json("paddlex", "/ocr", b'{"file":', reads_pdf=True),
+    _json("paddlex", "/ocr", b'{"file":"AAAA","logId":'),
+    _json("paddlehub", "/predict/ocr_system", b'{"images":[', b"]}"),
+    _json("paddlehub", "/predict/ocr_system", b'{"images":'),
+    _json("paddle_serving", "/ocr/prediction", b'{"key":["image"],"value":[', b"]}"),
+    _json("paddle_serving", "/ocr/prediction", b'{"value":["AAAA"],"key":'),
+    _json("umi_ocr", "/api/ocr", b'{"base64":'),
+    _json("umi_ocr", "/api/ocr", b'{"base64":"AAAA","options":'),
+    _json("umi_ocr", "/api/doc/result", b'{"id":'),
+    _file("umi_ocr", "/api/doc/upload", "file", reads_pdf=True),
+    _json("ocr_space", "/parse/image", b'{"base64Image":', reads_pdf=True),
+    _form("ocr_space", "/parse/image", "base64Image"),
+    _file("ocr_space", "/parse/image?isOverlayRequired=true", "file", reads_pdf=True),
+    _json("turboocr", "/ocr", b'{"image":'),
+    _json("turboocr", "/ocr/batch", b'{"images":[', b"]}"),
+    _raw("turboocr", "/ocr/raw"),
+    _raw("turboocr", "/ocr/pixels", "", b"X-Width: 1000", b"X-Height: 1000", b"X-Channels: 3"),
+    _json("kserve_v2", _INFER, _TENSOR + b"[", b"]}]}"),
+    _json("kserve_v2", _INFER, _TENSOR, b"}]}"),
+    Endpoint("kserve_v2", _INFER, "json", JSON_TYPE, _in_a_tensor),
+    _json("kserve_v2", "/v2/repository/index", b'{"ready":'),
+    _raw("kserve_v2", _INFER, "application/octet-stream", _NO_HEADER),
+    _json("tfserving", _PREDICT, b'{"instances":[{"b64":', b"}]}"),
+    _json("tfserving", _PREDICT, b'{"instances":'),
+    _json("tfserving", _PREDICT, b'{"inputs":'),
+    _json("kserve_v1", "/v1/models/ocr:predict", b'{"instances":[{"image":{"b64":', b"}}]}"),
+)
+FORMATS: Final = tuple(dict.fromkeys(endpoint.format for endpoint in ENDPOINTS))
+
+
+def _endpoints(format_name: str, *takes: Takes) -> list[Endpoint]:
+    return [endpoint for endpoint in ENDPOINTS if endpoint.format == format_name and endpoint.takes in takes]
+
+
+def _once(pieces: MakePieces, size: int = FULL_BYTES, short: int = SHORT_BYTES) -> Conversation:
+    """One connection, which waits for its answer."""
+    return Conversation(pieces, size, short)
+
+
+def _entry(name: str, format_name: str, conversations: Iterable[Conversation]) -> Iterator[Entry]:
+    found = tuple(conversations)
+    if found:
+        yield Entry(name, format_name, found)
+
+
+def _of_texts(format_name: str) -> Iterator[Entry]:
+    endpoints = _endpoints(format_name, "json", "form", "raw")
+    for name, make in TEXTS.items():
+        messages = [partial(endpoint.send_text, make) for endpoint in endpoints]
+        yield from _entry(f"text {name}", format_name, map(_once, messages))
+        for size in SIZES.get(name, ()):
+            sized = [_once(message, size) for message in messages]
+            yield from _entry(f"text {name} of {size // 1000} kB", format_name, sized)
+
+
+def _of_json(format_name: str) -> Iterator[Entry]:
+    endpoints = _endpoints(format_name, "json")
+    whole = [replace(endpoint, wrap=bytes) for endpoint in endpoints[:1]]
+    for name, make in JSON_VALUES.items():
+        messages = [partial(endpoint.message, make) for endpoint in endpoints + whole]
+        yield from _entry(f"json {name}", format_name, map(_once, messages))
+
+
+def _of_forms(format_name: str) -> Iterator[Entry]:
+    endpoints = _endpoints(format_name, "form", "file")[:1]
+    for name, make in FORMS.items():
+        messages = [partial(replace(one, content_type=FORM_TYPE, wrap=bytes).message, make) for one in endpoints]
+        yield from _entry(f"form {name}", format_name, map(_once, messages))
+    for name, make_body in MULTIPARTS.items():
+        bodies = [partial(_multipart_message, endpoint.path, make_body) for endpoint in endpoints]
+        yield from _entry(f"multipart {name}", format_name, map(_once, bodies))
+
+
+def _multipart_message(path: str, make: Callable[[int], tuple[str, bytes]], size: int) -> Iterable[bytes]:
+    return request(path, *make(size))
+
+
+def _of_files(format_name: str) -> Iterator[Entry]:
+    endpoints = _endpoints(format_name, "json", "form", "file", "raw")
+    # The first endpoint of each kind: the others differ in where they look, not in what they do with a file.
+    first = {endpoint.takes: endpoint for endpoint in reversed(endpoints)}.values()
+    readers = {endpoint.takes: endpoint for endpoint in reversed(endpoints) if endpoint.reads_pdf}.values()
+    for table_of_files, chosen in ((FILES, first), (PDFS, readers)):
+        for name, file in table_of_files.items():
+            sent = [_once(partial(endpoint.send_file, file.make), file.amount, file.short) for endpoint in chosen]
+            yield from _entry(f"file {name}", format_name, sent)
+            if name in AT_ONCE:
+                many = [replace(one, connections=20, short_connections=4) for one in sent[-1:]]
+                yield from _entry(f"file {name}, 20 at once", format_name, many)
+
+
+def _of_queries(format_name: str) -> Iterator[Entry]:
+    path = _endpoints(format_name, "json", "form", "file", "raw")[0].path
+    for name, conversation in query_conversations(path).items():
+        yield Entry(name, format_name, (conversation,))
+
+
+def _packed(endpoint: Endpoint, encoding: str, press: Wrap, size: int) -> Iterable[bytes]:
+    """A body of blanks around a small image, so packed that a thousandth of it is sent."""
+    body = endpoint.wrap(b" " * size + b'"' + base64.b64encode(jpeg()) + b'"')
+    return request(endpoint.path, JSON_TYPE, press(body), b"Content-Encoding: " + encoding.encode(), *endpoint.fields)
+
+
+_PRESSES: Final[dict[str, tuple[str, Wrap]]] = {
+    "gzip": ("gzip", gzip.compress),
+    "deflate": ("deflate", zlib.compress),
+    "gzip twice": ("gzip, gzip", lambda body: gzip.compress(gzip.compress(body))),
+    "gzip cut off": ("gzip", lambda body: gzip.compress(body)[:-9]),
+    "many empty gzips": ("gzip", lambda body: gzip.compress(b"") * (len(body) // 1000)),
+}
+
+
+def _of_packed_bodies(format_name: str) -> Iterator[Entry]:
+    for name, (encoding, press) in _PRESSES.items():
+        messages = [partial(_packed, one, encoding, press) for one in _endpoints(format_name, "json")[:1]]
+        sent = [_once(message, PACKED_BYTES) for message in messages]
+        yield from _entry(f"packed {name}", format_name, sent)
+
+
+def _of_elements(size: int) -> Iterable[bytes]:
+    """Raw tensors behind the JSON, each element empty."""
+    count = size // 4
+    head = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[%d],"parameters":{"binary_data_size":%d}}]}'
+    written = head % (count, 4 * count)
+    field = b"Inference-Header-Content-Length: %d" % len(written)
+    return request(_INFER, "application/octet-stream", written + bytes(4 * count), field)
+
+
+def _pdf_with_pictures(size: int) -> Iterable[bytes]:
+    body = {"file": base64.b64encode(pdf_of_noise(size)).decode(), "fileType": 0, "visualize": True}
+    return request("/ocr", JSON_TYPE, json.dumps(body).encode())
+
+
+def _drawn_noise(size: int) -> Iterable[bytes]:
+    return request("/api/tr-run/?compress=0", FILE_TYPE, _part("file")(noise(size)))
+
+
+def _large_table(size: int) -> Iterable[bytes]:
+    return request("/v1/ocr?format=tsv", "application/pdf", small_pdf(max(1, size // 400_000)))
+
+
+_UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
+    ("answers with pictures, unread", "paddlex", _pdf_with_pictures),
+    ("answers with a picture, unread", "trwebocr", _drawn_noise),
+    ("answers as TSV, unread", "native", _large_table),
+)
+
+
+def _special() -> Iterator[Entry]:
+    """What fits one format only."""
+    yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
+    upload = next(endpoint for endpoint in ENDPOINTS if endpoint.path == "/api/doc/upload")
+    documents = _once(partial(upload.send_file, small_pdf), 1, 1)
+    yield Entry("200 small documents", "umi_ocr", (replace(documents, connections=200, short_connections=10),))
+    for name, format_name, make in _UNREAD:
+        unread = Conversation(make, 3_000_000, 20_000, connections=6, short_connections=2, reads=False, hold_s=30.0)
+        yield Entry(name, format_name, (unread,))
+
+
+def _of_connections() -> Iterator[Entry]:
+    for name, conversation in {**CONVERSATIONS, **header_conversations()}.items():
+        yield Entry(name, "http", (conversation,))
+    for name, conversation in FRAMES.items():
+        yield Entry(name, "grpc", (conversation,), _MOST_RPC_MB)
+
+
+def table() -> list[Entry]:
+    """Every entry, format by format."""
+    kinds = (_of_texts, _of_json, _of_forms, _of_queries, _of_packed_bodies, _of_files)
+    found = [entry for format_name in FORMATS for kind in kinds for entry in kind(format_name)]
+    return [*found, *_special(), *_of_connections()]
+
+
+def of_folder(folder: Path) -> list[Entry]:
+    """An entry for each format with every file of a folder; each is sent as it is."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in {".txt", ".jsonl"})
+    found: list[Entry] = []
+    for format_name in FORMATS:
+        endpoint = _endpoints(format_name, "file", "json", "raw")[0]
+        sent = [_once(partial(_send_file_at, endpoint, file)) for file in files]
+        found += _entry(f"{len(files)} damaged files", format_name, sent)
+    return found
+
+
+def _send_file_at(endpoint: Endpoint, path: Path, _size: int) -> Iterable[bytes]:
+    return endpoint.send_file(lambda _size: path.read_bytes(), 0)

@@ -1,0 +1,221 @@
+"""Hostile conversations over HTTP/1.1, by name: what each connection sends, piece by piece, and how it behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from hostile_texts import HEADER_VALUES, QUERIES, repeated
+
+MakePieces = Callable[[int], Iterable[bytes]]
+
+PIECE_BYTES: Final = 1 << 16
+SLOW_PIECES: Final = 300
+_HOST: Final = b"Host: localhost\r\n"
+_END: Final = b"Connection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What connections say that all say the same.
+
+    Attributes:
+        pieces: From a size, what one connection sends.
+        size, short: That size in a full run, and in a quick test.
+        connections, short_connections: How many at once.
+        pause_s: Between the pieces of one connection.
+        reads: Whether the answers are read while there is something to read.
+        hold_s: How long a connection that has said everything stays open, answered or not; 0 waits for the answer.
+    """
+
+    pieces: MakePieces
+    size: int = 0
+    short: int = 0
+    connections: int = 1
+    short_connections: int = 1
+    pause_s: float = 0.0
+    reads: bool = True
+    hold_s: float = 0.0
+
+
+def head(path: str, *fields: bytes, method: str = "POST") -> bytes:
+    """A request's head without its end."""
+    return f"{method} {path} HTTP/1.1\r\n".encode() + _HOST + b"".join(line + b"\r\n" for line in fields)
+
+
+def request(path: str, content_type: str, body: bytes, *fields: bytes) -> list[bytes]:
+    """A whole request whose connection ends with its answer."""
+    kind = (b"Content-Type: " + content_type.encode("latin-1"),) if content_type else ()
+    return [head(path, *kind, *fields, b"Content-Length: %d" % len(body)) + _END, body]
+
+
+def _get(*fields: bytes, path: str = "/v1/ocr") -> list[bytes]:
+    return [head(path, *fields, b"Content-Length: 1") + _END + b"x"]
+
+
+def _plain(text: bytes) -> MakePieces:
+    return lambda _size: [text]
+
+
+def _long_line(start: bytes, piece: bytes) -> MakePieces:
+    def pieces(size: int) -> Iterator[bytes]:
+        yield start
+        chunk = repeated(piece, PIECE_BYTES)
+        for _ in range(max(1, size // len(chunk))):
+            yield chunk
+
+    return pieces
+
+
+def _chunked(chunk: bytes, end: bytes = b"0\r\n\r\n") -> MakePieces:
+    """A body of equal chunks."""
+    many = repeated(chunk, PIECE_BYTES)
+
+    def pieces(size: int) -> Iterator[bytes]:
+        yield head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked") + _END
+        for _ in range(max(1, size // len(many))):
+            yield many
+        yield end
+
+    return pieces
+
+
+def _trailers(size: int) -> Iterator[bytes]:
+    yield head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked") + _END
+    yield b"1\r\na\r\n0\r\n"
+    lines = repeated(b"A: b\r\n", PIECE_BYTES)
+    for _ in range(max(1, size // len(lines))):
+        yield lines
+    yield b"\r\n"
+
+
+def _slow_body(_size: int) -> Iterator[bytes]:
+    """1.2 kB/s, with a pause of a tenth of a second."""
+    yield head("/v1/ocr", b"Content-Type: image/png", b"Content-Length: 1000000") + b"\r\n"
+    for _ in range(SLOW_PIECES):
+        yield b"\x89" * 120
+
+
+def _slow_form(_size: int) -> Iterator[bytes]:
+    yield head("/ocr", b"Content-Type: multipart/form-data; boundary=x", b"Content-Length: 1000000") + b"\r\n--x\r\n"
+    for _ in range(SLOW_PIECES):
+        yield b"A" * 120
+
+
+def _slow_chunks(_size: int) -> Iterator[bytes]:
+    yield head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked") + b"\r\n"
+    for _ in range(SLOW_PIECES):
+        yield b"1\r\na\r\n"
+
+
+def _slow_head(_size: int) -> Iterator[bytes]:
+    yield b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    for number in range(SLOW_PIECES):
+        yield b"X-%d: a\r\n" % number
+
+
+def _pipelined(size: int) -> Iterator[bytes]:
+    one = b"GET /version HTTP/1.1\r\n" + _HOST + b"\r\n"
+    for _ in range(max(1, size // PIECE_BYTES)):
+        yield repeated(one, PIECE_BYTES)
+
+
+def _pipelined_bodies(size: int) -> Iterator[bytes]:
+    one = head("/v1/ocr", b"Content-Length: 1") + b"\r\nx"
+    for _ in range(max(1, size // PIECE_BYTES)):
+        yield repeated(one, PIECE_BYTES)
+
+
+def _large_body(size: int) -> list[bytes]:
+    return request("/v1/ocr", "image/png", bytes(size))
+
+
+# The beginning of a TLS 1.2 record with a ClientHello, which says that more comes.
+CLIENT_HELLO: Final = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+
+_MB: Final = 1_000_000
+
+
+def _slow(pieces: MakePieces) -> Conversation:
+    return Conversation(pieces, pause_s=0.1, connections=120, short_connections=24, short=1)
+
+
+def _silent(text: bytes, connections: int = 120) -> Conversation:
+    return Conversation(_plain(text), connections=connections, short_connections=24, hold_s=30.0)
+
+
+def _field(name: str, value: bytes) -> Conversation:
+    return Conversation(lambda _size: _get(name.encode() + b": " + value))
+
+
+CONVERSATIONS: Final[Mapping[str, Conversation]] = {
+    "slow_bodies": _slow(_slow_body),
+    "slow_forms": _slow(_slow_form),
+    "slow_chunks": _slow(_slow_chunks),
+    "slow_heads": _slow(_slow_head),
+    "silent": _silent(b""),
+    "half_heads": _silent(b"POST /v1/ocr HTTP/1.1\r\nHost: localhost\r\n"),
+    "heads_without_bodies": _silent(head("/v1/ocr", b"Content-Length: 60000000") + b"\r\n"),
+    "continue_without_bodies": _silent(head("/v1/ocr", b"Content-Length: 60000000", b"Expect: 100-continue") + b"\r\n"),
+    "half_tls_handshakes": _silent(CLIENT_HELLO, 80),
+    "half_http2_preface": _silent(b"PRI * HTTP/2.0\r\n\r\n"),
+    "large_bodies_at_once": Conversation(_large_body, 60 * _MB, 100_000, connections=12, short_connections=4),
+    "endless_request_line": Conversation(_long_line(b"GET /", b"a"), 60 * _MB, 200_000),
+    "endless_header": Conversation(_long_line(head("/v1/ocr") + b"A: ", b"a"), 60 * _MB, 200_000),
+    "endless_headers": Conversation(_long_line(head("/v1/ocr"), b"A: b\r\n"), 60 * _MB, 200_000),
+    "line_breaks": Conversation(_long_line(b"", b"\r\n"), 60 * _MB, 200_000),
+    "nulls": Conversation(_long_line(b"", b"\0"), 60 * _MB, 200_000),
+    "chunks_of_a_byte": Conversation(_chunked(b"1\r\na\r\n"), 12 * _MB, 200_000),
+    "chunks_with_zeros": Conversation(_chunked(b"0" * 4000 + b"1\r\na\r\n"), 12 * _MB, 200_000),
+    "chunk_extensions": Conversation(_chunked(b"1;" + b"a=b;" * 1000 + b"\r\na\r\n"), 60 * _MB, 200_000),
+    "endless_chunk_size": Conversation(_chunked(b"0"), 12 * _MB, 200_000),
+    "endless_chunk_extension": Conversation(
+        _long_line(head("/v1/ocr", b"Transfer-Encoding: chunked") + b"\r\n1;", b"a"), 60 * _MB, 200_000
+    ),
+    "large_chunks": Conversation(_chunked(b"10000\r\n" + bytes(65536) + b"\r\n"), 60 * _MB, 200_000, connections=4),
+    "trailers": Conversation(_trailers, 60 * _MB, 200_000),
+    "pipelined": Conversation(_pipelined, 2 * _MB, 70_000, reads=False, hold_s=5.0),
+    "pipelined_bodies": Conversation(_pipelined_bodies, 2 * _MB, 70_000, reads=False, hold_s=5.0),
+    "hundred_headers": Conversation(lambda _: _get(*[b"A%d: b" % number for number in range(90)])),
+    "large_headers": Conversation(lambda _: _get(*[b"A%d: " % number + b"b" * 8000 for number in range(90)])),
+    "cookie_of_60_kb": _field("Cookie", b"a=b; " * 12_000),
+    "no_host": Conversation(_plain(b"GET /healthz HTTP/1.1\r\n" + _END)),
+    "late_host": Conversation(_plain(b"GET /healthz HTTP/1.1\r\nA: b\r\n" + _HOST + _END)),
+    "two_hosts": Conversation(_plain(b"GET /healthz HTTP/1.1\r\n" + _HOST * 2 + _END)),
+    "strange_host": Conversation(_plain(b"GET /healthz HTTP/1.1\r\nHost: " + b"a" * 8000 + b"\r\n" + _END)),
+    "folded_header": Conversation(lambda _: _get(b"A: b\r\n c", b"D: e")),
+    "folded_headers": Conversation(lambda _: _get(b"A: b" + b"\r\n c" * 2000)),
+    "length_and_chunked": Conversation(lambda _: _get(b"Transfer-Encoding: chunked")),
+    "chunked_twice": Conversation(lambda _: _get(b"Transfer-Encoding: chunked, chunked")),
+    "chunked_unknown": Conversation(lambda _: _get(b"Transfer-Encoding: gzip, chunked")),
+    "chunked_bytes": Conversation(lambda _: _get(b"Transfer-Encoding: \x0bchunked")),
+    "two_lengths": Conversation(lambda _: _get(b"Content-Length: 2")),
+    "negative_length": Conversation(lambda _: [head("/v1/ocr", b"Content-Length: -1") + _END]),
+    "long_length": Conversation(lambda _: [head("/v1/ocr", b"Content-Length: " + b"9" * 4000) + _END]),
+    "signed_length": Conversation(lambda _: [head("/v1/ocr", b"Content-Length: +1") + _END + b"x"]),
+    "expects_nonsense": _field("Expect", b"a" * 4000),
+    "upgrade": Conversation(lambda _: _get(b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk")),
+    "unknown_version": Conversation(_plain(b"GET / HTTP/9.9\r\n" + _HOST + _END)),
+}
+
+
+def header_conversations() -> dict[str, Conversation]:
+    """Each hostile value of each header, as long as one header may be."""
+    return {
+        f"header {name} {kind}": _field(name, make(8_000))
+        for name, makes in HEADER_VALUES.items()
+        for kind, make in makes.items()
+    }
+
+
+def _query(path: str, text: str, _size: int) -> list[bytes]:
+    return _get(path=f"{path}?{text}")
+
+
+def query_conversations(path: str) -> dict[str, Conversation]:
+    """Each hostile query behind a path, as long as a request line may be."""
+    return {
+        f"query {kind}": Conversation(partial(_query, path, make(3_800).decode())) for kind, make in QUERIES.items()
+    }

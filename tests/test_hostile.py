@@ -1,0 +1,301 @@
+"""What a client sends costs linear time in every parser, and never takes the service from others.
+
+The table is in hostile_requests.py; `python benchmarks/hostile.py` sends it at full size, and watches more closely.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+from hostile_client import send
+from hostile_files import FILES, jpeg
+from hostile_requests import ENDPOINTS, FORM_TYPE, FORMATS, Endpoint, Entry, table
+from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES, TEXTS, Make, repeated
+from support import Server, run_server
+from web_support import running_app
+
+from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
+from ocrsvc.imaging.page_ranges import parse_ranges
+from ocrsvc.rpc.codes import CallFailed
+from ocrsvc.rpc.wire import escaped, timeout_s
+from ocrsvc.web.incoming import allowed_s, is_image, parse_decimal, priority_of, request_id
+from ocrsvc.web.multipart import split_parts
+from ocrsvc.web.options import read_options
+
+Run = Callable[[bytes], object]
+
+MB: Final = 1 << 20
+NOMINAL_S: Final = 0.05
+# Processor time, but of a machine that others use, too.
+MOST_S: Final = 5 * NOMINAL_S
+# Twice the input; quadratic would be four times.
+MOST_RATIO: Final = 3.5
+# Below this the clock and the caches decide.
+_NOTABLE_S: Final = 0.01
+_LIMITS: Final = PixelLimits(50_000_000)
+
+
+def spent_s(run: Run, data: bytes, times: int = 1) -> float:
+    """Processor time, the best of some runs; what is refused is refused in time, too."""
+    best_s = float("inf")
+    for _ in range(times):
+        began_s = time.process_time()
+        with suppress(OcrsvcError, CallFailed, ValueError):
+            run(data)
+        best_s = min(best_s, time.process_time() - began_s)
+    return best_s
+
+
+def complaints(run: Run, make: Make, most: int = MB) -> Iterator[str]:
+    """What is wrong with the time that a parser takes over texts up to a size; small ones first, lest it take hours."""
+    for size in (most >> 6, most >> 3, most):
+        if (took_s := spent_s(run, make(size))) > MOST_S and (took_s := spent_s(run, make(size), 2)) > MOST_S:
+            yield f"{size} bytes take {took_s * 1000:.0f} ms"
+            return
+    if took_s > _NOTABLE_S:
+        once_s, twice_s = (spent_s(run, make(times * most), 3) for times in (1, 2))
+        if twice_s > MOST_RATIO * max(once_s, _NOTABLE_S):
+            yield f"{once_s * 1000:.0f} ms for {most} bytes, {twice_s * 1000:.0f} ms for twice as many"
+
+
+def all_complaints(runs: dict[str, Run], texts: dict[str, Make], most: int = MB) -> list[str]:
+    """Of every parser over every text."""
+    return [
+        f"{parser} of {text}: {complaint}"
+        for parser, run in runs.items()
+        for text, make in texts.items()
+        for complaint in complaints(run, make, most)
+    ]
+
+
+PARSERS: Final[dict[str, Run]] = {
+    "decode_base64": decode_base64,
+    "decode_base64 of str": lambda data: decode_base64(data.decode("latin-1")),
+    "parse_ranges": lambda data: parse_ranges(data.decode("latin-1")),
+    "parse_decimal": lambda data: parse_decimal(data.decode("latin-1")),
+    "is_image": is_image,
+    "is_pdf": is_pdf,
+    "may_have_pages": may_have_pages,
+    "open_picture": lambda data: open_picture(data, _LIMITS),
+    "request_id": lambda data: request_id({"HTTP_X_REQUEST_ID": data.decode("latin-1")}),
+    "allowed_s": lambda data: allowed_s({"HTTP_X_REQUEST_TIMEOUT": data.decode("latin-1")}, 60.0),
+    "priority_of": lambda data: priority_of({"HTTP_X_PRIORITY": data.decode("latin-1")}),
+    "grpc-timeout": lambda data: timeout_s(data.decode("latin-1")),
+    "grpc-message": lambda data: escaped(data.decode("latin-1")),
+    **{
+        f"option {name}": lambda data, name=name: read_options([(name, data)])  # type: ignore[misc]  # bound at once
+        for name in ("rotate", "max_side", "min_confidence", "pages", "lines", "unknown")
+    },
+}
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_megabyte_of_hostile_text_costs_a_parser_linear_time(parser: str) -> None:
+    assert all_complaints({parser: PARSERS[parser]}, dict(TEXTS) | dict(QUERIES)) == []
+
+
+@pytest.mark.parametrize("kind", MULTIPARTS)
+def test_a_megabyte_of_a_hostile_multipart_body_costs_linear_time(kind: str) -> None:
+    content_type = MULTIPARTS[kind](100)[0]
+    runs: dict[str, Run] = {"split_parts": lambda body: split_parts(body, content_type)}
+    assert all_complaints(runs, {kind: lambda size: MULTIPARTS[kind](size)[1]}) == []
+
+
+MAGICS: Final = {
+    "jpeg": jpeg()[:2],
+    "png": b"\x89PNG\r\n\x1a\n",
+    "webp": b"RIFF\xff\xff\xff\x7fWEBP",
+    "gif": b"GIF89a\x01\0\x01\0\0\0\0",
+    "tiff": b"II*\0\x08\0\0\0",
+    "big tiff": b"MM\0+\0\x08\0\0\0\0\0\0\0\x10",
+    "bmp": b"BM" + bytes(12) + b"\x28\0\0\0",
+    "pnm": b"P5 ",
+    "pdf": b"%PDF-1.7\n",
+}
+PIECES: Final = (
+    *(b"\0", b"\xff", b" ", b"1", b"#\n", b"\x2c", b"obj<<", b"\x21\xfe\x01a\0", b"\xff\xfe\0\2", b"\xff\xda\0\2"),
+    *(b"\0\0\0\0tEXt\0\0\0\0", b"VP8X\0\0\0\0", b"\1\0\0\1\3\0\1\0\0\0\1\0\0\0\x08\0\0\0"),
+)
+
+
+@pytest.mark.parametrize("name", MAGICS)
+def test_a_megabyte_behind_the_first_bytes_of_a_format_costs_linear_time_to_open(name: str) -> None:
+    texts: dict[str, Make] = {repr(piece): partial(_behind, MAGICS[name], piece) for piece in PIECES}
+
+    def open_pages(data: bytes) -> None:
+        # A resolution of 0 reads no PDF: what draws them is another process.
+        open_document(data, _LIMITS, 0, lambda *_: None).close()
+
+    assert all_complaints({"open_document": open_pages}, texts) == []
+
+
+def _behind(magic: bytes, piece: bytes, size: int) -> bytes:
+    return magic + repeated(piece, size)
+
+
+@pytest.mark.parametrize("name", [name for name, file in FILES.items() if file.amount == 60_000_000])
+def test_a_megabyte_of_a_hostile_picture_costs_linear_time_to_open(name: str) -> None:
+    assert all_complaints({"open_picture": PARSERS["open_picture"]}, {name: FILES[name].make}) == []
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app() as app:
+        yield app.test_client()
+
+
+def _post(client: FlaskClient, endpoint: Endpoint, body: bytes) -> None:
+    headers = [line.decode().split(": ") for line in endpoint.fields]
+    answer = client.post(endpoint.path, data=body, content_type=endpoint.content_type, headers=headers)
+    assert answer.status_code != 500
+
+
+_JSON_ENDPOINTS: Final = [endpoint for endpoint in ENDPOINTS if endpoint.takes == "json"]
+
+
+@pytest.mark.parametrize("endpoint", _JSON_ENDPOINTS, ids=lambda one: f"{one.format}-{one.wrap(b'')[:40]!r}")
+def test_a_megabyte_of_hostile_json_costs_a_format_linear_time(client: FlaskClient, endpoint: Endpoint) -> None:
+    def body(make: Make, size: int) -> bytes:
+        return endpoint.wrap(make(size))
+
+    values: dict[str, Make] = {f"json {name}": partial(body, make) for name, make in JSON_VALUES.items()}
+    values |= {f"body {name}": make for name, make in JSON_VALUES.items()}
+    assert all_complaints({endpoint.path: partial(_post, client, endpoint)}, values) == []
+
+
+# RapidOCR's path is shared, so that its body is looked at before the format is known.
+@pytest.mark.parametrize("format_name", ["native", "rapidocr_api"])
+def test_a_megabyte_of_a_hostile_form_costs_a_format_linear_time(client: FlaskClient, format_name: str) -> None:
+    endpoint = next(one for one in ENDPOINTS if one.format == format_name and one.takes == "form")
+    texts = {f"text {name}": partial(_wrapped, endpoint, make) for name, make in TEXTS.items()}
+    whole = {f"form {name}": make for name, make in FORMS.items()}
+
+    def post(body: bytes) -> None:
+        assert client.post(endpoint.path, data=body, content_type=FORM_TYPE).status_code != 500
+
+    assert all_complaints({endpoint.path: post}, texts | whole) == []
+
+
+def _wrapped(endpoint: Endpoint, make: Make, size: int) -> bytes:
+    return endpoint.wrap(make(size))
+
+
+def test_the_longest_headers_and_queries_cost_linear_time(client: FlaskClient) -> None:
+    """gunicorn takes header fields of 8 kB, and request lines of 4 kB."""
+
+    def ask(name: str, value: bytes) -> None:
+        assert client.post("/v1/ocr", data=b"x", headers=[(name, value.decode("latin-1"))]).status_code != 500
+
+    def query(value: bytes) -> None:
+        assert client.post("/v1/ocr", data=b"x", query_string=value.decode("latin-1")).status_code != 500
+
+    found = [
+        complaint
+        for name, makes in HEADER_VALUES.items()
+        for complaint in all_complaints({name: partial(ask, name)}, dict(makes), 1 << 13)
+    ]
+    assert found + all_complaints({"query": query}, dict(QUERIES), 1 << 12) == []
+
+
+def test_the_table_has_every_format_and_no_title_twice() -> None:
+    assert set(FORMATS) == {"native", *USUAL_PORTS}
+    titles = [entry.title for entry in table()]
+    assert sorted(titles) == sorted(set(titles))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Server, int]]:
+    """A service with one worker, and its port for gRPC."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        rpc_port = int(listener.getsockname()[1])
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}) as running:
+        yield running, rpc_port
+
+
+class Health(threading.Thread):
+    """Asks /healthz over a new connection again and again."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(name="health")
+        self._address = address
+        self._done = threading.Event()
+        self.slowest_s = 0.0
+        self.statuses: set[int] = set()
+
+    def run(self) -> None:
+        while not self._done.wait(0.05):
+            began_s = time.monotonic()
+            self.statuses.add(_ask_or_not(self._address, "GET", "/healthz"))
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+
+
+def _ask_or_not(address: tuple[str, int], method: str, path: str) -> int:
+    """The status; 0 when the connection breaks."""
+    try:
+        return _ask(address, method, path)[0]
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+def _ask(address: tuple[str, int], method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    try:
+        connection.request(method, path, body, {"Content-Type": "image/jpeg"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+# A handful of formats; the benchmark sends all.
+SENT: Final = ("native", "paddlex", "kserve_v2", "http", "grpc")
+# Each PDF costs a process, so one format has to do.
+_READS_PDF: Final = "paddlex"
+_ENTRIES: Final[dict[str, list[Entry]]] = {
+    name: [one for one in table() if one.format == name and (name == _READS_PDF or " pdf_" not in one.name)]
+    for name in SENT
+}
+
+
+@pytest.mark.parametrize("format_name", SENT)
+def test_what_a_hostile_client_sends_takes_nothing_from_the_others(
+    server: tuple[Server, int], format_name: str
+) -> None:
+    running, rpc_port = server
+    url = urlsplit(running.url)
+    address = (url.hostname or "", url.port or 0)
+    workers = running.workers()
+    expected = _ask(address, "POST", "/v1/ocr", jpeg())
+    assert expected[0] == 200
+    text = expected[1].partition(b'"text":')[2].partition(b",")[0]
+    health = Health(address)
+    health.start()
+    try:
+        for entry in _ENTRIES[format_name]:
+            to = (address[0], rpc_port) if format_name == "grpc" else address
+            answers = list(send(entry, to, short=True, limit_s=20.0, most_hold_s=0.3))
+            assert {answer.status for answer in answers} & {500} == set(), entry.title
+            assert running.workers() == workers, entry.title
+        status, innocent = _ask(address, "POST", "/v1/ocr", jpeg())
+    finally:
+        health.stop()
+    assert (status, text in innocent) == (200, True)
+    assert (health.statuses, health.slowest_s < 1) == ({200}, True), health.slowest_s
