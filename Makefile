@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 comma := ,
 STAMP := $(VENV)/.installed
+TOOLS := build/tools
 
 # Tr 2.8 exists for x86-64 Linux only.
 EXTRAS := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),cpu$(comma)tr$(comma)dev,cpu$(comma)dev)
@@ -12,7 +13,7 @@ EXTRAS := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),cpu$(comma)t
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
 
-.PHONY: install serve test lint format load bench clients soak chaos lock clean
+.PHONY: install serve test lint format load bench clients soak chaos lock sbom clean
 
 install: $(STAMP)
 
@@ -50,7 +51,7 @@ load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
 # Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
-APART := $(patsubst %,benchmarks/%.py,soak chaos endurance fuzz schemathesis_run clients gpu peers peers_table)
+APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults endurance fuzz schemathesis_run clients gpu peers peers_table)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
@@ -70,11 +71,13 @@ soak: install
 	$(BIN)/python benchmarks/fuzz.py
 	$(BIN)/python benchmarks/schemathesis_run.py
 
-# Processes are killed at random under load, and images end the process that reads them; about three minutes.
+# Processes are killed at random under load, images end the process that reads them, and the operating system refuses what
+# it is asked for; about eight minutes.
 chaos: install
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 	$(BIN)/python benchmarks/chaos.py --victims zygotes $(ARGS)
 	$(BIN)/python benchmarks/chaos.py --victims workers $(ARGS)
+	$(BIN)/python benchmarks/chaos_faults.py
 
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:
@@ -82,6 +85,24 @@ lock:
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[cpu,tr,dev]'
 	{ echo '# The versions that are tested together. Made by: make lock'; \
 	  build/lock/bin/python -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^ocrsvc=='; } > constraints.txt
+	$(MAKE) deploy/requirements.txt
+
+# What production needs, in the versions of constraints.txt and with the hash of every file, so that nothing else installs.
+deploy/requirements.txt: pyproject.toml constraints.txt $(TOOLS)/.installed
+	CUSTOM_COMPILE_COMMAND='make lock' $(TOOLS)/bin/pip-compile --quiet --generate-hashes --strip-extras --no-emit-options \
+	  --no-annotate --extra cpu --extra redis --extra tr -c constraints.txt --output-file $@ pyproject.toml
+
+# What the service is made of, for those who must list it: CycloneDX, of deploy/requirements.txt.
+sbom: $(TOOLS)/.installed
+	@mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json \
+	  deploy/requirements.txt
+	@echo "wrote dist/sbom.cdx.json"
+
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5,<8' 'cyclonedx-bom>=7,<8'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -54,6 +54,10 @@ class Until:
         while time.monotonic() < self._end_s:
             yield next(self._numbers)
 
+    def end(self) -> None:
+        """No more, from now on."""
+        self._end_s = 0.0
+
 
 class ChaosClient(Client):
     """As in the soak; but a poison image must be answered 422."""

@@ -121,7 +121,7 @@ class Client(threading.Thread):
         """Send one image; what went wrong, or nothing."""
         wire = "kept" if self._socket else "new"
         connection = "keep-alive" if keep else "close"
-        head = f"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Type: image/png\r\n"
+        head = f"POST /v1/ocr HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\nContent-Type: image/png\r\n"
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(self._address, SOCKET_LIMIT_S)

@@ -12,7 +12,7 @@ from ocrsvc.reader import Reader
 from ocrsvc.serving.limits import Room
 from ocrsvc.settings import Settings
 from ocrsvc.tasks.store import Tasks
-from ocrsvc.web.admission import install_admission, room_of
+from ocrsvc.web.admission import guarded, install_admission, room_of
 from ocrsvc.web.api import make_api
 from ocrsvc.web.counting import Ledger, counted, ledger_of_one
 from ocrsvc.web.crossroads import choose_by_body, choose_by_head
@@ -32,8 +32,8 @@ from ocrsvc.web.failures import install
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.web.ops import make_operators, make_ops
+from ocrsvc.web.origins import install_origins
 from ocrsvc.web.page import make_page
-from ocrsvc.web.sending import in_one_piece
 
 Factory = Callable[[Settings, Reader], Blueprint]
 
@@ -92,7 +92,9 @@ def create_app(
     app.url_map.merge_slashes = False
     install(app)
     # Flask tells to wrap it so.
-    app.wsgi_app = in_one_piece(counted(app.wsgi_app, ledger))  # type: ignore[method-assign, assignment]
+    room = room or room_of(settings)
+    application = app.wsgi_app if room.guard is None else guarded(app.wsgi_app, room.guard)
+    app.wsgi_app = counted(application, ledger)  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, ledger))
@@ -104,6 +106,7 @@ def create_app(
         app.register_blueprint(door)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)
-    install_admission(app, settings, reader, room or room_of(settings))
+    install_origins(app, settings)
+    install_admission(app, settings, reader, room)
     choose_by_body(app, settings)
     return app

@@ -2,7 +2,8 @@
 
 The road of one request, and the errors that belong to each step:
 
-    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout)--> bytes
+    upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout,
+              RequestStopsWorker)--------------------------------------------> bytes
     bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
               ImageTooLarge, TooManyPages, ResourcesExhausted)---------------> image
     image  --(QueueFull, TooManyAtOnce, NotReady)----------------------------> queue
@@ -157,6 +158,14 @@ class ImageCrashesEngine(CallerError):
     status = 422
     code = "image_crashes_engine"
     title = "The engine crashes on this image"
+
+
+class RequestStopsWorker(CallerError):
+    """A request with this body kept a worker from answering at all; none is tried again for a while."""
+
+    status = 422
+    code = "request_stops_worker"
+    title = "This request stops the service's workers"
 
 
 class ClientGone(CallerError):

@@ -74,6 +74,9 @@ class Gauge:
         log: Told once when the card cannot be read, and once when it can be again.
         siblings: How the other workers stand before this one loads.
         pid: This process.
+
+    Attributes:
+        is_listed: Whether the last reading is what NVML lists for this process, not reckoned from the card's totals.
     """
 
     def __init__(self, source: Source, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
@@ -86,6 +89,7 @@ class Gauge:
         self._foreign_bytes = max(0, used_bytes - siblings.gpu_bytes)
         self._listed_as: int | None = None
         self._last_own_bytes: int | None = None
+        self.is_listed = False
 
     def read(self, siblings: Siblings) -> MemoryReading | None:
         """A look at the card, in well under a millisecond; None when it cannot be read just now. Never raises."""
@@ -104,6 +108,7 @@ class Gauge:
     def _read(self, siblings: Siblings) -> MemoryReading:
         used_bytes, total_bytes = self._source.totals()
         own_bytes = self._listed_bytes()
+        self.is_listed = own_bytes is not None
         if own_bytes is None:
             own_bytes = self._reckoned_bytes(used_bytes, siblings)
         self._last_own_bytes = own_bytes
@@ -127,7 +132,9 @@ class Gauge:
         return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
 
 
-def open_gauge(log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ) -> Gauge | None:
+def open_gauge(
+    log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ, *, nvml_only: bool = False
+) -> Gauge | None:
     """A gauge for the card that the engine of this process will use; None without one.
 
     A card that is there but cannot be read is one line in the log.
@@ -135,8 +142,9 @@ def open_gauge(log: logging.Logger, siblings: Siblings, environ: Mapping[str, st
     Args:
         log, siblings: As for Gauge.
         environ: Where CUDA_VISIBLE_DEVICES stands.
+        nvml_only: Do without a reading rather than load cupy, which knows the card's totals only.
     """
-    for opened in (_open_nvml, _open_cupy):
+    for opened in (_open_nvml,) if nvml_only else (_open_nvml, _open_cupy):
         try:
             source = opened(environ)
             if source is not None:

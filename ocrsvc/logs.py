@@ -91,11 +91,12 @@ class AccessLog:
 
     def put(self, event: Event) -> None:
         """Hand over an event; never waits."""
-        if self._thread is None:
-            self._start()
         try:
+            if self._thread is None:
+                self._start()
             self._events.put_nowait(event)
-        except queue.Full:
+        except (queue.Full, RuntimeError):
+            # RuntimeError: no more threads now; the next event tries again.
             self._on_drop()
 
     def stop(self, timeout_s: float) -> None:
@@ -113,8 +114,9 @@ class AccessLog:
         """Not before there is an event: that is after the fork, which no thread survives."""
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:

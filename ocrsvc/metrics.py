@@ -77,12 +77,15 @@ BOOT_FAILURES: Final = Metric("ocrsvc_boot_failures", "counter", "Workers that d
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
 )
+SERIES_DROPPED: Final = Metric(
+    "ocrsvc_series_dropped", "counter", "Series of these metrics that found no room, and are not counted; report it."
+)
 WAITING: Final = Metric("ocrsvc_queue_waiting_images", "gauge", "Images that wait for an engine thread.")
 STUCK: Final = Metric("ocrsvc_stuck_engine_threads", "gauge", "Engine threads still busy long after the deadline.")
 
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, CACHE_HITS, LINES, STAGE_SECONDS),
-    *(BOOT_FAILURES, EVENTS_DROPPED, WAITING, STUCK),
+    *(BOOT_FAILURES, EVENTS_DROPPED, SERIES_DROPPED, WAITING, STUCK),
 )
 """Everything that a block may hold; a new one is declared here, and then counted."""
 
@@ -90,11 +93,14 @@ COUNTED: Final = (
 _KEY_BYTES: Final = 96
 _VALUES: Final = len(BUCKETS_S) + 2
 _SERIES_BYTES: Final = _KEY_BYTES + 8 * _VALUES
-SERIES: Final = 256
-"""Series that one block may hold; a fraction of these are ever used. What comes after them is not counted."""
+SERIES: Final = 2048
+"""Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after
+them is not counted, and SERIES_DROPPED says so."""
 
 # One more place, which nobody reads, takes what finds no other.
-_BLOCK_BYTES: Final = 8 + (SERIES + 1) * _SERIES_BYTES
+_BLOCK_HEAD_BYTES: Final = 16
+_USED, _DROPPED = 0, 1
+_BLOCK_BYTES: Final = _BLOCK_HEAD_BYTES + (SERIES + 1) * _SERIES_BYTES
 # The version is odd while the arbiter adds a block to the common one.
 _HEADER: Final = struct.Struct("=qqd")
 _VERSION, _HIGH, _STARTED = 0, 1, 2
@@ -112,7 +118,7 @@ class Tally:
     def __init__(self, block: memoryview) -> None:
         self._block = block
         self._numbers = block.cast("d")
-        self._used = block[:8].cast("q")
+        self._head = block[:_BLOCK_HEAD_BYTES].cast("q")
         self._places: dict[Key, int] = {}
         self._lock = threading.Lock()
 
@@ -141,18 +147,22 @@ class Tally:
         """Add another block's counters and histograms; its gauges ended with it."""
         with self._lock:
             for key, values in series.items():
-                if key[0] != "gauge":
+                if key == SERIES_DROPPED.of():
+                    self._head[_DROPPED] += int(values[0])
+                elif key[0] != "gauge":
                     place = self._places.get(key) or self._new(key)
                     for number, value in enumerate(values):
                         self._numbers[place + number] += value
 
     def _new(self, key: Key) -> int:
         """The place of a new series, as an index of doubles."""
-        number = min(self._used[0], SERIES)
-        begin = 8 + number * _SERIES_BYTES
+        number = min(self._head[_USED], SERIES)
+        if number == SERIES:
+            self._head[_DROPPED] += 1
+        begin = _BLOCK_HEAD_BYTES + number * _SERIES_BYTES
         name = "\t".join(key).encode()[:_KEY_BYTES]
         self._block[begin : begin + len(name)] = name
-        self._used[0] = min(number + 1, SERIES)
+        self._head[_USED] = min(number + 1, SERIES)
         place = self._places[key] = (begin + _KEY_BYTES) // 8
         return place
 
@@ -219,8 +229,11 @@ class Numbers:
 
 def _series(block: memoryview) -> Iterator[tuple[Key, Sequence[float]]]:
     """The series of a block, in the order in which they were begun."""
-    (used,) = struct.unpack_from("=q", block)
-    for begin in range(8, 8 + min(used, SERIES) * _SERIES_BYTES, _SERIES_BYTES):
+    used, dropped = struct.unpack_from("=qq", block)
+    if dropped:
+        yield SERIES_DROPPED.of(), (float(dropped), *[0.0] * (_VALUES - 1))
+    end = _BLOCK_HEAD_BYTES + min(used, SERIES) * _SERIES_BYTES
+    for begin in range(_BLOCK_HEAD_BYTES, end, _SERIES_BYTES):
         name = bytes(block[begin : begin + _KEY_BYTES]).rstrip(b"\0").decode("utf-8", "replace")
         yield tuple(name.split("\t")), struct.unpack_from(f"={_VALUES}d", block, begin + _KEY_BYTES)
 

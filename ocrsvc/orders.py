@@ -7,16 +7,17 @@ rest wait as files, so that what a worker holds does not grow with the number of
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, cast
 
 from ocrsvc.engines.base import Handle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import develop
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.imaging.picture import Picture
-from ocrsvc.records import Check, Image, Page, ReadOptions, ReadTask, Rotate, no_check
+from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Rotate, Task, no_check
+from ocrsvc.serving.guard import Work, current_work, decoding_for
 from ocrsvc.serving.limits import Share, unlimited
 
 AHEAD_BYTES: Final = 16 * 2**20
@@ -33,10 +34,14 @@ class Order:
         gray: The engine needs no colour.
         check: Raises once nobody waits for the answer any more.
         held: The account of its pixels, which may be needed longer than the request waits.
-        source: Its file, with a header that was held against the limits; or the image, drawn from a document, whose
-            bytes are in the account already. None when it is not opened yet, and when it was decoded.
+        source: Its file, with a header that was held against the limits; the image, drawn from a document, whose bytes
+            are in the account already; or the file as it came, for an engine that decodes by itself. None before it is
+            opened, and when it was decoded.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
+        work: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
+        looks: Only the image is wanted, in colour; of a file for an engine that decodes by itself.
+        image: That image, once it is there.
     """
 
     options: ReadOptions
@@ -44,10 +49,14 @@ class Order:
     gray: bool
     check: Check = no_check
     held: Share = field(default_factory=unlimited)
-    source: Picture | Image | None = None
+    source: Picture | Image | bytes | None = None
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
+    looks: bool = False
+    image: Image | None = None
+    work: Work | None = field(default_factory=current_work, init=False)
     _task: ReadTask | None = field(default=None, init=False)
+    _is_put_back: bool = field(default=False, init=False)
 
     @property
     def is_drawn(self) -> bool:
@@ -55,8 +64,13 @@ class Order:
         return isinstance(self.source, Image)
 
     @property
+    def is_decoded_elsewhere(self) -> bool:
+        """Does the engine decode it by itself?"""
+        return isinstance(self.source, bytes)
+
+    @property
     def pixel_bytes(self) -> int:
-        """What the decoded image will hold, by its header."""
+        """What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is copied."""
         return self.source.flat_bytes(gray=self.gray) if isinstance(self.source, Picture) else self.held.held_bytes
 
     @property
@@ -68,8 +82,8 @@ class Order:
 
     @property
     def turned(self) -> int:
-        """Degrees by which the image is turned, clockwise, before the engine sees it."""
-        return 0 if self.options.rotate == "auto" else int(self.options.rotate)
+        """Degrees by which the image is turned, clockwise, before the engine sees it; 0 once the page is put back."""
+        return 0 if self._is_put_back or self.options.rotate == "auto" else int(self.options.rotate)
 
     def prepare(self) -> ReadTask:
         """Decode, unless that is done; apply a fixed turn and the largest side, which no engine needs to know about.
@@ -90,13 +104,26 @@ class Order:
             self.decode_s += time.perf_counter() - began
         return self._task
 
+    def task(self) -> Task:
+        """What the engine's handle is given. Raises BrokenImage."""
+        source = self.source
+        if isinstance(source, bytes):
+            return FileTask(source, None if self.looks else self.options, self.deadline, self.check)
+        return self.prepare()
+
+    def note(self, page: DecodedPage) -> Page:
+        """Take what the engine says about decoding, and leave the page."""
+        self.size, self.image, self._is_put_back = (page.width, page.height), page.image, True
+        self.decode_s += page.decode_s
+        return Page(page.width, page.height, page.angle, page.lines)
+
     def forget(self) -> None:
         """Let go of the pixels: the answer may wait for its thread, and they need not wait with it."""
-        self._task = self.source = None
+        self._task = self.source = self.image = None
         self.held.release()
 
     def _make_task(self) -> ReadTask:
-        assert self.source is not None, "it was opened"
+        assert isinstance(self.source, Picture | Image), "it was opened here"
         image = self.source if isinstance(self.source, Image) else develop(self.source, gray=self.gray)
         self.size, kind, pixels = (image.width, image.height), image.format, image.pixels
         # Nothing but `pixels` may keep the image before it was turned or shrunk.
@@ -113,20 +140,26 @@ class DecodingHandle:
     """An engine's handle that first decodes what was not decoded ahead; see serving.executor.Server."""
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+        # An order for an engine that decodes by itself is only given to such an engine.
+        self._read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
         self.warm_up, self.close = handle.warm_up, handle.close
 
     def read(self, orders: Sequence[Order]) -> list[Page | OcrsvcError]:
         """One page or error for each order; a damaged image fails alone."""
         tasks = [_task_or_error(order) for order in orders]
-        good = [place for place, task in enumerate(tasks) if isinstance(task, ReadTask)]
-        pages = self._handle.read([task for task in tasks if isinstance(task, ReadTask)]) if good else []
-        answers = dict(zip(good, pages, strict=True))
-        return [task if isinstance(task, OcrsvcError) else answers[place] for place, task in enumerate(tasks)]
+        good = [(order, task) for order, task in zip(orders, tasks, strict=True) if not isinstance(task, OcrsvcError)]
+        pages = self._read([task for _, task in good]) if good else []
+        noted = [
+            order.note(page) if isinstance(page, DecodedPage) else page
+            for (order, _), page in zip(good, pages, strict=True)
+        ]
+        answers = iter(noted)
+        return [task if isinstance(task, OcrsvcError) else next(answers) for task in tasks]
 
 
-def _task_or_error(order: Order) -> ReadTask | OcrsvcError:
+def _task_or_error(order: Order) -> Task | OcrsvcError:
     try:
-        return order.prepare()
+        with decoding_for(order.work):
+            return order.task()
     except OcrsvcError as error:
         return error

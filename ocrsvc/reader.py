@@ -17,7 +17,7 @@ from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
 from ocrsvc.imaging.child_process import Check
-from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.imaging.decode import PixelLimits, open_own, open_picture
 from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.imaging.page_ranges import ALL, Ranges
@@ -189,21 +189,41 @@ class Reader:
             OcrsvcError: As for reading it.
         """
         deadline = self._clock() + limit_s
-        order = Order(ReadOptions(), deadline, gray=False, held=wish.share.part())
+        # Whoever waits for an engine needs an end to it.
+        deadline = self._clock() + min(limit_s, self._settings.deadline_s)
+        check = make_check(wish, deadline, self._clock)
+        order = Order(ReadOptions(), deadline, gray=False, check=check, held=wish.share.part())
         try:
             if number is None:
-                self._develop(data, order, wish)
-            else:
-                with self._opened(data, self._checking(deadline, wish), wish) as document:
-                    self._develop(Leaf(document, number), order, wish)
-            yield order.prepare().image
+                yield self._develop(data, order, wish)
+                return
+            with self._opened(data, self._checking(deadline, wish), wish) as document:
+                image = self._develop(Leaf(document, number), order, wish)
+            yield image
         finally:
             order.forget()
 
-    def _develop(self, data: bytes | Leaf, order: Order, wish: Wish) -> None:
+    def _develop(self, data: bytes | Leaf, order: Order, wish: Wish) -> Image:
         with self._turn_for(data, order.deadline, wish):
             order.source = self._open(data, order, wish)
-            order.prepare()
+            if not order.is_decoded_elsewhere:
+                return order.prepare().image
+        return self._look_elsewhere(order, wish)
+
+    def _look_elsewhere(self, order: Order, wish: Wish) -> Image:
+        """The image, from where the engine decodes."""
+        order.looks = True
+        with self._running().admit(wish) as place:
+            item = place.submit(order, order.deadline, order.pixel_bytes)
+        place.wait(item)
+        assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
+        order.held.take(max(0, order.image.pixels.nbytes - order.held.held_bytes))
+        return order.image
+
+    @property
+    def _decodes_elsewhere(self) -> bool:
+        """Does the engine decode image files by itself, so that a decoder that crashes is not in this process?"""
+        return self._engine is not None and self._engine.driving.decodes
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -391,7 +411,9 @@ class Reader:
                 order.source = self._open(data, order, wish)
                 order.decode_s = self._clock() - began
                 most_bytes = order.most_bytes
-                ahead = order.is_drawn or executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+                ahead = order.is_drawn or (
+                    not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+                )
                 size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
                 item = place.submit(order, deadline, size_bytes)
         except BaseException:
@@ -402,7 +424,14 @@ class Reader:
         key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, ahead, admitted, key, most_bytes)
 
-    def _open(self, data: bytes | Leaf, order: Order, wish: Wish) -> Picture | Image:
+    def _open(self, data: bytes | Leaf, order: Order, wish: Wish) -> Picture | Image | bytes:
+        if self._decodes_elsewhere:
+            file = data.document.file(data.number, order.held.take) if isinstance(data, Leaf) else data
+            if file is not None:
+                open_own(file, self._limits)
+                # It is copied to where the engine is.
+                order.held.take(len(file))
+                return file
         if not isinstance(data, Leaf):
             return open_picture(data, self._limits)
         check = self._checking(order.deadline, wish)

@@ -100,6 +100,26 @@ class ReadTask:
 
 
 @dataclass(frozen=True, slots=True)
+class FileTask:
+    """One image file and what is asked of it, for an engine that decodes by itself (engines.base.Driving.decodes).
+
+    Attributes:
+        data: The whole file.
+        options: How to read it, as the request says; None asks for the image itself, in colour.
+        deadline: Monotonic seconds from which nobody waits for the answer.
+        check: As of a ReadTask.
+    """
+
+    data: bytes
+    options: ReadOptions | None = field(default_factory=ReadOptions)
+    deadline: float = math.inf
+    check: Check = no_check
+
+
+Task = ReadTask | FileTask
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of text, its confidence in [0, 1], and where it stands."""
 
@@ -129,6 +149,19 @@ class Page:
     def text(self) -> str:
         """The lines' texts, joined by newlines."""
         return "\n".join([line.text for line in self.lines])
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPage(Page):
+    """The answer to a FileTask: a page in the frame of its image.
+
+    Attributes:
+        decode_s: Seconds that decoding took.
+        image: What was decoded, where that was asked for; the page has no lines then.
+    """
+
+    decode_s: float = 0.0
+    image: Image | None = None
 
 
 @dataclass(frozen=True, slots=True)

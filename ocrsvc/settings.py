@@ -42,6 +42,10 @@ _BYTE_UNITS: Final = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
 }
 _BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
+# In an address such as redis://user:secret@host.
+_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
+_HOST: Final = re.compile(r"\*|[a-z0-9._-]{1,253}|[0-9a-f:.]{2,45}")
+_ORIGIN: Final = re.compile(r"\*|https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::\d{1,5})?")
 _GPU: Final = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}")
 _FORMAT_MAX_PIXELS: Final = {
     "jpeg": 50_000_000,
@@ -61,6 +65,8 @@ _ACCEPTED: Final = {
     "usual_ports": "names of dialects that are on, separated by commas (in the file a list), out of "
     + ", ".join(name for name, port in USUAL_PORTS.items() if port)
     + "; and no unix: address in bind",
+    "hosts": "names and addresses separated by commas (in the file a list), or *",
+    "cors": "origins separated by commas (in the file a list), each scheme://host or scheme://host:port, or *",
     "gpus": "all, or numbers and UUIDs (GPU-…, MIG-…) of cards, separated by commas (in the file a list of texts)",
     "provider": "one of auto, cpu, cuda, tensorrt, and none that contradicts the device",
     "caller_header": "the name of a header, of letters, digits and hyphens",
@@ -154,6 +160,21 @@ def _check_gpus(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _check_hosts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names in lower case, if each can be one of a host, or `*`; raises ValueError."""
+    names = tuple(name.lower().strip("[]") for name in names)
+    if not all(_HOST.fullmatch(name) for name in names):
+        raise ValueError("no names of hosts")
+    return names
+
+
+def _check_origins(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The origins, if each is a scheme, a host and perhaps a port, or `*`; raises ValueError."""
+    if not all(_ORIGIN.fullmatch(name) for name in names):
+        raise ValueError("no origins")
+    return names
+
+
 def _complete_formats(value: object) -> object:
     """Pixel limits of "gif=1000, webp=2000" or of a table, over the defaults of the formats left out."""
     if isinstance(value, str):
@@ -173,6 +194,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_split)]
 Dialects = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_dialects)]
 DialectsWithPort = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_usual_ports)]
+Hosts = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_hosts)]
+Origins = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_origins)]
 Gpus = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_gpus)]
 Provider = Annotated[Literal["auto", "cpu", "cuda", "tensorrt"], AfterValidator(_check_provider)]
 FormatPixels = Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_complete_formats)]
@@ -253,6 +276,16 @@ class Settings(BaseModel):
         "cache folder.",
     )
     bind: Address = _knob("127.0.0.1:8000", "Address to listen on; gunicorn's -b wins.")
+    hosts: Hosts = _knob(
+        (),
+        "Names and addresses, without ports, that requests may be for (header Host), or * for any; by default the "
+        "loopback ones where the service listens on a loopback address, and any elsewhere. Behind a proxy on the same "
+        "machine list the names that its clients use.",
+    )
+    cors: Origins = _knob(
+        (),
+        "Web sites whose pages may read answers, such as https://app.example.com, or * for all; by default none.",
+    )
     grpc_bind: Addresses = _knob(
         (), "Addresses to listen on for gRPC: KServe v2, TensorFlow Serving and Paddle Serving, all at each of them."
     )
@@ -330,7 +363,8 @@ class Settings(BaseModel):
     )
     tasks_bytes: ByteCount = _knob(
         2**30,
-        "Most bytes of such documents and their results, all workers together; 0 takes none.",
+        "Most bytes of such documents and their results, all workers together; callers share them, and finished "
+        "documents make room for new ones; 0 takes none.",
         "bytes",
         ge=0,
         le=2**50,
@@ -404,16 +438,24 @@ class Settings(BaseModel):
         ge=0,
         le=2**50,
     )
+    child_gpu_bytes: MemoryAmount | None = _knob(
+        None,
+        "Memory of the card at which an engine's child process is replaced, its successor first, where NVML tells what "
+        "each process holds; 0 is no limit, a share is of the card; by default such that all children on one card and "
+        "one successor would fill 80 % of it.",
+        "bytes",
+    )
     quarantine_size: int = _knob(
         256,
-        "Most images remembered that killed the engine's child process twice; read at the start only.",
+        "Most images remembered that killed the engine's child process twice, and as many bodies of requests that "
+        "stopped a worker; read at the start only.",
         "images",
         ge=1,
         le=65536,
     )
     quarantine_s: float = _knob(
         3600.0,
-        "How long such an image is answered 422 without being tried; read at the start only.",
+        "How long such an image or body is answered 422 without being tried; read at the start only.",
         "s",
         gt=0,
         le=10**9,
@@ -536,6 +578,11 @@ def _from_file(file: Path) -> Iterator[Given]:
         yield Given(key, f"{key} (in {file.name})", plain, "file")
 
 
+def without_passwords(text: str) -> str:
+    """The text with stars in place of the passwords of addresses in it."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
 def variable_of(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.upper()
@@ -598,9 +645,9 @@ def _unknown(item: Given) -> str:
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     written = variable_of if item.source == "environment" else str
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
-    return f"{item.label} is {str(item.value)!r}: no such setting; {hint}"
+    return f"{item.label} is {without_passwords(str(item.value))!r}: no such setting; {hint}"
 
 
 def _refusal(item: Given) -> str:
     """The complaint about a value that a setting does not accept."""
-    return f"{item.label} is {str(item.value)!r}: accepted is {accepted(item.name)}."
+    return f"{item.label} is {without_passwords(str(item.value))!r}: accepted is {accepted(item.name)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import threading
@@ -155,11 +156,11 @@ class Crowd:
     def __init__(self, cards: int) -> None:
         self.board = Board()
         self.rota = Rota(self.board, clock=lambda: 100.0)
-        self.cards = cards
+        self.cards = [f"GPU-{card}" for card in range(cards)]
 
     def fork(self) -> int:
-        worker: Any = SimpleNamespace(tmp=None)
-        self.rota.before_fork(SimpleNamespace(), worker, self.cards)
+        worker: Any = SimpleNamespace(tmp=io.BytesIO())
+        self.rota.before_fork(worker, self.cards)
         self.board.slot(worker.place).state = State.READY
         return int(worker.place)
 
@@ -197,6 +198,20 @@ def test_a_worker_reckons_with_those_on_its_own_card_only() -> None:
     crowd.board.slot(3).state = State.BOOTING
     assert crowd.board.card(besides=0) == (100, True)
     assert crowd.board.card(besides=1) == (1000, False)
+
+
+def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() -> None:
+    crowd = Crowd(2)
+    old = [crowd.fork() for _ in range(2)]
+    crowd.cards = ["GPU-1", "GPU-7"]
+    new = [crowd.fork() for _ in range(2)]
+    names = [crowd.rota.card_name(crowd.card(place)) for place in (*old, *new)]
+    # GPU-1 has a worker already, which stays, and GPU-0 is of no use any more.
+    assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
+    for place in (*old, *new):
+        crowd.board.slot(place).gpu_bytes = 10**place
+    assert crowd.board.card(besides=new[1]) == (10 ** old[1], True)
+    assert crowd.board.card(besides=new[0]) == (0, True)
 
 
 @pytest.mark.parametrize(("card", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])

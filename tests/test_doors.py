@@ -283,11 +283,6 @@ def test_umi_leaves_out_what_lies_in_an_ignored_area(client: FlaskClient) -> Non
     assert json_of(client.post("/api/ocr", json=sent))["data"] == SEEN
 
 
-def test_umi_lets_pages_of_other_sites_in(client: FlaskClient) -> None:
-    for response in (client.post("/api/ocr"), client.options("/api/ocr"), client.get("/umiocr")):
-        assert response.headers["Access-Control-Allow-Origin"] == "*"
-
-
 def test_ocr_space_answers_text_with_dos_line_ends(client: FlaskClient) -> None:
     answer = json_of(client.post("/Parse/Image", **part("whatever")))
     (parsed,) = answer["ParsedResults"]

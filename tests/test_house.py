@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
-from importlib import metadata
 
 import pytest
 from support import ROOT
@@ -71,6 +70,20 @@ def test_constraints_are_exact_versions_and_nothing_else() -> None:
     assert [line for line in constraints() if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
 
 
+def test_production_installs_what_is_tested_and_every_file_has_its_hash() -> None:
+    text = (ROOT / "deploy" / "requirements.txt").read_text(encoding="utf-8").replace("\\\n", " ")
+    entries = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pins = {re.split(r"[ ;]", entry)[0].lower() for entry in entries}
+    assert len(pins) > 20
+    assert pins - {line.lower().replace("_", "-") for line in constraints()} == set()
+    assert [
+        entry for entry in entries if not re.fullmatch(r"\S+==\S+( ;[^-]+)?(\s+--hash=sha256:\w{64})+", entry)
+    ] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {re.split(r"[\[<>=;~! ]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
+    assert wanted - {pin.partition("==")[0] for pin in pins} == set()
+
+
 def test_everything_that_is_declared_for_a_checkout_is_constrained() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
@@ -89,7 +102,3 @@ def test_no_extra_brings_both_builds_of_onnx_runtime() -> None:
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == __version__
-
-
-def test_the_pinned_gunicorn_is_one_whose_thread_worker_we_know() -> None:
-    assert metadata.version("gunicorn").startswith("27.")

@@ -6,23 +6,20 @@ import base64
 import io
 import json
 import math
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import pytest
-from gunicorn.config import Config
-from gunicorn.http.parser import RequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from urllib3.filepost import encode_multipart_formdata
 from web_support import as_base64, picture
 from werkzeug.formparser import MultiPartParser
 
-from ocrsvc.errors import BadBase64, BadOption, BodyTimeout, BodyTooLarge, CallerError, NothingSent, OcrsvcError
-from ocrsvc.web.body import knowing_the_connection, leave_body, read_body
+from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.web.body import read_body
 from ocrsvc.web.incoming import (
     _unquote,
     allowed_s,
@@ -342,26 +339,22 @@ def test_no_body_causes_anything_but_an_error_of_the_caller(body: bytes, content
 
 
 def test_a_body_at_the_limit_is_read_and_one_byte_more_is_not() -> None:
-    assert read_body(environ(bytes(100)), 100, NEVER) == bytes(100)
+    assert read_body(environ(bytes(100)), 100) == bytes(100)
     with pytest.raises(BodyTooLarge, match="101 bytes is larger than the limit of 100 bytes"):
-        read_body(environ(bytes(101)), 100, NEVER)
+        read_body(environ(bytes(101)), 100)
 
 
 class Drip:
-    """A stream that gives at most 7 bytes at a time, counts them, and takes a second for each read."""
+    """A stream that gives at most 7 bytes at a time, and counts them."""
 
     def __init__(self, size: int) -> None:
-        self.left, self.given, self.now_s = size, 0, 0.0
+        self.left, self.given = size, 0
 
     def read(self, size: int) -> bytes:
         step = min(7, size, self.left)
         self.left -= step
         self.given += step
-        self.now_s += 1
         return bytes(step)
-
-    def clock(self) -> float:
-        return self.now_s
 
 
 def chunked(stream: object) -> dict[str, Any]:
@@ -369,173 +362,23 @@ def chunked(stream: object) -> dict[str, Any]:
 
 
 def test_a_chunked_body_is_read_to_its_end() -> None:
-    assert read_body(chunked(Drip(100)), 100, NEVER) == bytes(100)
+    assert read_body(chunked(Drip(100)), 100) == bytes(100)
 
 
 def test_a_chunked_body_is_cut_at_the_limit_and_not_followed_for_ever() -> None:
     stream = Drip(10**12)
     with pytest.raises(BodyTooLarge, match="limit of 1000 bytes"):
-        read_body(chunked(stream), 1000, NEVER)
+        read_body(chunked(stream), 1000)
     assert stream.given == 1001
-    leave_body(chunked(stream), 20.0, stream.clock)
-    assert stream.given == 1001 + 20 * 7
-
-
-def test_a_declared_body_that_is_too_large_is_not_kept_and_then_listened_to() -> None:
-    stream = Drip(300)
-    sent = {"wsgi.input": stream, "CONTENT_LENGTH": "300"}
-    with pytest.raises(BodyTooLarge):
-        read_body(sent, 100, NEVER)
-    assert stream.left == 300
-    leave_body(sent, 60.0, stream.clock)
-    assert stream.left == 0
-
-
-@pytest.mark.parametrize("more", [{"CONTENT_LENGTH": "1000"}, {"wsgi.input_terminated": True}])
-def test_a_body_that_is_not_there_at_the_deadline_is_a_timeout_on_any_server(more: dict[str, Any]) -> None:
-    stream = Drip(1000)
-    with pytest.raises(BodyTimeout, match="the deadline of the request passed"):
-        read_body({"wsgi.input": stream, **more}, 1000, 10.0, clock=stream.clock)
-    assert stream.given == 70
-
-
-class Line:
-    """A client's end of a connection on a clock of its own: each piece comes some seconds after the one before."""
-
-    def __init__(self, *pieces: tuple[float, bytes]) -> None:
-        self.pieces = list(pieces)
-        self.now_s = 0.0
-        self.timeout_s: float | None = None
-        self.shut: list[int] = []
-
-    def clock(self) -> float:
-        return self.now_s
-
-    def gettimeout(self) -> float | None:
-        return self.timeout_s
-
-    def settimeout(self, timeout_s: float | None) -> None:
-        self.timeout_s = timeout_s
-
-    def shutdown(self, how: int) -> None:
-        self.shut.append(how)
-
-    def recv(self, size: int) -> bytes:
-        pause_s, piece = self.pieces.pop(0)
-        if self.timeout_s is not None and pause_s > self.timeout_s:
-            self.now_s += self.timeout_s
-            raise TimeoutError
-        assert len(piece) <= size
-        self.now_s += pause_s
-        return piece
-
-
-class Answer:
-    """gunicorn's response, as far as a body knows it."""
-
-    def __init__(self, request: Any) -> None:
-        self.req = request
-        self.closes = False
-
-    def force_close(self) -> None:
-        self.closes = True
-
-    def start(self, *_args: object) -> None:
-        raise AssertionError("nothing is answered here")
-
-
-HEADERS = {
-    "declared": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
-    "chunked": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n",
-}
-END = {"declared": b"", "chunked": b"\r\n0\r\n\r\n"}
-
-
-def arriving(line: Line) -> tuple[dict[str, Any], Answer]:
-    """A request that gunicorn's own parser reads from a line, and the answer that it gets."""
-    request = next(RequestParser(Config(), line, ("127.0.0.1", 1)))
-    length = {name: value for name, value in request.headers if name == "CONTENT-LENGTH"}
-    answer = Answer(request)
-    seen: dict[str, Any] = {
-        "wsgi.input": request.body,
-        "wsgi.input_terminated": True,
-        "CONTENT_LENGTH": length.get("CONTENT-LENGTH", ""),
-    }
-    assert knowing_the_connection(lambda _environ, _start: [b"ok"])(seen, answer.start) == [b"ok"]
-    return seen, answer
-
-
-@pytest.mark.parametrize("kind", HEADERS)
-def test_a_slow_but_steady_body_is_read_and_leaves_the_socket_as_it_was(kind: str) -> None:
-    line = Line((0, HEADERS[kind]), *[(5.0, bytes(100))] * 9, (5.0, bytes(100) + END[kind]))
-    seen, answer = arriving(line)
-    assert read_body(seen, 1000, 60.0, stall_s=10.0, slow_s=60.0, clock=line.clock) == bytes(1000)
-    leave_body(seen, clock=line.clock)
-    assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (50.0, None, [], False)
-    assert answer.req.unreader.sock is line
-
-
-@pytest.mark.parametrize("kind", HEADERS)
-@pytest.mark.parametrize(
-    ("pauses_s", "told", "ended_s"),
-    [
-        ([1.0, 1.0, 11.0], "nothing came for 10 seconds", 12.0),
-        ([1.0] * 100, "the deadline of the request passed", 60.0),
-        ([9.0] * 100, "the deadline of the request passed", 60.0),
-    ],
-)
-def test_a_body_that_stops_or_drips_ends_in_time_and_so_does_its_connection(
-    kind: str, pauses_s: list[float], told: str, ended_s: float
-) -> None:
-    line = Line((0, HEADERS[kind]), *[(pause_s, b"a") for pause_s in pauses_s])
-    seen, answer = arriving(line)
-    with pytest.raises(BodyTimeout, match=told):
-        read_body(seen, 1000, 60.0, stall_s=10.0, slow_s=60.0, clock=line.clock)
-    assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (ended_s, None, [socket.SHUT_RD], True)
-    assert answer.req.unreader.sock is line
-
-
-@pytest.mark.parametrize(
-    ("pieces", "ended_s"),
-    [
-        ([(1.0, bytes(1))] * 100, 10.0),
-        # 5 kB at once, and then a byte a second: from 10 s on that is too little.
-        ([(0.0, bytes(5000))] + [(1.0, bytes(1))] * 100, 10.0),
-        # 12,000 bytes pay for 12 s.
-        ([(0.0, bytes(6000)), (0.0, bytes(6000))] + [(1.5, bytes(1))] * 100, 12.0),
-        # 900 bytes a second are too few once that is sure.
-        ([(1.0, bytes(900))] * 100, 10.0),
-    ],
-)
-def test_a_body_that_crawls_is_cut_whatever_its_pauses(pieces: list[tuple[float, bytes]], ended_s: float) -> None:
-    line = Line((0, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n"), *pieces)
-    seen, answer = arriving(line)
-    with pytest.raises(BodyTimeout, match="less than 1000 bytes a second"):
-        read_body(seen, 90_000, 60.0, stall_s=10.0, slow_s=10.0, clock=line.clock)
-    assert line.now_s == pytest.approx(ended_s, abs=0.02)
-    assert answer.closes
-
-
-def test_a_body_that_comes_at_the_least_rate_is_read() -> None:
-    line = Line((0, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 44000\r\n\r\n"), *[(1.0, bytes(1100))] * 40)
-    seen, _ = arriving(line)
-    assert read_body(seen, 90_000, 60.0, stall_s=10.0, slow_s=10.0, clock=line.clock) == bytes(44_000)
-
-
-def test_what_nobody_reads_is_left_after_a_moment_and_ends_the_connection() -> None:
-    line = Line((0, HEADERS["declared"]), *[(0.5, b"a")] * 100)
-    seen, answer = arriving(line)
-    leave_body(seen, 2.0, line.clock)
-    assert (line.now_s, line.timeout_s, line.shut, answer.closes) == (2.0, None, [socket.SHUT_RD], True)
 
 
 def test_a_body_without_a_length_on_a_server_that_does_not_end_it_counts_as_empty() -> None:
-    assert read_body({"wsgi.input": Drip(100)}, 100, NEVER) == b""
+    assert read_body({"wsgi.input": Drip(100)}, 100) == b""
 
 
 def test_a_body_that_ends_early_is_the_callers_error() -> None:
     with pytest.raises(CallerError, match="after 10 of 20 bytes"):
-        read_body(environ(bytes(10)) | {"CONTENT_LENGTH": "20"}, 100, NEVER)
+        read_body(environ(bytes(10)) | {"CONTENT_LENGTH": "20"}, 100)
 
 
 class Broken:
@@ -548,11 +391,7 @@ class Broken:
 @pytest.mark.parametrize("more", [{"CONTENT_LENGTH": "20"}, {"wsgi.input_terminated": True}])
 def test_a_stream_that_breaks_is_the_callers_error(more: dict[str, Any]) -> None:
     with pytest.raises(CallerError, match="cannot be read to its end"):
-        read_body({"wsgi.input": Broken(), **more}, 100, NEVER)
-
-
-def test_what_nobody_reads_may_break() -> None:
-    leave_body({"wsgi.input": Broken(), "CONTENT_LENGTH": "200"})
+        read_body({"wsgi.input": Broken(), **more}, 100)
 
 
 @pytest.mark.parametrize(

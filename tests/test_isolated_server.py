@@ -100,7 +100,7 @@ def test_operators_see_the_quarantine_and_may_end_it() -> None:
         address = f"{server.url}/ops/quarantine/{entry['hash']}"
         assert requests.delete(address, timeout=ANSWER_S).json() == {"forgotten": 1}
         assert requests.delete(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"forgotten": 0}
-        assert requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"images": []}
+        assert requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json() == {"images": [], "requests": []}
 
 
 def test_a_signal_to_the_whole_group_loses_no_request() -> None:

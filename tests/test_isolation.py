@@ -5,30 +5,39 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+from isolation_support import (
+    PLAN,
+    a_task,
+    children_of,
+    crc,
+    noise,
+    open_files,
+    opened_handle,
+    pid_of,
+    started,
+    state_of,
+    summary,
+    zygote_of,
+)
 from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_engine, open_own_engine
-from ocrsvc.engines.isolated import upbringing
 from ocrsvc.engines.isolated.area import Area
-from ocrsvc.engines.isolated.crew import Crew, Limits
+from ocrsvc.engines.isolated.crew import Limits
 from ocrsvc.engines.isolated.engine import limits_for
 from ocrsvc.engines.isolated.exchange import pack_answers, unpack_answers
-from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.errors import (
@@ -41,65 +50,12 @@ from ocrsvc.errors import (
 )
 from ocrsvc.formats.packed import Nonsense
 from ocrsvc.plan import ThreadPlan
-from ocrsvc.records import Image, Line, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.settings import Settings
 
-PLAN = ThreadPlan(1, 8, 2)
 PAGES = Path(__file__).parent / "pages"
 BUILD = Path(__file__).parent / "doubles" / "build.py"
 SOON_S = 10.0
-
-
-def noise(seed: int, height: int = 20, width: int = 30) -> Pixels:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-
-
-def crc(pixels: Pixels) -> str:
-    """The text that the fake engine reads, worked out here."""
-    return format(zlib.crc32(pixels.tobytes()), "08x")
-
-
-def a_task(pixels: Pixels, within_s: float = 30.0) -> ReadTask:
-    return ReadTask(Image(pixels, "png"), ReadOptions(), time.monotonic() + within_s)
-
-
-def summary(answers: Sequence[Page | OcrsvcError]) -> list[str | type]:
-    """The hash read on each page, or the kind of error."""
-    return [answer.lines[1].text if isinstance(answer, Page) else type(answer) for answer in answers]
-
-
-def nursery_for(**settings: Any) -> Nursery:
-    return Nursery(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
-
-
-@contextmanager
-def opened_handle(
-    limits: Limits | None = None,
-    quarantine: Quarantine | None = None,
-    nursery: Nursery | None = None,
-    **settings: Any,
-) -> Iterator[IsolatedHandle]:
-    """A handle, of a nursery of its own unless one is given; afterwards every file that it opened here is closed."""
-    before = _open_files()
-    own = nursery or nursery_for(**settings)
-    try:
-        handle = IsolatedHandle(Crew(own, limits or Limits()), quarantine or Quarantine(8, 60.0))
-        try:
-            yield handle
-        finally:
-            handle.close()
-    finally:
-        if nursery is None:
-            own.close()
-    assert _open_files() == before
-
-
-def started(**settings: Any) -> Iterator[Nursery]:
-    """A nursery whose zygote is there already, for several tests."""
-    nursery = nursery_for(**settings)
-    IsolatedHandle(Crew(nursery, Limits()), Quarantine(1, 1.0)).close()
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(scope="module")
@@ -113,33 +69,6 @@ def slow() -> Iterator[Nursery]:
     yield from started(fake_latency_s=0.4)
 
 
-def pid_of(handle: IsolatedHandle) -> int:
-    assert handle.child.ready is not None
-    return handle.child.ready.pid
-
-
-def children_of(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def zygote_of(handle: IsolatedHandle) -> int:
-    """The child's parent: the fourth field of proc(5)'s stat, behind the name."""
-    return int(Path(f"/proc/{pid_of(handle)}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def _open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def state_of(pid: int) -> str:
-    """The letter of a process's state, Z for a zombie; empty when it is gone."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
-
-
 def test_it_reads_what_the_engine_itself_would_read(plain: Nursery) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
     tasks.append(
@@ -151,16 +80,16 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Nursery) -> None:
 
 
 def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_nothing_open() -> None:
-    settings, before = Settings(engine="fake"), _open_files()
+    settings, before = Settings(engine="fake"), open_files()
     own = open_own_engine(settings, PLAN)
     engine = open_engine(settings.model_copy(update={"isolation": "process"}), PLAN)
-    assert (engine.describe(), engine.driving) == (own.describe(), own.driving)
+    assert (engine.describe(), engine.driving) == (own.describe(), replace(own.driving, decodes=True))
     handles = [engine.open_handle() for _ in range(2)]
     for handle in handles:
         handle.warm_up()
         handle.close()
     engine.close()
-    assert _open_files() == before
+    assert open_files() == before
 
 
 def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(plain: Nursery) -> None:
@@ -259,7 +188,12 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Nursery) -> None:
 
 def test_a_suspect_that_is_read_is_acquitted(slow: Nursery) -> None:
     pixels = noise(1)
-    with opened_handle(Limits(deadline_s=0.1, grace_s=0.1), nursery=slow) as handle:
+    with opened_handle(Limits(deadline_s=0.3, grace_s=0.1), nursery=slow) as handle:
+        stopper = threading.Timer(0.15, os.kill, (pid_of(handle), signal.SIGSTOP))
+        stopper.start()
+        assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
+        stopper.join()
+        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
         assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
@@ -365,29 +299,6 @@ def test_an_engine_that_cannot_open_in_a_child_says_why() -> None:
         open_engine(Settings(engine="tr", isolation="process"), PLAN)
 
 
-def test_an_engine_that_hangs_while_it_closes_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = open_own_engine(Settings(engine="fake"), PLAN)
-    monkeypatch.setattr(engine, "close", threading.Event().wait)
-    monkeypatch.setattr(upbringing, "open_own_engine", lambda *_: engine)
-    monkeypatch.setattr(upbringing, "CLOSE_S", 1)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        # The time limit of this test is a handler of pytest's; a child of the zygote has none.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        upbringing.live(theirs, Area(), Settings(engine="fake"), PLAN)
-        os._exit(0)
-    theirs.close()
-    assert b"ready" in ours.recv(1 << 16)
-    ours.close()
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGALRM
-
-
-def test_a_child_has_as_long_to_open_as_a_worker() -> None:
-    assert limits_for(Settings(boot_limit_s=7.0), PLAN).open_s == 7.0
-
-
 def test_an_engine_that_dies_while_it_opens_is_unavailable(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler: cc is not on PATH")
@@ -446,7 +357,9 @@ def test_pages_and_errors_come_through_unchanged() -> None:
         BrokenImage("It is broken.", "Mend it."),
         Page(1, 1, 0, ()),
     ]
-    back = unpack_answers(pack_answers(answers), 3)
+    area = Area()
+    back = unpack_answers(pack_answers(answers, area), [a_task(noise(1))] * 3, area)
+    area.close()
     assert (back[0], back[2]) == (answers[0], answers[2])
     assert (type(back[1]), str(back[1])) == (BrokenImage, "It is broken. Mend it.")
 
@@ -475,8 +388,19 @@ def test_pages_and_errors_come_through_unchanged() -> None:
     ],
 )
 def test_nonsense_is_not_believed(sent: bytes) -> None:
+    area = Area()
+    area.put_bytes(0, sent)
     with pytest.raises(Nonsense):
-        unpack_answers(sent, 1)
+        unpack_answers([0, len(sent)], [a_task(noise(1))], area)
+    area.close()
+
+
+@pytest.mark.parametrize("place", [None, 7, [], [0], [-1, 4], [0, -4], [0, 1 << 40], [1 << 40, 4], ["0", 4]])
+def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
+    area = Area()
+    with pytest.raises(Nonsense):
+        unpack_answers(place, [a_task(noise(1))], area)
+    area.close()
 
 
 HOLDER = """

@@ -57,6 +57,14 @@ def test_what_can_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:
     assert (share.held_bytes, budget.held_bytes) == (0, 60)
 
 
+def test_what_is_given_back_after_the_end_of_its_request_is_not_counted_twice() -> None:
+    budget = Budget(100)
+    share = Share(budget)
+    with share.holding(60):
+        share.release()
+    assert (share.held_bytes, budget.held_bytes) == (0, 0)
+
+
 def test_a_caller_over_its_cap_is_refused_and_the_others_are_not() -> None:
     callers = Callers(2)
     callers.enter("a")

@@ -39,9 +39,14 @@ class Runtime:
         if self.failure is not None and providers[0][0] != CPU:
             raise self.failure
         names = [name for name, _ in providers if name in self.works]
+        folder = dict(providers).get(TENSORRT, {}).get("trt_engine_cache_path")
+        found = {file.read_text() for file in Path(folder).iterdir()} if folder else set()
+        if folder:
+            Path(folder, "sm90.engine").write_text(f"the engine {len(self.opened)}")
         made = SimpleNamespace(
             model=model,
             told=dict(providers),
+            found=found,
             more=more,
             ran=[],
             get_providers=lambda: names,
@@ -205,7 +210,8 @@ def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime
     folders = [first.pop("trt_engine_cache_path"), second.pop("trt_engine_cache_path")]
     assert [first.pop("trt_timing_cache_path"), second.pop("trt_timing_cache_path")] == folders
     assert len(set(folders)) == 2
-    assert all(Path(folder).parent == tmp_path and Path(folder).stat().st_mode & 0o077 == 0 for folder in folders)
+    assert all(Path(folder).parent == tmp_path for folder in folders)
+    assert all(file.stat().st_mode & 0o077 == 0 for file in tmp_path.iterdir())
     assert first == {
         "trt_fp16_enable": True,
         "trt_layer_norm_fp32_fallback": True,
@@ -221,14 +227,14 @@ def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime
 def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_own(
     runtime: Runtime, tmp_path: Path
 ) -> None:
-    def folder(precision: Any, profile: Profile) -> str:
+    def found(precision: Any, profile: Profile) -> set[str]:
         running = Running("cuda", provider="tensorrt", precision=precision, card=OnCard(profiles=(profile,)))
         open_session(models.RECOGNITION, running, Store(tmp_path))
-        return str(runtime.opened[-2].told[TENSORRT]["trt_engine_cache_path"])
+        engines: set[str] = runtime.opened[-2].found
+        return engines
 
-    folders = [folder("fp16", SMALL), folder("fp32", SMALL), folder("fp16", LARGE)]
-    assert len(set(folders)) == 3
-    assert folder("fp16", SMALL) == folders[0]
+    assert [found("fp16", SMALL), found("fp32", SMALL), found("fp16", LARGE)] == [set(), set(), set()]
+    assert found("fp16", SMALL) == {"the engine 0"}
 
 
 def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs(
@@ -257,7 +263,8 @@ def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:
 def test_a_folder_that_others_may_write_to_keeps_no_engine(runtime: Runtime, tmp_path: Path) -> None:
     running = Running("cuda", provider="tensorrt", card=OnCard(profiles=(SMALL,)))
     open_session(models.RECOGNITION, running, Store(tmp_path))
-    Path(runtime.told(TENSORRT)["trt_engine_cache_path"]).chmod(0o777)
+    (kept,) = tmp_path.iterdir()
+    kept.chmod(0o777)
     open_session(models.RECOGNITION, running, Store(tmp_path))
     assert "trt_engine_cache_path" not in runtime.told(TENSORRT, 2)
 

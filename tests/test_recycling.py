@@ -173,6 +173,21 @@ def test_sighup_with_wrong_settings_changes_nothing(tmp_path: Path) -> None:
         assert post(server) == 200
 
 
+def test_sigterm_together_with_sighup_answers_what_is_in_flight() -> None:
+    with start_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1.5", "OCRSVC_LOG_LEVEL": "debug"}) as server:
+        server.wait_for("READY in")
+        statuses: list[int] = []
+        client = threading.Thread(target=lambda: statuses.append(post(server)))
+        client.start()
+        server.wait_for("POST /v1/ocr")
+        # Both wait when the arbiter goes on.
+        for sent in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
+            server.process.send_signal(sent)
+        assert server.wait_for_exit() == 0
+        client.join()
+    assert statuses == [200]
+
+
 def test_a_successor_that_cannot_boot_never_ends_the_service_and_never_spins(tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text("engine = 'fake'\nworkers = 1\n")
@@ -199,7 +214,7 @@ def test_a_worker_that_dies_three_times_before_anything_was_ready_ends_the_servi
             server.wait_for("Loading the engine fake", count=count)
             os.kill(server.workers()[0], signal.SIGKILL)
         assert server.wait_for_exit() == 3
-        assert "Reason: 3 workers died before they were ready, and none ever was." in server.log
+        assert "Reason: 3 workers could not start, and none was ever ready" in server.log
 
 
 def test_a_successor_that_is_killed_while_it_loads_costs_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -42,6 +43,7 @@ class Processes:
         self.rota = Rota(Board(), clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
+        self.refusing = False
         self._count: int | None = None
         self._pid = 1000
         self.num_workers = base
@@ -58,14 +60,13 @@ class Processes:
         self.rota.count_changed(self, count, before)
 
     def turn(self) -> None:
-        """One turn of the arbiter's loop: murder_workers, which looks at each worker, then manage_workers."""
-        for worker in list(self.WORKERS.values()):
-            worker.tmp.last_update()
+        """One turn of the arbiter's loop: murder_workers, which looks at the board first, then manage_workers."""
+        self.rota.look(self)
         self.manage()
 
     def manage(self) -> None:
         for _ in range(self.num_workers - len(self.WORKERS)):
-            self._fork()
+            self._try_to_fork()
         oldest_first = sorted(self.WORKERS)
         for pid in oldest_first[: max(0, len(self.WORKERS) - self.num_workers)]:
             self.ended.append(pid)
@@ -83,7 +84,7 @@ class Processes:
         self.num_workers = self.cfg.workers
         self.rota.reload(self)
         for _ in range(self.cfg.workers):
-            self._fork()
+            self._try_to_fork()
         self.manage()
         assert self.cfg.graceful_timeout == 0, "the loop would wait for the old workers"
 
@@ -129,10 +130,18 @@ class Processes:
             self.read_card(self.free_bytes)
             self.turn()
 
+    def _try_to_fork(self) -> None:
+        """As LastingArbiter.spawn_worker."""
+        if not self.rota.is_backing_off():
+            self._fork()
+
     def _fork(self) -> None:
         self._pid += 1
-        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=SimpleNamespace(last_update=lambda: self.now_s))
-        self.rota.before_fork(self, worker)
+        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=io.BytesIO())
+        self.rota.before_fork(worker)
+        if self.refusing:
+            self.rota.fork_refused(self, BlockingIOError(11, "try again"))
+            return
         self.WORKERS[self._pid] = worker
         self.slot(self._pid).pid = 0
 
@@ -205,11 +214,12 @@ def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
     processes = Processes(1)
     for _ in range(2):
         processes.reap(processes.pids(State.BOOTING)[0])
+        processes.now_s += 60.0
         processes.turn()
     with pytest.raises(HaltServer) as halt:
         processes.reap(processes.pids(State.BOOTING)[0])
     assert halt.value.exit_status == 3
-    assert "3 workers died before they were ready" in str(halt.value.reason)
+    assert "3 workers could not start" in str(halt.value.reason)
 
 
 def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
@@ -366,8 +376,91 @@ def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
         assert sum(bool(standing.granted) for standing in standings) <= 1
         assert len(standings) == len(processes.WORKERS) <= BASE + 1
         assert processes.ended == [], "the arbiter itself never ends a worker"
-        assert name != "turn" or len(processes.WORKERS) >= BASE
+        is_short = len(processes.WORKERS) < BASE
+        assert name != "turn" or not is_short or processes.rota.is_backing_off()
         if processes.rota.board.head.drain_first > first_before:
             assert len(processes.pids(State.READY)) == BASE, "all others serve when one is told to go first"
     processes.settle()
     assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
+
+
+def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_again_later() -> None:
+    processes = all_ready()
+    old = next(iter(processes.WORKERS))
+    want(processes, old)
+    processes.refusing = True
+    processes.turn()
+    assert (processes.slot(old).granted, processes.slot(old).successor) == (Granted.NOTHING, NOBODY)
+    assert len(processes.rota.board.live()) == processes.num_workers == BASE
+    waits_s = []
+    for _ in range(8):
+        began_s = processes.now_s
+        while processes.rota.is_backing_off():
+            processes.now_s += 1.0
+        waits_s.append(processes.now_s - began_s)
+        processes.turn()
+    assert waits_s == [1, 2, 4, 8, 16, 32, 60, 60]
+    processes.refusing = False
+    processes.settle()
+    assert old not in processes.WORKERS
+    assert len(processes.WORKERS) == BASE
+
+
+def test_while_nobody_serves_the_next_fork_is_tried_soon() -> None:
+    processes = all_ready()
+    processes.refusing = True
+    for pid in list(processes.WORKERS):
+        processes.reap(pid)
+    for _ in range(10):
+        processes.now_s += 4.0
+        assert not processes.rota.is_backing_off()
+        processes.turn()
+
+
+def test_a_service_whose_first_forks_are_refused_ends_with_the_reason() -> None:
+    processes = Processes(BASE)
+    for pid in list(processes.WORKERS):
+        processes.slot(pid).state = State.DRAINING
+        processes.reap(pid)
+    processes.refusing = True
+    for _ in range(2):
+        processes.now_s += 60.0
+        processes.turn()
+    processes.now_s += 60.0
+    with pytest.raises(HaltServer):
+        processes.turn()
+
+
+def test_a_service_does_not_end_while_a_worker_still_loads() -> None:
+    processes = Processes(BASE)
+    loading, *others = processes.WORKERS
+    processes.refusing = True
+    for pid in others:
+        processes.reap(pid)
+    for _ in range(5):
+        processes.now_s += 60.0
+        processes.turn()
+    with pytest.raises(HaltServer):
+        processes.reap(loading)
+
+
+def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> None:
+    processes = all_ready()
+    processes.WORKERS.popitem()
+    processes.turn()
+    assert len(processes.rota.board.live()) == len(processes.WORKERS) == BASE
+
+
+def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:
+    now_s = 100.0
+    rota = Rota(Board(), clock=lambda: now_s)
+    worker: Any = SimpleNamespace(tmp=io.BytesIO())
+    rota.before_fork(worker, boot_limit_s=600.0)
+    assert worker.tmp.last_update() == 700.0
+    rota.forgive()
+    assert worker.tmp.last_update() == 700.0
+    worker.tmp.notify()
+    assert worker.tmp.last_update() == 100.0
+    now_s = 150.0
+    rota.forgive()
+    assert worker.tmp.last_update() == 150.0

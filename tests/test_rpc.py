@@ -24,7 +24,6 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
-from hyperframe.frame import PingFrame
 from rpc_support import (
     MESSAGES,
     UNLIMITED,
@@ -791,24 +790,6 @@ def test_what_is_no_http2_is_closed(port: int) -> None:
 def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
     wire.sock.sendall(b"\0\0\4\0\0\0\0\0\0oops")
     assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
-
-
-def send_until_stuck(sock: socket.socket, data: bytes, most: int) -> None:
-    for _ in range(0, most, len(data)):
-        sock.sendall(data)
-
-
-def test_a_client_that_sends_and_does_not_read_is_listened_to_no_more(gate: Gate) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        listener.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
-    with serving(gate.method(), listener):
-        wire = Wire(listener.getsockname()[1])
-        wire.sock.settimeout(0.5)
-        # More than the sockets take, and what may wait here.
-        with pytest.raises(TimeoutError):
-            send_until_stuck(wire.sock, PingFrame(0, b"12345678").serialize() * 1024, 32 << 20)
-        wire.close()
 
 
 def text_fields(line: str, name: str) -> str:

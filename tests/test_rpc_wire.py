@@ -5,34 +5,31 @@ from __future__ import annotations
 import gzip
 import itertools
 import struct
+import sys
 import time
 import zlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, PingAckReceived, ResponseReceived, TrailersReceived
-from h2.settings import SettingCodes
+from h2.events import PingAckReceived
 from hyperframe.frame import GoAwayFrame, PingFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
 
-from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull, TooManyAtOnce
+from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
 from ocrsvc.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.frames import Frames
-from ocrsvc.rpc.method import Method, Methods
 from ocrsvc.rpc.parsing import parse
 from ocrsvc.rpc.protobuf import FOLDER, Messages
-from ocrsvc.rpc.stream import Stream
 from ocrsvc.rpc.unread import Unread
-from ocrsvc.rpc.wire import MessageReader, escaped, frame, timeout_s
-from ocrsvc.serving.limits import Budget, Callers, Share
+from ocrsvc.rpc.wire import MessageReader, Sent, escaped, frame, timeout_s
+from ocrsvc.serving.limits import Budget, Share, unlimited
 from ocrsvc.web.model.card import NotOffered, UnknownModel
 
 ALL = [
@@ -44,43 +41,48 @@ ALL = [
 ]
 
 
-def prefixed(message: bytes, packed: int = 0) -> bytes:
-    return struct.pack(">BI", packed, len(message)) + message
+def taken(reader: MessageReader, data: bytes) -> list[Sent]:
+    """The messages that are complete with this data."""
+    reader.feed(data)
+    found = []
+    while reader.is_ready():
+        found.append(reader.take())
+    return found
 
 
 def test_messages_are_cut_out_wherever_the_pieces_end() -> None:
     data = prefixed(b"first") + prefixed(b"") + prefixed(b"third" * 100)
     for size in (1, 2, 7, len(data)):
         reader = MessageReader("identity", 1000)
-        found = [message for at in range(0, len(data), size) for message in reader.feed(data[at : at + size])]
+        found = [message for at in range(0, len(data), size) for message in taken(reader, data[at : at + size])]
         assert [sent.data for sent in found] == [b"first", b"", b"third" * 100]
-        assert not reader.unfinished
+        assert not reader.held_bytes
 
 
 def test_many_small_messages_in_one_piece_are_cut_in_time_that_grows_with_their_number() -> None:
     data, began_s = prefixed(b"") * 200_000, time.thread_time()
-    assert sum(1 for _ in MessageReader("identity", 1000).feed(data)) == 200_000
+    assert len(taken(MessageReader("identity", 1000), data)) == 200_000
     # Cutting off each of them copied all that followed: 10 s and more.
     assert time.thread_time() - began_s < 3
 
 
 def test_what_waits_for_its_end_holds_nothing_of_what_came_before() -> None:
     reader = MessageReader("identity", 1 << 20)
-    assert len(list(reader.feed(prefixed(bytes(1 << 20)) + prefixed(b"abc")[:-1]))) == 1
-    assert sum(map(len, reader._pieces)) <= 3
+    assert len(taken(reader, prefixed(bytes(1 << 20)) + prefixed(b"abc")[:-1])) == 1
+    assert sys.getsizeof(reader._data) < 1000
 
 
 def test_half_a_message_is_unfinished() -> None:
     reader = MessageReader("identity", 1000)
-    assert list(reader.feed(prefixed(b"abc")[:-1])) == []
-    assert reader.unfinished
+    assert taken(reader, prefixed(b"abc")[:-1]) == []
+    assert reader.held_bytes
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
     assert callable(pack)
     reader = MessageReader(encoding, 1000)
-    found = reader.feed(prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))
+    found = taken(reader, prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))
     assert [sent.plain(1000, Share(Budget(2000))) for sent in found] == [b"x" * 1000, b"plain"]
 
 
@@ -98,7 +100,7 @@ def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
 )
 def test_a_wrong_message_fails_its_call(encoding: str, data: bytes, code: Code) -> None:
     with pytest.raises(CallFailed) as caught:
-        [sent.plain(1000, Share(Budget(2000))) for sent in MessageReader(encoding, 1000).feed(data)]
+        [sent.plain(1000, Share(Budget(2000))) for sent in taken(MessageReader(encoding, 1000), data)]
     assert caught.value.code is code
 
 
@@ -197,40 +199,6 @@ def test_messages_do_not_clash_with_generated_code_of_the_same_names() -> None:
     assert descriptor_pb2.DESCRIPTOR.pool is not first[name].DESCRIPTOR.file.pool
 
 
-REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
-
-
-class Lone:
-    """What a connection needs of its server; answers nothing, and counts what is held."""
-
-    most_bytes = 1000
-    limit_s = 60.0
-
-    def __init__(self) -> None:
-        self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
-        self.memory = Budget(100_000)
-        self.callers = Callers(2)
-        self.under_way = 0
-        self.over: list[Account] = []
-
-    def begun(self) -> None:
-        self.under_way += 1
-
-    def ended(self, account: Account) -> None:
-        self.under_way -= 1
-        self.over.append(account)
-
-    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
-        try:
-            outcome = answer().SerializeToString()
-        except CallFailed as failure:
-            outcome = failure
-        connection.answered(stream, outcome)
-
-    def line_up(self, _connection: Connection, stream: Stream) -> None:
-        raise AssertionError(stream)
-
-
 def frame_of(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
@@ -267,82 +235,26 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
     assert (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way) == (0, 0, 0, 0)
 
 
-class Slow(Lone):
-    """Keeps answers until they are wanted; has as many threads as it is told."""
-
-    def __init__(self, threads: int = 1, **options: Any) -> None:
-        super().__init__()
-        options = {"streaming": True} | options
-        self.methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)}
-        self.threads = threads
-        self.ran: list[tuple[Stream, Callable[[], Any]]] = []
-        self.in_line: list[Stream] = []
-
-    def run(self, _connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
-        if len(self.ran) >= self.threads:
-            raise QueueFull("Busy.")
-        self.ran.append((stream, answer))
-
-    def line_up(self, _connection: Connection, stream: Stream) -> None:
-        self.in_line.append(stream)
-
-    def answer(self, connection: Connection) -> None:
-        stream, answer = self.ran.pop(0)
-        try:
-            outcome: bytes | BaseException = answer().SerializeToString()
-        except (CallFailed, OcrsvcError) as failure:
-            outcome = failure
-        connection.answered(stream, outcome)
-
-
-class Pair:
-    """A connection on a clock of its own, and the client at its other end."""
-
-    def __init__(self, host: Lone, window: int = 65535) -> None:
-        self.now_s = 0.0
-        self.connection = Connection(host, lambda: self.now_s, caller="me")
-        self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
-        self.client.initiate_connection()
-        self.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
-        self.told: dict[int, dict[str, str]] = {}
-        self.answers = 0
-        self.move()
-
-    def move(self) -> None:
-        """Carry what both have to say."""
-        self.connection.receive(self.client.data_to_send())
-        for event in self.client.receive_data(bytes(self.connection.take_out())):
-            if isinstance(event, ResponseReceived | TrailersReceived):
-                told = self.told.setdefault(event.stream_id, {})
-                told.update({str(name): str(value) for name, value in event.headers})
-            self.answers += isinstance(event, DataReceived)
-        del self.connection.take_out()[:]
-        self.connection.receive(self.client.data_to_send())
-
-    def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:
-        headers = {":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/t/Echo"}
-        headers |= {"content-type": "application/grpc", "te": "trailers", "grpc-encoding": encoding}
-        self.client.send_headers(number, list(headers.items()))
-        self.client.send_data(number, b"".join(messages), end_stream=end)
-        self.move()
-
-    def status(self, number: int) -> str | None:
-        return self.told.get(number, {}).get("grpc-status")
-
-
-EMPTY = prefixed(b"")
-
-
 def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     host = Slow(streaming=False)
     host.most_bytes, host.memory = 1 << 20, Budget(1 << 18)
     pair = Pair(host)
     pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
-    assert host.memory.held_bytes < 1 << 12
+    # Packed, with what a call costs.
+    assert host.memory.held_bytes < 10_000
     host.answer(pair.connection)
     pair.move()
-    assert pair.status(1) == "3"
+    # It can never fit.
+    assert (pair.status(1), "grpc-retry-pushback-ms" in pair.told[1]) == ("8", False)
     assert host.memory.held_bytes == 0
+    host.memory = Budget(4 << 20)
+    assert host.memory.take((4 << 20) - 100_000)
+    pair.call(3, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
+    host.answer(pair.connection)
+    pair.move()
+    # Others hold what it needs.
+    assert (pair.status(3), pair.told[3]["grpc-retry-pushback-ms"]) == ("14", "1000")
+    assert host.memory.held_bytes == (4 << 20) - 100_000
 
 
 def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
@@ -351,12 +263,19 @@ def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
     assert pair.status(1) == "12"
 
 
-def test_empty_messages_that_wait_are_counted_too() -> None:
+def test_messages_that_wait_are_held_as_the_bytes_that_came() -> None:
     host = Slow()
     pair = Pair(host)
     pair.call(1, *[EMPTY] * 1000)
-    assert pair.status(1) == "14"
-    assert host.memory.held_bytes < 100_000
+    assert pair.status(1) is None
+    assert 5_000 < host.memory.held_bytes < 15_000
+    for _ in range(6):
+        pair.client.send_data(1, EMPTY * 3000)
+    pair.move()
+    # No more than may arrive.
+    assert pair.status(1) == "8"
+    host.answer(pair.connection)
+    assert (host.memory.held_bytes, host.arriving.held_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -370,14 +289,14 @@ def test_empty_messages_that_wait_are_counted_too() -> None:
 )
 def test_a_message_of_too_many_parts_is_not_parsed(name: str, data: bytes) -> None:
     with pytest.raises(CallFailed) as caught:
-        parse(Messages(*ALL)[name], data)
+        parse(Messages(*ALL)[name], data, unlimited())
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\xff" * 20, b"\x2a\x02\x2a\x7f", b"\x0e"])
 def test_what_is_cut_or_garbled_cannot_be_parsed(data: bytes) -> None:
     with pytest.raises(CallFailed) as caught:
-        parse(Messages(*ALL)["inference.ModelInferRequest"], data)
+        parse(Messages(*ALL)["inference.ModelInferRequest"], data, unlimited())
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
@@ -399,20 +318,20 @@ def test_a_stream_whose_answers_nobody_takes_is_given_up() -> None:
     pair = Pair(host, window=0)
     pair.call(1, EMPTY)
     host.answer(pair.connection)
-    pair.now_s = 29.0
+    pair.now_s = 9.0
     pair.connection.look()
     assert pair.connection.calls == 1
     # To send more is no reading.
     pair.client.send_data(1, EMPTY)
     pair.move()
-    pair.now_s = 31.0
+    pair.now_s = 11.0
     pair.connection.look()
     assert pair.connection.calls == 0
 
 
 def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> None:
     drip, steady = Unread(), Unread()
-    for second in range(0, 60, 20):
+    for second in range(0, 60, 5):
         drip.note(second, left=True, taken=1)
         steady.note(second, left=True, taken=40_000)
     assert drip.is_stalled(59.0)
@@ -473,7 +392,7 @@ def test_a_caller_has_no_more_calls_under_way_than_it_may() -> None:
 def test_frames_are_cut_wherever_the_pieces_end() -> None:
     sent = [b"p" * 24, frame_of(6, 0, 0, b"12345678"), frame_of(0, 0, 1, b""), frame_of(0, 1, 1, b"x" * 30)]
     for size in (1, 8, 10, 500):
-        frames, found = Frames(), list[bytes]()
+        frames, found = Frames(lambda _kind, _flags, _length: None), list[bytes]()
         for at in range(0, 120, size):
             frames.feed(b"".join(sent)[at : at + size])
             while piece := frames.cut():

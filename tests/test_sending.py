@@ -1,79 +1,60 @@
-"""Does an answer leave in one piece, and does nothing else change?"""
+"""Answers leave in one piece, and never wait for their client in a thread."""
 
 from __future__ import annotations
 
 import socket
-from typing import Any
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
+import cv2
+import numpy as np
 import pytest
+import requests
 from support import run_server
+from web_support import picture
 
-from ocrsvc.web.sending import SendingSocket, in_one_piece
-
-
-class Wire:
-    """A socket that remembers each system call."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def send(self, data: bytes, _flags: int) -> int:
-        self.sent.append(data)
-        return len(data)
-
-
-class Response:
-    """gunicorn's response, as far as it matters: headers first, then each piece of the body."""
-
-    def __init__(self, wire: Wire, length: int | None) -> None:
-        self.sock: Any = wire
-        self.response_length = length
-
-    def start_response(self, _status: str, _headers: list[tuple[str, str]]) -> None:
-        pass
-
-
-def sent(pieces: list[bytes], length: int | None, method: str = "POST") -> list[bytes]:
-    """The system calls of one answer."""
-    wire = Wire()
-    response = Response(wire, length)
-    application = in_one_piece(lambda _environ, start_response: start_response("200 OK", []) or pieces)
-    body = application({"REQUEST_METHOD": method}, response.start_response)
-    response.sock.sendall(b"headers|")
-    for piece in body:
-        response.sock.sendall(piece)
-    return wire.sent
+from ocrsvc.worker.sending import Sender
 
 
 @pytest.mark.parametrize(
-    ("pieces", "length", "method", "calls"),
-    [
-        ([b"body"], 4, "POST", [b"headers|body"]),
-        ([b"bo", b"dy"], 4, "GET", [b"headers|bo", b"dy"]),
-        ([b"", b"body"], 4, "GET", [b"headers|", b"body"]),
-        ([], None, "GET", [b"headers|"]),
-        ([], 0, "GET", [b"headers|"]),
-        ([], 4, "HEAD", [b"headers|"]),
-    ],
+    ("pieces", "arrives"),
+    [([b"head|", b"body"], b"head|body"), ([b"head|", b"bo", b"dy"], b"head|body"), ([b"head|"], b"head|")],
 )
-def test_headers_wait_for_the_body_where_one_follows(
-    pieces: list[bytes], length: int | None, method: str, calls: list[bytes]
-) -> None:
-    assert sent(pieces, length, method) == calls
-
-
-def test_a_client_that_receives_nothing_does_not_hold_the_thread() -> None:
+def test_the_head_waits_for_the_body_where_one_follows(pieces: list[bytes], arrives: bytes) -> None:
     here, there = socket.socketpair()
     with here, there:
-        sending = SendingSocket(here, holds=False, limit_s=0.05)
-        with pytest.raises(BrokenPipeError, match="does not receive"):
-            sending.sendall(bytes(64 * 2**20))
-        assert here.gettimeout() is None
+        there.setblocking(False)
+        sender = Sender(here)
+        sender.sendall(pieces[0])
+        with pytest.raises(BlockingIOError):
+            there.recv(100)
+        for piece in pieces[1:]:
+            sender.sendall(piece)
+        sender.flush()
+        assert (there.recv(100), len(sender.unsent)) == (arrives, 0)
 
 
-def test_another_server_is_left_alone() -> None:
-    application = in_one_piece(lambda _environ, start_response: start_response("200 OK", []) or [b"body"])
-    assert list(application({"REQUEST_METHOD": "GET"}, lambda _status, _headers: None)) == [b"body"]
+def test_what_the_client_does_not_take_is_left_in_order() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        sender = Sender(here)
+        sent = [b"head", bytes(3 * 2**20), b"more", b"end"]
+        for piece in sent:
+            sender.sendall(piece)
+        assert sum(map(len, sender.unsent)) > 0
+        left = b"".join(sender.unsent)
+        assert b"".join(sent).endswith(left)
+        assert left.endswith(b"moreend")
+
+
+def test_a_client_that_is_gone_is_an_error_at_once() -> None:
+    here, there = socket.socketpair()
+    there.close()
+    with here:
+        sender = Sender(here)
+        sender.sendall(b"head")
+        with pytest.raises(OSError, match="Broken pipe"):
+            sender.sendall(b"body")
 
 
 def test_a_real_connection_goes_on_after_any_kind_of_answer() -> None:
@@ -85,3 +66,28 @@ def test_a_real_connection_goes_on_after_any_kind_of_answer() -> None:
                 answer = wire.recv(1 << 16)
                 assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
                 assert answer.endswith(b"}" if method == "GET" else b"\r\n\r\n")
+
+
+def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_everything() -> None:
+    """A page's picture of many megabytes for each of 12 clients on a worker of two threads."""
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "2"}
+    noise = np.random.default_rng(1).integers(0, 255, (1500, 1500), np.uint8)
+    body = cv2.imencode(".png", noise)[1].tobytes()
+    head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    with run_server(env) as server, ExitStack() as stack:
+        address = urlsplit(server.url)
+        wires = [stack.enter_context(socket.socket()) for _ in range(12)]
+        for wire in wires:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            wire.settimeout(30)
+            wire.connect((address.hostname or "", address.port or 0))
+            wire.sendall(head % len(body) + body)
+        answered = requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=30)
+        assert answered.status_code == 200
+        for wire in wires:
+            answer = bytearray()
+            while piece := wire.recv(1 << 20):
+                answer += piece
+            told, _, rest = bytes(answer).partition(b"\r\n\r\n")
+            assert told.startswith(b"HTTP/1.1 200 ")
+            assert f"Content-Length: {len(rest)}" in told.decode()

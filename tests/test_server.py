@@ -116,6 +116,8 @@ def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], told:
         (["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
         (["--preload"], "--preload loads the application in the arbiter"),
         (["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
+        (["--certfile", "LICENSE", "--keyfile", "LICENSE"], "--certfile: the event loop reads plain HTTP/1.1 only"),
+        (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is read"),
     ],
 )
 def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[str], told: str) -> None:

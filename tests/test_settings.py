@@ -208,3 +208,14 @@ def test_a_table_and_a_list_in_the_file_are_read(tmp_path: Path) -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         read_settings({}).workers = 3
+
+
+def test_passwords_in_addresses_are_never_told() -> None:
+    from ocrsvc.cli.settings import show
+
+    address = "redis://reader:secret@cache:6379/0"
+    assert show(address) == "redis://reader:***@cache:6379/0"
+    assert show("redis://:secret@cache") == "redis://:***@cache"
+    with pytest.raises(SettingsError) as refusal:
+        read_settings({"OCRSVC_CACHE_URLS": address})
+    assert "secret" not in str(refusal.value)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import clean_environment
 
 from ocrsvc.engines.ppocr.store import Store, default_folder, key_of
 
@@ -116,7 +121,140 @@ def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeyp
         return was
 
     monkeypatch.setattr(Path, "is_dir", is_dir_for_the_last_time)
-    assert Store(tmp_path).folder("engine", "new") == tmp_path / "engine-new"
+    with Store(tmp_path).folder("engine", "new") as folder:
+        assert folder is not None
+
+
+ENGINE = b"an engine" * 1000
+
+
+def build(store: Store, key: str = "key", data: bytes = ENGINE) -> list[str]:
+    """What a library does that keeps its engine in a folder; returns what it found there."""
+    with store.folder("engine", key) as folder:
+        assert folder is not None
+        found = sorted(file.name for file in folder.iterdir())
+        if not found:
+            (folder / "sm90.engine").write_bytes(data)
+        assert (folder / "sm90.engine").read_bytes() == data
+    return found
+
+
+def test_what_a_library_wrote_into_its_folder_is_found_under_the_same_key_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "folder")
+    assert [build(store) for _ in range(2)] == [[], ["sm90.engine"]]
+    assert build(store, "other") == []
+    assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == ["engine-key", "engine-other"]
+
+
+@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
+def test_an_engine_that_is_not_whole_is_built_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    store = Store(tmp_path)
+    build(store)
+    harm(tmp_path / "engine-key" / "sm90.engine")
+    assert [build(store) for _ in range(2)] == [[], ["sm90.engine"]]
+
+
+def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    build(store)
+    with store.folder("engine", "key") as folder:
+        assert folder is not None
+        (folder / "sm80.engine").write_bytes(b"for another card")
+        (folder / "sm90.engine").write_bytes(b"newer")
+    with store.folder("engine", "key") as folder:
+        assert folder is not None
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+            "sm80.engine": b"for another card",
+            "sm90.engine": b"newer",
+        }
+
+
+def test_a_build_that_fails_keeps_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def fail() -> None:
+        with store.folder("engine", "key") as folder:
+            assert folder is not None
+            (folder / "sm90.engine").write_bytes(b"half")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        fail()
+    assert build(store) == []
+
+
+def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    build(store)
+    (tmp_path / "engine-key").chmod(0o777)
+    with store.folder("engine", "key") as folder:
+        assert folder is None
+
+
+def test_the_folders_used_last_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(26):
+        build(store, f"{number:02}")
+        os.utime(tmp_path / f"engine-{number:02}", (number, number))
+    build(store, "last")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        *(f"engine-{number:02}" for number in range(3, 26)),
+        "engine-last",
+    ]
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from ocrsvc.engines.ppocr.store import Store
+
+store = Store(Path(sys.argv[1]))
+with store.folder("engine", "key") as folder, store.place("model", "key", 1) as file:
+    (folder / "sm90.engine").write_bytes(b"half")
+    file.write_bytes(b"half")
+    print("made", flush=True)
+    time.sleep(60)
+"""
+
+
+def making(folder: Path) -> list[str]:
+    return sorted(left.name.partition("-")[0] for left in folder.glob("*.making"))
+
+
+def test_what_a_killed_process_was_making_is_removed_and_never_found(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER, tmp_path], env=clean_environment(), stdout=subprocess.PIPE, text=True
+    ) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == "made\n"
+        keep(store, key="other")
+        # Its maker lives.
+        assert making(tmp_path) == ["engine", "model"]
+        maker.kill()
+    assert making(tmp_path) == ["engine", "model"]
+    assert store.find("model", "key") is None
+    assert making(tmp_path) == []
+    assert build(store) == []
+
+
+def test_a_maker_whose_new_folder_is_taken_for_one_without_a_maker_makes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdtemp, taken = tempfile.mkdtemp, list[str]()
+
+    def made_and_removed_once(**how: Any) -> str:
+        made: str = mkdtemp(**how)
+        if not taken:
+            taken.append(made)
+            Store(tmp_path).find("model", "key")
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_and_removed_once)
+    keep(Store(tmp_path))
+    assert len(taken) == 1
+    assert not Path(taken[0]).exists()
+    assert Store(tmp_path).find("model", "key") == MODEL
 
 
 def test_the_key_tells_its_parts_apart() -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import threading
-import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -380,13 +379,6 @@ def test_no_more_tasks_are_kept_than_may_be(small: Tasks, monkeypatch: pytest.Mo
         small.add(b"3", {})
 
 
-def test_what_is_too_old_makes_room(small: Tasks) -> None:
-    old = small.add(bytes(600), {})
-    os.utime(old.folder / "file", (0, time.time() - 101))
-    new = small.add(bytes(600), {})
-    assert small.all() == [new]
-
-
 def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(small: Tasks) -> None:
     left = small.folder / f".{uuid.uuid4().hex}"
     left.mkdir()
@@ -509,7 +501,7 @@ def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
 
 def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -> None:
     ids = [place.upload(grays(1))["data"] for _ in range(2)]
-    (place.tasks.folder / ids[0] / "pages.jsonl").write_bytes(b"no JSON\n")
+    (place.tasks.folder / ids[0] / "task.json").write_bytes(b"no JSON\n")
     with place.working():
         wait_until(lambda: place.ask(ids[1])["is_done"])
     task = place.tasks.find(ids[0])

@@ -269,7 +269,13 @@ def _noise(talk: Talk) -> None:
 def _other_protocols(talk: Talk) -> None:
     """Nothing of HTTP/2 at all; what was said before is forgotten."""
     del talk.said[:]
-    said = (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", PREFACE, PREFACE[:10], b"\x16\x03\x01\x02\x00\x01", PREFACE.lower())
+    said = (
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        PREFACE,
+        PREFACE[:10],
+        b"\x16\x03\x01\x02\x00\x01",
+        PREFACE.lower(),
+    )
     talk.said += talk.chance.choice(said) * talk.chance.choice((1, 1, 50))
 
 

@@ -22,16 +22,17 @@ from bench.decoding import DecodingReader
 from ocrsvc.errors import OcrsvcError, QueueFull
 from ocrsvc.metrics import Numbers
 from ocrsvc.reader import Reader
+from ocrsvc.rpc.answering import Answer, Job
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.counting import Account, Counting
 from ocrsvc.rpc.method import Call
 from ocrsvc.rpc.parsing import parse
-from ocrsvc.rpc.server import MAX_UNSENT_BYTES
 from ocrsvc.rpc.services import make_services
 from ocrsvc.rpc.stream import Stream
+from ocrsvc.rpc.transport import MAX_UNSENT_BYTES
 from ocrsvc.rpc.wire import frame
-from ocrsvc.serving.limits import Budget, Callers
+from ocrsvc.serving.limits import Budget, Callers, unlimited
 from ocrsvc.web.model.ocr import OcrModel
 from ocrsvc.web.model.statistics import Statistics
 
@@ -46,37 +47,49 @@ class Host:
 
     most_bytes = 1 << 18
     limit_s = 30.0
+    turn_s = 0.02
 
     def __init__(self) -> None:
         self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), Statistics()))
         self.memory = Budget(1 << 20)
+        self.arriving = Budget(1 << 19)
         self.callers = Callers(50)
         self.now_s = time.monotonic()
         self.tick_s = 0.0
         self.under_way = 0
         self._counting = Counting(Numbers().common)
-        self._running: deque[tuple[Connection, Stream, Callable[[], Any]]] = deque()
-        self._in_line: deque[tuple[Connection, Stream]] = deque()
+        self._running: deque[tuple[Connection, Stream, Job]] = deque()
+        self._in_line: dict[Stream, Connection] = {}
 
     def begun(self) -> None:
-        """See connection.Host."""
+        """See host.Host."""
         self.under_way += 1
         self._counting.begin()
 
     def ended(self, account: Account) -> None:
-        """See connection.Host."""
+        """See host.Host."""
         self.under_way -= 1
         self._counting.end(account)
 
-    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
-        """See connection.Host."""
+    def check_thread(self) -> None:
+        """See host.Host."""
         if len(self._running) >= THREADS:
             raise QueueFull("All threads are busy.")
-        self._running.append((connection, stream, answer))
+
+    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
+        """See host.Host."""
+        self._running.append((connection, stream, job))
 
     def line_up(self, connection: Connection, stream: Stream) -> None:
-        """See connection.Host."""
-        self._in_line.append((connection, stream))
+        """See host.Host."""
+        self._in_line[stream] = connection
+
+    def give_up_place(self, stream: Stream) -> None:
+        """See host.Host."""
+        del self._in_line[stream]
+
+    def note_refused(self, caller: str, detail: str) -> None:
+        """See host.Host."""
 
     def clock(self) -> float:
         """For the connections: time passes by being looked at, so that turns end anywhere."""
@@ -86,16 +99,17 @@ class Host:
     def work(self) -> None:
         """Answer what runs, until nothing does."""
         while self._running:
-            connection, stream, answer = self._running.popleft()
+            connection, stream, job = self._running.popleft()
             while self._in_line and len(self._running) < THREADS:
-                waiting, next_stream = self._in_line.popleft()
+                next_stream, waiting = next(iter(self._in_line.items()))
+                del self._in_line[next_stream]
                 waiting.resume(next_stream)
-            connection.answered(stream, _outcome(answer))
+            connection.answered(stream, _outcome(job))
 
 
-def _outcome(answer: Callable[[], Any]) -> bytes | BaseException:
+def _outcome(job: Job) -> Answer | BaseException:
     try:
-        return cast(bytes, answer().SerializeToString())
+        return job()
     except (OcrsvcError, CallFailed) as failure:
         return failure
 
@@ -215,7 +229,7 @@ class Bench:
 
 def _called(method: Any, data: bytes) -> str:
     try:
-        message = parse(method.request, data)
+        message = parse(method.request, data, unlimited())
         method.answer(message, Call(time.monotonic() + 1.0)).SerializeToString()
     except (OcrsvcError, CallFailed) as error:
         failure = failure_of(error)

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.plan import ThreadPlan, plan_for
-from ocrsvc.settings import Given, Settings, Share, accepted, check_settings, gather, help_of, unit_of, variable_of
+from ocrsvc.settings import (
+    Given,
+    Settings,
+    Share,
+    accepted,
+    check_settings,
+    gather,
+    help_of,
+    unit_of,
+    variable_of,
+    without_passwords,
+)
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
@@ -94,4 +105,4 @@ def show(value: object) -> str:
         case None:
             return "none"
         case _:
-            return str(value)
+            return without_passwords(str(value))

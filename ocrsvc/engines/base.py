@@ -22,11 +22,14 @@ class Driving:
         serial_open: Handles must be opened one after the other (Tr 2.8 aborts the process otherwise).
         best_batch: Most images that one `read` call gains from; 1 means that batching buys nothing.
         wants_gray: The engine reads gray images, so colour need not be decoded at all.
+        decodes: Image files are decoded where the engine runs, in another process: its handles take FileTasks as well,
+            and answer each with a DecodedPage.
     """
 
     serial_open: bool = False
     best_batch: int = 1
     wants_gray: bool = False
+    decodes: bool = False
 
 
 class Handle(Protocol):

@@ -32,7 +32,7 @@ READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW |
 """Seals of a file in memory that stays as it is."""
 
 START_LIMIT_S: Final = 30.0
-"""For a process to load its libraries: a third of a second, and much more on a machine that is busy."""
+"""For a process to load its libraries: 60 ms, and much more on a machine that is busy."""
 
 _LOOK_UP_S: Final = 0.25
 _END_S: Final = 5.0
@@ -53,7 +53,7 @@ class ChildProcess:
     """A process that is ready to be asked; `close` it. For one thread.
 
     Args:
-        program: A module that calls `child_program.start`.
+        program: A module that calls `child_program.begin` and `serve`.
         memory_bytes: The most address space that it may take.
         file_bytes: To which a file may grow on which it writes.
         files: Numbers of open files that it gets.
@@ -66,17 +66,15 @@ class ChildProcess:
     def __init__(self, program: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
         with resources_exhausted():
             self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                try:
-                    self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
-                except BaseException:
-                    self._wire.close()
-                    raise
+            with theirs, _closed_on_failure(self._wire):
+                self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
         self.is_open = True
         try:
-            _check_ready(*self._closing(lambda: self._receive(START_LIMIT_S, check)))
+            with _closed_on_failure(self):
+                _check_ready(*self._receive(START_LIMIT_S, check))
         except (ChildFailed, ChildLate) as failure:
-            self.close()
+            # It has ended by itself, or was ended here; then the code is that of the signal.
+            _log_once("A process of %s did not start: code %s", program, self._process.returncode)
             raise ResourcesExhausted(
                 "A process of the service that reads documents did not start.", "Send it again.", _RETRY_AFTER_S
             ) from failure
@@ -95,7 +93,12 @@ class ChildProcess:
         Raises:
             ChildFailed, ChildLate: There is no answer.
         """
-        return self._closing(lambda: self._ask(request, limit_s, check))
+        with _closed_on_failure(self):
+            try:
+                self._wire.send(f"{math.ceil(limit_s)} {request}".encode("ascii"), socket.MSG_DONTWAIT)
+            except OSError as error:
+                raise ChildFailed("takes no request") from error
+            return self._receive(limit_s, check)
 
     def close(self) -> None:
         """End the process, whatever it does."""
@@ -107,20 +110,6 @@ class ChildProcess:
         # One that the system does not let die is buried by the next that is started.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-
-    def _closing(self, step: Callable[[], tuple[str, list[float]]]) -> tuple[str, list[float]]:
-        try:
-            return step()
-        except BaseException:
-            self.close()
-            raise
-
-    def _ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
-        try:
-            self._wire.send(f"{math.ceil(limit_s)} {request}".encode("ascii"), socket.MSG_DONTWAIT)
-        except OSError as error:
-            raise ChildFailed("takes no request") from error
-        return self._receive(limit_s, check)
 
     def _receive(self, limit_s: float, check: Check) -> tuple[str, list[float]]:
         stop_s = time.monotonic() + limit_s
@@ -142,11 +131,21 @@ def resources_exhausted() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        _log_once("The system refuses what reading a document needs: %s", error.strerror)
         raise ResourcesExhausted(
-            f"The system refuses what reading a document needs: {error.strerror or error}.",
+            f"The system refuses what reading a document needs: {error.strerror}.",
             "Send it again in a moment.",
             _RETRY_AFTER_S,
         ) from error
+
+
+@contextmanager
+def _closed_on_failure(thing: ChildProcess | socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        thing.close()
+        raise
 
 
 def open_memory(name: str, data: bytes = b"", seals: int = 0) -> int:
@@ -196,12 +195,14 @@ def _check_ready(word: str, numbers: Sequence[float]) -> None:
             raise ChildFailed("is not ready")
 
 
-@cache
 def _log_restrictions(landlock: int, *, seccomp: bool) -> None:
-    """Once in a process for what is found."""
-    if landlock and seccomp:
-        LOGGER.info("PDFs are read under Landlock (version %d) and seccomp", landlock)
     if not landlock:
-        LOGGER.warning("This kernel has no Landlock: a process that reads a PDF could open any file for reading")
+        _log_once("There is no Landlock here: a process that reads a PDF could open any file for reading")
     if not seccomp:
-        LOGGER.warning("This kernel has no seccomp for us: a process that reads a PDF could connect and start programs")
+        _log_once("There is no seccomp here: a process that reads a PDF could connect, write files and start programs")
+
+
+@cache
+def _log_once(message: str, *facts: object) -> None:
+    """A warning, once in a process for the same facts: a machine without resources would write nothing else."""
+    LOGGER.warning(message, *facts)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from ocrsvc.sandbox.restrict import end_with_parent, limit_resources, restrict
+from ocrsvc.sandbox.restrict import be_ended_first, end_with_parent, limit_resources, restrict
 
 MESSAGE_BYTES: Final = 256
 """The most that a request or an answer holds."""
@@ -37,6 +37,7 @@ def begin() -> tuple[int, ...]:
     parent, memory_bytes, file_bytes, *files = map(int, sys.argv[1:])
     end_with_parent(parent)
     limit_resources(memory_bytes, file_bytes, _OPEN_FILES)
+    be_ended_first()
     return tuple(files)
 
 
@@ -50,7 +51,7 @@ def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) ->
     restrictions = restrict(readable)
     with suppress(BrokenPipeError, ConnectionResetError):
         _send(pack("ready", restrictions.landlock, restrictions.seccomp))
-        while request := os.read(_CONNECTION, MESSAGE_BYTES):
+        while 0 < len(request := os.read(_CONNECTION, MESSAGE_BYTES + 1)) <= MESSAGE_BYTES:
             seconds, word, *numbers = request.decode("ascii").split(" ")
             signal.alarm(int(seconds) + _GRACE_S)
             _send(_answer(answers[word], map(int, numbers)))

@@ -92,9 +92,18 @@ def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Imag
 
 def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
     """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
-    picture = _open(bytes(data))
+    raw = bytes(data)
+    picture = _opener_of(raw)(raw)
     check_size(picture, limits)
     return picture
+
+
+def open_own(data: bytes, limits: PixelLimits) -> Picture | None:
+    """As `open_picture`, where code of our own reads the header; None for GIF and TIFF, which Pillow reads.
+
+    For processes that must survive whatever a library does with a file, and so decode none.
+    """
+    return None if _opener_of(data) in (open_gif, open_tiff) else open_picture(data, limits)
 
 
 def develop(picture: Picture, *, gray: bool) -> Image:
@@ -108,12 +117,12 @@ def develop(picture: Picture, *, gray: bool) -> Image:
     return Image(turn_upright(flatten(picture.read(gray=gray), gray=gray), picture.orientation), picture.format)
 
 
-def _open(raw: bytes) -> Picture:
+def _opener_of(raw: bytes) -> Callable[[bytes], Picture]:
     if not raw:
         raise BrokenImage("The image has no bytes.", "Send the content of an image file.")
     for pattern, open_picture in FORMATS:
         if pattern.match(raw):
-            return open_picture(raw)
+            return open_picture
     raise UnsupportedImage(
         f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}; PDF where documents are read."
     )

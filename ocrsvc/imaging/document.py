@@ -18,7 +18,7 @@ from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, check_size, open_p
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.imaging.picture import Picture
-from ocrsvc.imaging.tiff_pages import find_pages
+from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.imaging.with_pillow import open_tiff
 from ocrsvc.records import Image
 
@@ -51,6 +51,10 @@ class Document(Protocol):
         `take` is asked for the pixels that are drawn. Raises what `ocrsvc.imaging.decode` raises, and what `check` and
         `take` do.
         """
+        ...
+
+    def file(self, number: int, take: Take) -> bytes | None:
+        """An image file whose first page it is, of whose bytes `take` is asked for what is copied; None of a PDF."""
         ...
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
@@ -151,6 +155,10 @@ class _Single:
         del number, gray, check, take
         return open_picture(self._data, self._limits)
 
+    def file(self, number: int, take: Take) -> bytes:
+        del number, take
+        return self._data
+
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
         del number, gray, check
         return 0
@@ -178,6 +186,10 @@ class _TiffPages:
         picture = open_tiff(self._data, self._pages[number - 1])
         check_size(picture, self._limits)
         return picture
+
+    def file(self, number: int, take: Take) -> bytes:
+        take(len(self._data))
+        return begin_with(self._data, self._pages[number - 1])
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
         del number, gray, check
@@ -214,6 +226,9 @@ class _PdfPages:
         self._grow_canvas(width * height * _CANVAS_BYTES_PER_PIXEL)
         take(width * height * (1 if gray else 3))
         return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
+
+    def file(self, number: int, take: Take) -> None:
+        del number, take
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
         check()

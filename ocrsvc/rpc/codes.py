@@ -27,6 +27,7 @@ class Code(IntEnum):
 
 _OF_STATUS: Final = {
     404: Code.NOT_FOUND,
+    413: Code.RESOURCE_EXHAUSTED,
     429: Code.RESOURCE_EXHAUSTED,
     499: Code.CANCELLED,
     500: Code.INTERNAL,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from h2.connection import ConnectionState
 from h2.errors import ErrorCodes
@@ -28,59 +28,44 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from hyperframe.frame import GoAwayFrame
 
-from ocrsvc.errors import QueueFull, Refused
+from ocrsvc.errors import OcrsvcError, QueueFull, Refused
+from ocrsvc.rpc.answering import Answer, Job
 from ocrsvc.rpc.codes import CallFailed, Code, failure_of
 from ocrsvc.rpc.counting import Account
+from ocrsvc.rpc.frame_limits import (
+    ANSWER_FRAMES,
+    HEADER_BYTES_PER_FRAME,
+    RESET_FRAMES,
+    TAKEN_BYTES_PER_FRAME,
+    FrameLimits,
+    FrameRefused,
+    check_settings,
+)
 from ocrsvc.rpc.frames import Frames
 from ocrsvc.rpc.greeting import open_h2
-from ocrsvc.rpc.method import Call, Method, Methods
-from ocrsvc.rpc.parsing import parse
-from ocrsvc.rpc.stream import Pending, Stream
-from ocrsvc.rpc.wire import ENCODINGS, MessageReader, Sent, escaped, frame, timeout_s
-from ocrsvc.serving.limits import Budget, Callers, Share
+from ocrsvc.rpc.host import Host
+from ocrsvc.rpc.method import Call, Method
+from ocrsvc.rpc.sender import Sender
+from ocrsvc.rpc.stream import STREAM_BYTES, Stream
+from ocrsvc.rpc.wire import ENCODINGS, PREFIX_BYTES, MessageReader, Sent, escaped, timeout_s
+from ocrsvc.serving.limits import Budget, Share
 
-# Messages of one stream that may wait for their turn; then its client is told to wait, by flow control.
-_MOST_PENDING: Final = 2
-# What a message costs beside its bytes: many may be empty.
-_MESSAGE_BYTES: Final = 512
 # A call whose answer is not there at its deadline is given up by its own thread first; then by the loop.
 _GRACE_S: Final = 0.5
 # Beyond this a message is parsed in a pool thread, however quick its answer is.
 _QUICK_BYTES: Final = 1 << 14
-# How long a stream of requests may be silent while its worker leaves.
+# Calls of a connection that are answered even where no memory is left, if they need neither the engine nor time.
+_SPARED_CALLS: Final = 4
+# How long a stream of requests may be silent while its worker leaves, and ever.
 _SILENT_S: Final = 2.0
+_IDLE_S: Final = 300.0
+# How long a frame or a header block may take from its first byte to its last.
+_FRAME_S: Final = 30.0
 _LONGEST_ID: Final = 128
+_LONGEST_PATH: Final = 256
 _ANY_STREAM: Final = 2**31 - 1
 _GOODBYE: Final = b"goodbye!"
 _DRAIN_PING_S: Final = 2.0
-# What one connection may take of the loop before the others have their turn.
-_TURN_S: Final = 0.02
-
-
-class Host(Protocol):
-    """What a connection needs of the server that it belongs to."""
-
-    methods: Methods
-    most_bytes: int
-    limit_s: float
-    memory: Budget
-    callers: Callers
-
-    def begun(self) -> None:
-        """A call has come."""
-        ...
-
-    def ended(self, account: Account) -> None:
-        """It is over."""
-        ...
-
-    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
-        """Make an answer in a pool thread; `answered` follows, on the loop's thread. Raises QueueFull."""
-        ...
-
-    def line_up(self, connection: Connection, stream: Stream) -> None:
-        """Call `resume` once a thread is free."""
-        ...
 
 
 class Connection:
@@ -94,19 +79,24 @@ class Connection:
 
     def __init__(self, host: Host, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
         self._host = host
-        self._caller = caller
+        self.caller = caller
         self._clock = clock
         self._h2 = open_h2()
         self._streams: dict[int, Stream] = {}
-        self._out = bytearray()
-        self._frames = Frames()
+        self._uncounted = Budget(sys.maxsize)
+        self._sender = Sender(self._h2, _HEADERS, clock)
+        self._limits = FrameLimits(clock)
+        self._frames = Frames(self._limits.check)
+        # Since when a frame or a header block waits for its end, if one does.
+        self._partial_s = clock()
         self._leaving_s: float | None = None
         self._parting_s: float | None = None
         self._parted = False
         self.began_s = clock()
+        self.active_s = self.began_s
         self.greeted = False
         self.broken = False
-        self._collect()
+        self._sender.collect()
 
     @property
     def calls(self) -> int:
@@ -116,7 +106,7 @@ class Connection:
     @property
     def finished(self) -> bool:
         """Whether nothing more will be said: the goodbye is sent, and every call is answered."""
-        return self._parted and not self._streams and not self._out
+        return self._parted and not self._streams and not self._sender.out
 
     @property
     def waiting(self) -> bool:
@@ -125,6 +115,8 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """What the client has sent; sets `broken` when it does not speak HTTP/2. One turn, as `go_on`."""
+        if not self._is_partial():
+            self._partial_s = self._clock()
         self._frames.feed(data)
         self.go_on()
 
@@ -133,17 +125,27 @@ class Connection:
 
         Few bytes may ask for much work, and the other connections must not wait for all of it.
         """
-        end_s = self._clock() + _TURN_S
+        end_s = self._clock() + self._host.turn_s
         with self._speaking():
             while piece := self._frames.cut():
                 for event in self._h2.receive_data(piece):
                     self._on_event(event)
-                if self._clock() > end_s:
+                now_s = self._clock()
+                if not self._limits.in_block:
+                    self._partial_s = now_s
+                if now_s > end_s or self._sender.full:
                     break
+
+    def send_more(self) -> None:
+        """The socket has taken some: answers that waited for it follow."""
+        if self._sender.held_back and not self._sender.full:
+            self._sender.held_back = False
+            with self._speaking():
+                self._flush_all()
 
     def take_out(self) -> bytearray:
         """What is to be sent; the caller removes from its front what it has sent."""
-        return self._out
+        return self._sender.out
 
     def part(self) -> None:
         """Begin the polite end: new calls are told to go elsewhere, those that are here or under way are answered.
@@ -177,11 +179,16 @@ class Connection:
                 self._look_at(stream, now_s)
             if self._parting_s is not None and not self._parted and now_s - self._parting_s > _DRAIN_PING_S:
                 self._finish_parting()
+            if self._is_partial() and now_s - self._partial_s > _FRAME_S:
+                raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
 
-    def answered(self, stream: Stream, outcome: bytes | BaseException) -> None:
+    def answered(self, stream: Stream, outcome: Answer | BaseException) -> None:
         """A message of this stream has its answer, or the error that ends the call."""
         stream.busy, stream.active_s = False, self._clock()
+        self.active_s = stream.active_s
         if self._streams.get(stream.number) is not stream:
+            if isinstance(outcome, Answer):
+                outcome.share.release()
             return
         with self._speaking():
             if isinstance(outcome, BaseException):
@@ -194,6 +201,12 @@ class Connection:
         """The client has gone: nobody waits any more."""
         for stream in list(self._streams.values()):
             self._forget(stream)
+        self._frames.clear()
+        self._sender.close()
+
+    def dismiss(self) -> None:
+        """End it at once, whatever is under way: its place is needed."""
+        self._break_off(ErrorCodes.NO_ERROR)
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -202,24 +215,53 @@ class Connection:
             yield
         except ProtocolError:
             self.broken = True
-        self._collect()
+        except FrameRefused as refused:
+            self._break_off(refused.code)
+            self._host.note_refused(self.caller, refused.detail)
+        self._sender.collect()
+        if not any(stream.out for stream in self._streams.values()):
+            self._sender.unread.note(self._clock(), left=False)
+
+    def _break_off(self, code: ErrorCodes) -> None:
+        """The last word, and everything that the connection holds is let go."""
+        self._send_goaway(self._h2.highest_inbound_stream_id, code)
+        self.broken = True
+        self.close()
+
+    def _is_partial(self) -> bool:
+        """Whether a frame or a header block has begun and not ended."""
+        return self._limits.in_block or (self._frames.held_bytes > 0 and not self._frames.waiting)
 
     def _look_at(self, stream: Stream, now_s: float) -> None:
-        if stream.unread.is_stalled(now_s):
+        if self._is_unread(stream, now_s):
             self._reset(stream.number, ErrorCodes.CANCEL)
             self._forget(stream)
         elif stream.trailers is not None:
             return
         elif now_s - stream.call.deadline > _GRACE_S:
             self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
-        elif stream.method.streaming and self._is_silent(stream, now_s):
-            self._fail(stream, CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream."))
+        elif stream.method.streaming and not stream.busy and not stream.in_line:
+            self._look_at_silent(stream, now_s)
 
-    def _is_silent(self, stream: Stream, now_s: float) -> bool:
-        """Whether nothing has happened for a while in a stream whose worker leaves."""
-        if self._leaving_s is None or stream.busy or stream.in_line:
+    def _is_unread(self, stream: Stream, now_s: float) -> bool:
+        """Whether the client leaves the answers of this stream: by its own window, or by taking nothing at all.
+
+        While it takes others, a stream may wait for the connection's window, or for its turn.
+        """
+        if not stream.unread.is_stalled(now_s):
             return False
-        return now_s - max(self._leaving_s, stream.active_s) > _SILENT_S
+        own = self._h2.streams.get(stream.number)
+        return own is None or own.outbound_flow_control_window <= 0 or self._sender.unread.is_stalled(now_s)
+
+    def _look_at_silent(self, stream: Stream, now_s: float) -> None:
+        """A stream of requests that waits for its client."""
+        silent_s = now_s - max(self._leaving_s or 0.0, stream.active_s)
+        if stream.reader.held_bytes and now_s - stream.message_s > self._host.limit_s:
+            self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "The message did not come in time."))
+        elif self._leaving_s is not None and silent_s > _SILENT_S:
+            self._fail(stream, CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream."))
+        elif silent_s > _IDLE_S:
+            self._fail(stream, CallFailed(Code.UNAVAILABLE, "The stream was silent for long; begin a new one."))
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -232,13 +274,17 @@ class Connection:
             case StreamReset():
                 if stream := self._streams.get(event.stream_id):
                     self._forget(stream)
+                self._limits.charge(RESET_FRAMES)
             case _:
                 self._on_connection_event(event)
 
     def _on_connection_event(self, event: Event) -> None:
         match event:
-            case WindowUpdated() | RemoteSettingsChanged():
+            case WindowUpdated():
+                self._on_window(event.stream_id)
+            case RemoteSettingsChanged():
                 self.greeted = True
+                check_settings(self._h2)
                 self._flush_all()
             case PingAckReceived():
                 if event.ping_data == _GOODBYE and not self._parted:
@@ -246,38 +292,54 @@ class Connection:
             case ConnectionTerminated():
                 self._on_goaway(event)
 
-    def _on_request(self, number: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _on_request(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        size_bytes = sum(len(name) + len(value) for name, value in headers)
+        self._limits.charge(size_bytes // HEADER_BYTES_PER_FRAME)
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
             with contextlib.suppress(ProtocolError):
                 self._h2.send_headers(number, [(":status", "415")], end_stream=True)
             self._reset(number, ErrorCodes.NO_ERROR)
             return
-        encoding = sent.get("grpc-encoding", "identity")
         method = self._host.methods.get(sent.get(":path", ""), _NO_METHOD)
-        # A stream of requests may stay open; each of them has the limit of a call.
-        limit_s = math.inf if method.streaming else self._host.limit_s
-        reader, share, now_s = MessageReader(encoding, self._host.most_bytes), Share(self._host.memory), self._clock()
-        account = self._account_of(sent, method)
-        stream = Stream(number, method, Call(now_s + limit_s), reader, share, account, active_s=now_s)
-        self._streams[number] = stream
-        self._host.begun()
+        stream = self._begin(number, sent, method)
         try:
+            stream.hold(STREAM_BYTES + size_bytes)
             if "grpc-timeout" in sent:
-                stream.call = Call(now_s + min(timeout_s(sent["grpc-timeout"]), limit_s))
+                limit_s = min(timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
+                stream.call = Call(stream.active_s + limit_s, stream.call.gone)
             if method is _NO_METHOD:
                 raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
             if not method.quick:
-                self._host.callers.enter(self._caller)
-                stream.caller = self._caller
-        except (CallFailed, Refused) as failure:
+                self._host.callers.enter(self.caller)
+                stream.caller = self.caller
+        except (CallFailed, OcrsvcError) as failure:
             self._fail(stream, failure)
+
+    def _begin(self, number: int, sent: dict[str, str], method: Method) -> Stream:
+        now_s = self.active_s = self._clock()
+        # A stream of requests may stay open; each of them has the limit of a call.
+        limit_s = math.inf if method.streaming else self._host.limit_s
+        stream = Stream(
+            number,
+            method,
+            Call(now_s + limit_s),
+            MessageReader(sent.get("grpc-encoding", "identity"), self._host.most_bytes),
+            Share(self._host.memory),
+            Share(self._host.arriving),
+            self._account_of(sent, method),
+            spared=method.quick and len(self._streams) < _SPARED_CALLS,
+            active_s=now_s,
+        )
+        self._streams[number] = stream
+        self._host.begun()
+        return stream
 
     def _account_of(self, sent: dict[str, str], method: Method) -> Account:
         asked_id = sent.get("x-request-id", "")
         known_id = asked_id if len(asked_id) <= _LONGEST_ID and asked_id.isascii() and asked_id.isprintable() else ""
-        path = sent.get(":path", "")
-        return Account(method.door, path, self._caller, known_id, time.monotonic(), timed=not method.streaming)
+        path = sent.get(":path", "")[:_LONGEST_PATH]
+        return Account(method.door, path, self.caller, known_id, time.monotonic(), timed=not method.streaming)
 
     def _on_data(self, event: DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -286,36 +348,40 @@ class Connection:
             return
         stream.active_s = self._clock()
         stream.unacknowledged += event.flow_controlled_length
-        try:
-            stream.share.take(len(event.data))
-            for sent in stream.reader.feed(event.data):
-                if stream.number in self._streams:
-                    self._on_message(stream, sent)
-        except (CallFailed, Refused) as failure:
-            self._fail(stream, failure)
-        if len(stream.pending) <= _MOST_PENDING:
-            self._acknowledge_all(stream)
+        if stream.trailers is None:
+            self._guarded(stream, lambda: self._on_bytes(stream, event.data))
+        self._acknowledge_wanted(stream)
 
-    def _on_message(self, stream: Stream, sent: Sent) -> None:
-        stream.account.bytes_in += len(sent.data)
-        stream.share.take(_MESSAGE_BYTES)
-        stream.pending.append(Pending(sent, stream.share.split(sent.size + _MESSAGE_BYTES)))
+    def _on_bytes(self, stream: Stream, data: bytes) -> None:
+        if not stream.reader.held_bytes:
+            stream.message_s = stream.active_s
+        stream.arrive(data)
         if stream.method.streaming:
             self._advance(stream)
-        elif len(stream.pending) > 1:
-            raise CallFailed(Code.UNIMPLEMENTED, "The request has more than one message.")
+            return
+        while stream.reader.is_ready():
+            if stream.pending:
+                raise CallFailed(Code.UNIMPLEMENTED, "The request has more than one message.")
+            stream.pending.append(stream.reader.take())
 
     def _on_end(self, number: int) -> None:
         stream = self._streams.get(number)
         if stream is None:
             return
         stream.ended = True
-        if stream.reader.unfinished:
-            self._fail(stream, CallFailed(Code.INTERNAL, "The request ends in the middle of a message."))
-        elif not stream.method.streaming and not stream.pending:
+        if not stream.method.streaming and not stream.pending and not stream.reader.held_bytes:
             self._fail(stream, CallFailed(Code.UNIMPLEMENTED, "The request has no message."))
+        elif not stream.method.streaming and stream.reader.held_bytes:
+            self._fail(stream, _unfinished())
         else:
             self._advance(stream)
+
+    def _guarded(self, stream: Stream, turn: Callable[[], None]) -> None:
+        """A turn of a stream; what is refused in it ends this call alone."""
+        try:
+            turn()
+        except (CallFailed, OcrsvcError) as failure:
+            self._fail(stream, failure)
 
     def _on_goaway(self, event: ConnectionTerminated) -> None:
         """The client parts: it begins no more calls, but waits for the answers to those that it has begun.
@@ -330,50 +396,66 @@ class Connection:
 
     def _advance(self, stream: Stream) -> None:
         """Answer the next message, or end the call after the last; not before the client has taken the last answer."""
-        if stream.busy or stream.in_line or stream.trailers is not None:
-            return
+        if not stream.busy and not stream.in_line and stream.trailers is None and not stream.out:
+            self._guarded(stream, lambda: self._take_next(stream))
+
+    def _take_next(self, stream: Stream) -> None:
+        if not stream.pending and stream.reader.is_ready():
+            stream.pending.append(stream.reader.take())
+            stream.message_s = self._clock()
         if stream.pending:
-            if not stream.out and (stream.method.streaming or stream.ended):
+            if stream.method.streaming or stream.ended:
                 self._answer_next(stream)
         elif stream.ended:
+            if stream.reader.held_bytes:
+                raise _unfinished()
             self._end(stream, Code.OK, "")
 
     def _answer_next(self, stream: Stream) -> None:
-        pending = stream.pending.popleft()
-        call = Call(min(stream.call.deadline, self._clock() + self._host.limit_s), stream.call.gone)
-        answer = partial(_answer, stream.method, pending, call, self._host)
-        stream.busy = True
-        try:
-            if stream.method.quick and pending.sent.encoding is None and pending.sent.size <= _QUICK_BYTES:
-                self._answer_here(stream, answer)
-            else:
-                self._host.run(self, stream, answer)
-        except QueueFull as refusal:
-            stream.busy = False
-            self._wait_in_line(stream, pending, refusal)
-        if len(stream.pending) <= _MOST_PENDING and not stream.in_line:
-            self._acknowledge_all(stream)
+        sent = stream.pending[0]
+        here = stream.method.quick and sent.encoding is None and sent.size <= _QUICK_BYTES
+        if not here and not self._has_thread(stream):
+            return
+        stream.pending.popleft()
+        stream.account.bytes_in += len(sent.data)
+        deadline = min(stream.call.deadline, self._clock() + self._host.limit_s)
+        if here:
+            stream.busy = True
+            self._answer_here(stream, sent, Call(deadline, stream.call.gone))
+        else:
+            call = Call(deadline, stream.call.gone, stream.hand_over(sent))
+            stream.busy = True
+            self._host.run(self, stream, Job(stream.method, sent, call, self._host.most_bytes, self._host.memory))
+        self._acknowledge_wanted(stream)
 
-    def _wait_in_line(self, stream: Stream, pending: Pending, refusal: QueueFull) -> None:
-        """No thread is free: a call is to be sent again, but a stream would lose all that is to follow."""
-        stream.pending.appendleft(pending)
-        if stream.method.streaming:
+    def _has_thread(self, stream: Stream) -> bool:
+        """Whether a thread is free; if not, a call is to be sent again, but a stream would lose all that is to follow.
+
+        Raises:
+            QueueFull: For a call.
+        """
+        try:
+            self._host.check_thread()
+        except QueueFull:
+            if not stream.method.streaming:
+                raise
             stream.in_line = True
             self._host.line_up(self, stream)
-        else:
-            self._fail(stream, refusal)
+        return not stream.in_line
 
-    def _answer_here(self, stream: Stream, answer: Callable[[], Any]) -> None:
-        outcome: bytes | BaseException
+    def _answer_here(self, stream: Stream, sent: Sent, call: Call) -> None:
+        """In the loop: small, and counted with the stream."""
+        outcome: Answer | BaseException
         try:
-            outcome = answer().SerializeToString()
+            outcome = Job(stream.method, sent, call, self._host.most_bytes, self._uncounted)()
         except Exception as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
             outcome = error
         self.answered(stream, outcome)
 
-    def _send_message(self, stream: Stream, message: bytes) -> None:
-        stream.account.bytes_out += len(message)
-        stream.out.append(memoryview(frame(message)))
+    def _send_message(self, stream: Stream, answer: Answer) -> None:
+        stream.account.bytes_out += len(answer.data) - PREFIX_BYTES
+        stream.put(answer)
+        self._limits.allow(ANSWER_FRAMES)
         self._flush(stream)
 
     def _fail(self, stream: Stream, error: BaseException) -> None:
@@ -391,45 +473,52 @@ class Connection:
             stream.account.code = code
             if code is not Code.OK:
                 stream.call.gone.set()
-                stream.out.clear()
-                stream.drop_pending()
+                stream.drop()
             self._flush(stream)
+
+    def _on_window(self, number: int) -> None:
+        """The client takes more of one stream, or (0) of all together."""
+        self.greeted = True
+        if not number:
+            self._flush_all()
+        elif stream := self._streams.get(number):
+            self._flush(stream)
+            self._advance(stream)
 
     def _flush_all(self) -> None:
         for stream in list(self._streams.values()):
+            if self._h2.outbound_flow_control_window <= 0:
+                break
             if stream.out:
                 self._flush(stream)
                 self._advance(stream)
 
     def _flush(self, stream: Stream) -> None:
-        """Send what flow control lets through, and the status after everything else."""
+        """Send what flow control and the socket let through, and the status after everything else."""
         try:
-            self._send_pieces(stream)
-            if stream.trailers is not None and not stream.out:
+            moved_bytes = self._sender.send(stream)
+            self._limits.allow(moved_bytes // TAKEN_BYTES_PER_FRAME)
+            if stream.out:
+                self._note_unread(stream, moved_bytes)
+            elif stream.trailers is not None:
                 head = [] if stream.begun else _HEADERS
                 self._h2.send_headers(stream.number, [*head, *stream.trailers], end_stream=True)
                 if not stream.ended:
                     self._reset(stream.number, ErrorCodes.NO_ERROR)
                 self._forget(stream)
-            stream.unread.note(self._clock(), left=bool(stream.out))
+            else:
+                stream.unread.note(self._clock(), left=False)
         except ProtocolError:
             # The client has reset the stream; h2 knows it before its event comes here.
             self._forget(stream)
 
-    def _send_pieces(self, stream: Stream) -> None:
-        while stream.out:
-            room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
-            if room <= 0:
-                return
-            if not stream.begun:
-                stream.begun = True
-                self._h2.send_headers(stream.number, _HEADERS)
-            piece = stream.out.popleft()
-            self._h2.send_data(stream.number, piece[:room].tobytes())
-            stream.active_s = self._clock()
-            stream.unread.note(stream.active_s, left=True, taken=min(room, len(piece)))
-            if len(piece) > room:
-                stream.out.appendleft(piece[room:])
+    def _note_unread(self, stream: Stream, moved_bytes: int) -> None:
+        now_s = self._clock()
+        stream.unread.note(now_s, left=True, taken=moved_bytes)
+        self._sender.unread.note(now_s, left=True, taken=moved_bytes)
+        if moved_bytes and stream.number in self._streams:
+            # The others have their turn before it.
+            self._streams[stream.number] = self._streams.pop(stream.number)
 
     def _reset(self, number: int, code: ErrorCodes) -> None:
         """Tell the client to send no more on this stream; it may have ended already."""
@@ -442,8 +531,15 @@ class Connection:
             self._host.ended(stream.account)
             if stream.caller is not None:
                 self._host.callers.leave(stream.caller)
+            if stream.in_line:
+                self._host.give_up_place(stream)
         self._acknowledge_all(stream)
-        stream.drop_pending()
+        stream.drop()
+
+    def _acknowledge_wanted(self, stream: Stream) -> None:
+        """Let the client send more, unless a whole message waits already for the one before it."""
+        if not stream.pending and not stream.reader.waits:
+            self._acknowledge_all(stream)
 
     def _acknowledge_all(self, stream: Stream) -> None:
         size, stream.unacknowledged = stream.unacknowledged, 0
@@ -458,24 +554,14 @@ class Connection:
         self._parted = True
         self._send_goaway(self._h2.highest_inbound_stream_id)
 
-    def _send_goaway(self, last_stream: int) -> None:
+    def _send_goaway(self, last_stream: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """h2's own goodbye closes the connection at once; this one leaves it as it is."""
-        self._collect()
-        self._out += GoAwayFrame(0, last_stream_id=last_stream, error_code=int(ErrorCodes.NO_ERROR)).serialize()
-
-    def _collect(self) -> None:
-        self._out += self._h2.data_to_send()
+        self._sender.collect()
+        self._sender.out += GoAwayFrame(0, last_stream_id=last_stream, error_code=int(code)).serialize()
 
 
-def _answer(method: Method, pending: Pending, call: Call, host: Host) -> Any:
-    """Any thread: open one message, and answer it; its memory is given back. Raises OcrsvcError, CallFailed."""
-    try:
-        if call.gone.is_set():
-            raise CallFailed(Code.CANCELLED, "The client has gone.")
-        message = parse(method.request, pending.sent.plain(host.most_bytes, pending.share))
-        return method.answer(message, call)
-    finally:
-        pending.share.release()
+def _unfinished() -> CallFailed:
+    return CallFailed(Code.INTERNAL, "The request ends in the middle of a message.")
 
 
 _HEADERS: Final = [

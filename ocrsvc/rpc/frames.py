@@ -1,11 +1,12 @@
-"""Where does each HTTP/2 frame end that comes on a connection?
+"""Cuts what arrives on a connection into HTTP/2 frames.
 
 h2 refuses whatever is in one piece with a goodbye, and behind it; and who gives it one frame at a time can stop between
-two of them.
+two of them. It also holds a frame of any announced length until it is complete; here its head is judged first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 _PREFACE_BYTES: Final = 24
@@ -13,30 +14,60 @@ _HEAD_BYTES: Final = 9
 
 
 class Frames:
-    """Cuts what arrives where frames end. What is not HTTP/2 is cut somewhere."""
+    """Holds what came until a frame is complete. What is not HTTP/2 is cut somewhere.
 
-    def __init__(self) -> None:
-        self._data = b""
-        self._at = 0
-        self._left_bytes = _PREFACE_BYTES
+    Args:
+        check: Called with the type, the flags and the length of each frame once its head is there; what it raises
+            comes out of `cut`.
+    """
+
+    def __init__(self, check: Callable[[int, int, int], object]) -> None:
+        self._check = check
+        self._data = bytearray()
+        self._preface_bytes = _PREFACE_BYTES
+        self._frame_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that came and were not cut off."""
+        return len(self._data)
 
     @property
     def waiting(self) -> bool:
         """Whether `cut` has more to give."""
-        held_bytes = len(self._data) - self._at
-        return held_bytes > 0 and (self._left_bytes > 0 or held_bytes >= _HEAD_BYTES)
+        held_bytes = len(self._data)
+        if self._preface_bytes:
+            return held_bytes > 0
+        return held_bytes >= _HEAD_BYTES and held_bytes >= _HEAD_BYTES + self._length
 
     def feed(self, data: bytes) -> None:
         """What came."""
-        self._data, self._at = self._data[self._at :] + data, 0
+        self._data += data
 
     def cut(self) -> bytes:
-        """The next frame, or as much of it as is there; nothing if that is less than its head."""
-        if not self.waiting:
+        """The next frame, or as much of the preface as is there; nothing if the frame is not complete."""
+        if self._preface_bytes:
+            piece = self._take(min(self._preface_bytes, len(self._data)))
+            self._preface_bytes -= len(piece)
+            return piece
+        if not self._frame_bytes and len(self._data) >= _HEAD_BYTES:
+            self._frame_bytes = _HEAD_BYTES + self._length
+            self._check(self._data[3], self._data[4], self._length)
+        if not self._frame_bytes or len(self._data) < self._frame_bytes:
             return b""
-        if not self._left_bytes:
-            self._left_bytes = _HEAD_BYTES + int.from_bytes(self._data[self._at : self._at + 3])
-        piece = self._data[self._at : self._at + self._left_bytes]
-        self._at += len(piece)
-        self._left_bytes -= len(piece)
+        size, self._frame_bytes = self._frame_bytes, 0
+        return self._take(size)
+
+    def clear(self) -> None:
+        """Nothing of it is wanted any more."""
+        self._data = bytearray()
+        self._frame_bytes = 0
+
+    @property
+    def _length(self) -> int:
+        return int.from_bytes(self._data[:3])
+
+    def _take(self, size: int) -> bytes:
+        piece = bytes(self._data[:size])
+        del self._data[:size]
         return piece

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ocrsvc.serving.limits import Share, unlimited
 from ocrsvc.serving.queue import Wish
 
 
@@ -18,19 +19,21 @@ class Call:
     Attributes:
         deadline: Monotonic seconds at which the answer must be there.
         gone: Set once nobody waits for the answer any more: the client cancelled, or has gone.
+        share: The account of memory of the request.
     """
 
     deadline: float
     gone: threading.Event = field(default_factory=threading.Event)
+    share: Share = field(default_factory=unlimited)
 
     def within(self, limit_s: float) -> Call:
         """The same call, with at most so much time from now on."""
-        return Call(min(self.deadline, time.monotonic() + limit_s), self.gone)
+        return Call(min(self.deadline, time.monotonic() + limit_s), self.gone, self.share)
 
     @property
     def wish(self) -> Wish:
         """How the reader is to treat it: until the client cancels, or goes."""
-        return Wish(is_gone=self.gone.is_set)
+        return Wish(is_gone=self.gone.is_set, share=self.share)
 
     @property
     def left_s(self) -> float:

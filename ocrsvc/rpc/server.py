@@ -9,41 +9,46 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import selectors
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from ocrsvc.errors import QueueFull
+from ocrsvc.errors import OcrsvcError, QueueFull
 from ocrsvc.metrics import Numbers
+from ocrsvc.rpc.answering import Answer, Job, drop_locals
 from ocrsvc.rpc.codes import LOGGER
 from ocrsvc.rpc.connection import Connection
 from ocrsvc.rpc.counting import Account, Counting
+from ocrsvc.rpc.greeting import MAX_FRAME
 from ocrsvc.rpc.method import Methods
 from ocrsvc.rpc.stream import Stream
-from ocrsvc.rpc.unread import Unread
-from ocrsvc.serving.limits import Room, make_room
+from ocrsvc.rpc.transport import Transport
+from ocrsvc.serving.limits import Budget, Room, Share, make_room
 
 MAX_CONNECTIONS: Final = 1000
-FIRST_BYTES_S: Final = 10.0
-"""How long a connection may take to say that it speaks HTTP/2."""
+CONNECTION_BYTES: Final = 1 << 17
+"""What a connection takes of the memory beside its calls: what was received and not dealt with, a frame and a header
+block that are not complete, and what h2 keeps."""
 
-MAX_AGE_S: Final = 300.0
-"""After which a connection is asked to connect anew: channels stay for ever otherwise, and never meet a new worker."""
+SPARED_CONNECTIONS: Final = 32
+"""Connections that are accepted where no memory is left, for health checks."""
 
-MAX_UNSENT_BYTES: Final = 1 << 20
-"""While more is to be sent on a connection, nothing is read from it: what it sends makes yet more."""
+ARRIVING_SHARE: Final = 0.33
+"""Of the memory, what all messages may hold that are still to be begun: a client need not finish them."""
 
 _COMPLAIN_S: Final = 60.0
 _LOOK_S: Final = 0.25
-_LINGER_S: Final = 2.0
-_RECEIVE_BYTES: Final = 1 << 18
+# What one connection may take of the loop before the others have their turn, and all together.
+_TURN_S: Final = 0.02
+_LEAST_TURN_S: Final = 0.001
+_ROUND_S: Final = 0.02
 
 
 class RpcServer:
@@ -55,8 +60,8 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
-        room: Memory for messages, and calls that one address may have under way beside the quick ones; by default
-            there is room for one of the largest messages, and no limit for callers.
+        room: Memory for calls, how many one address may have under way beside the quick ones, and the guard; by default
+            there is room for a few of the largest messages, no limit for callers, and no guard.
         counting: Counts the calls; by default nobody reads the numbers.
         on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
     """
@@ -76,24 +81,29 @@ class RpcServer:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
-        room = room or make_room(memory_bytes=0, most_bytes=most_bytes, caller_requests=0)
+        room = room or make_room(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+        self.turn_s = _TURN_S
         self.memory, self.callers = room.memory, room.callers
+        self.arriving = Budget(int(max(ARRIVING_SHARE * room.memory.total_bytes, most_bytes + MAX_FRAME)))
         counting = counting or Counting(Numbers().common)
         self.begun: Callable[[], None] = counting.begin
         self.ended: Callable[[Account], None] = counting.end
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
+        self._guarding = room.guard.request if room.guard is not None else _unguarded
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
-        self._selector = selectors.DefaultSelector()
-        self._wires: set[_Wire] = set()
+        self._transports: set[Transport] = set()
         self._done: deque[Callable[[], None]] = deque()
-        self._wake_read, self._wake_write = os.pipe()
+        with contextlib.ExitStack() as opened:
+            self._selector = opened.enter_context(selectors.DefaultSelector())
+            self._wake_read, self._wake_write = os.pipe()
+            opened.pop_all()
         self._running = 0
-        self._in_line: deque[tuple[Connection, Stream]] = deque()
+        self._in_line: dict[Stream, Connection] = {}
         self._accepting = False
         self._paused = False
-        self._complained_s = -_COMPLAIN_S
+        self._complained_s: dict[str, float] = {}
         self._leaving = False
         self._aborted = False
         self._thread = threading.Thread(target=self._live, name="rpc-loop", daemon=True)
@@ -129,34 +139,48 @@ class RpcServer:
         os.close(self._wake_write)
         return clean
 
-    def run(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+    def check_thread(self) -> None:
         """See connection.Host."""
         if self._running >= self._threads:
             raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
+
+    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
+        """See connection.Host."""
         self._running += 1
         self._on_call(1)
-        self._pool.submit(self._work, connection, stream, answer)
+        self._pool.submit(self._work, connection, stream, job)
 
     def line_up(self, connection: Connection, stream: Stream) -> None:
         """See connection.Host."""
-        self._in_line.append((connection, stream))
+        self._in_line[stream] = connection
 
-    def _work(self, connection: Connection, stream: Stream, answer: Callable[[], Any]) -> None:
+    def give_up_place(self, stream: Stream) -> None:
+        """See connection.Host."""
+        self._in_line.pop(stream, None)
+
+    def note_refused(self, caller: str, detail: str) -> None:
+        """See connection.Host."""
+        self._complain("A gRPC connection from %s was ended for %s", caller or "a unix socket", detail)
+
+    def _work(self, connection: Connection, stream: Stream, job: Job) -> None:
         """Pool thread: make one answer."""
-        outcome: bytes | BaseException
+        outcome: Answer | BaseException
         try:
-            outcome = answer().SerializeToString()
+            with self._guarding(stream.account.path, stream.account.id):
+                outcome = job()
         except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
+            drop_locals(error)
             outcome = error
         self._done.append(partial(self._finish, connection, stream, outcome))
         self._wake()
 
-    def _finish(self, connection: Connection, stream: Stream, outcome: bytes | BaseException) -> None:
+    def _finish(self, connection: Connection, stream: Stream, outcome: Answer | BaseException) -> None:
         self._running -= 1
         self._on_call(-1)
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
         while self._in_line and self._running < self._threads:
-            waiting, next_stream = self._in_line.popleft()
+            next_stream = next(iter(self._in_line))
+            waiting = self._in_line.pop(next_stream)
             self._guarded(waiting, partial(waiting.resume, next_stream))
         self._guarded(connection, partial(connection.answered, stream, outcome))
 
@@ -166,8 +190,8 @@ class RpcServer:
             turn()
         except Exception:  # noqa: BLE001  the edge
             LOGGER.exception("A connection failed")
-            for wire in [wire for wire in self._wires if wire.connection is connection]:
-                wire.drop()
+            for transport in [each for each in self._transports if each.connection is connection]:
+                transport.drop()
 
     def _wake(self) -> None:
         # A full pipe wakes the loop as well; a closed one has none.
@@ -182,10 +206,14 @@ class RpcServer:
         """The loop's thread."""
         looked_s = 0.0
         self._accept_or_not()
-        while not self._aborted and not (self._leaving and not self._wires and not self._running):
-            for wire in list(self._wires):
-                wire.go_on()
-            for key, events in self._selector.select(self._patience_s()):
+        while not self._aborted and not (self._leaving and not self._transports and not self._running):
+            busy = [transport for transport in self._transports if transport.waiting]
+            self._divide_round(len(busy))
+            for transport in busy:
+                transport.go_on()
+            ready = self._selector.select(self._patience_s())
+            self._divide_round(len(busy) + len(ready))
+            for key, events in ready:
                 key.data(events)
             while self._done:
                 self._done.popleft()()
@@ -194,31 +222,35 @@ class RpcServer:
             now_s = time.monotonic()
             if now_s - looked_s >= _LOOK_S:
                 looked_s, self._paused = now_s, False
-                for wire in list(self._wires):
-                    wire.look(now_s)
+                for transport in list(self._transports):
+                    transport.look(now_s)
             self._accept_or_not()
-            for wire in list(self._wires):
-                wire.write()
-        for wire in list(self._wires):
-            wire.drop()
+            for transport in list(self._transports):
+                transport.write()
+        for transport in list(self._transports):
+            transport.drop()
         self._leaving = True
         self._close_listeners()
         self._selector.close()
 
+    def _divide_round(self, turns: int) -> None:
+        """However many have much to say, a round ends soon."""
+        self.turn_s = min(_TURN_S, max(_LEAST_TURN_S, _ROUND_S / max(1, turns)))
+
     def _patience_s(self) -> float | None:
         """How long the loop may sleep."""
-        if any(wire.waiting for wire in self._wires):
+        if any(transport.waiting for transport in self._transports):
             return 0.0
-        return _LOOK_S if self._wires or self._paused else None
+        return _LOOK_S if self._transports or self._paused else None
 
     def _part(self) -> None:
         self._close_listeners()
-        for wire in self._wires:
-            wire.connection.leave()
+        for transport in self._transports:
+            transport.connection.leave()
 
     def _accept_or_not(self) -> None:
-        """Watch the listeners while there is room; to watch one and not to accept would keep the loop awake."""
-        able = len(self._wires) < MAX_CONNECTIONS and not self._leaving and not self._paused
+        """Watch the listeners while one can accept; to watch one and not to accept would keep the loop awake."""
+        able = not self._leaving and not self._paused
         if able == self._accepting:
             return
         self._accepting = able
@@ -242,124 +274,59 @@ class RpcServer:
         except OSError:
             self._pause()
             return
-        caller = str(address[0]) if isinstance(address, tuple) else ""
-        self._wires.add(_Wire(sock, Connection(self, caller=caller), self._selector, self._wires))
+        try:
+            self._admit(sock, str(address[0]) if isinstance(address, tuple) else "")
+        except OSError:
+            # The client has gone already, or the kernel has no room to watch it.
+            sock.close()
+
+    def _admit(self, sock: socket.socket, caller: str) -> None:
+        """Make room for one more, and begin to listen to it. Raises OSError."""
+        if len(self._transports) >= MAX_CONNECTIONS:
+            choose_to_end(self._transports).dismiss()
+        share = Share(self.memory)
+        try:
+            share.take(CONNECTION_BYTES)
+        except OcrsvcError:
+            spared = [transport for transport in self._transports if transport.spared]
+            if len(spared) >= SPARED_CONNECTIONS:
+                choose_to_end(spared).dismiss()
+        connection = Connection(self, caller=caller)
+        try:
+            self._transports.add(Transport(sock, connection, share, self._selector, self._transports))
+        except BaseException:
+            share.release()
+            raise
 
     def _pause(self) -> None:
         """No connection can be accepted, for want of files for example, and the loop would turn on and on for it."""
         self._paused = True
+        message = "A connection cannot be accepted; it is tried again %g times a second"
+        self._complain(message, 1 / _LOOK_S, exc_info=True)
+
+    def _complain(self, message: str, *values: object, exc_info: bool = False) -> None:
+        """Log a warning, and the same again only after a while."""
         now_s = time.monotonic()
-        if now_s - self._complained_s >= _COMPLAIN_S:
-            self._complained_s = now_s
-            LOGGER.exception("A connection cannot be accepted; it is tried again %g times a second", 1 / _LOOK_S)
+        if now_s - self._complained_s.get(message, -_COMPLAIN_S) >= _COMPLAIN_S:
+            self._complained_s[message] = now_s
+            LOGGER.warning(message, *values, exc_info=exc_info)
 
 
-class _Wire:
-    """The socket of one connection. Everything runs on the loop's thread."""
+def _unguarded(_route: str, _name: str) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
-    def __init__(
-        self, sock: socket.socket, connection: Connection, selector: selectors.BaseSelector, wires: set[_Wire]
-    ) -> None:
-        self.connection = connection
-        self._sock = sock
-        self._selector = selector
-        self._wires = wires
-        self._events = selectors.EVENT_READ
-        self._unread = Unread()
-        self._closing_s: float | None = None
-        self._age_s = MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        selector.register(sock, self._events, self._on_ready)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something to do without the socket: see Connection.waiting."""
-        connection = self.connection
-        return connection.waiting and self._closing_s is None and len(connection.take_out()) <= MAX_UNSENT_BYTES
+def choose_to_end(transports: Collection[Transport]) -> Transport:
+    """Which connection has to go for another: of the address with the most, the one that is silent for longest.
 
-    def go_on(self) -> None:
-        """The connection's next turn, if it has more to do."""
-        if self in self._wires and self.waiting:
-            self._guarded(self.connection.go_on)
-
-    def _on_ready(self, events: int) -> None:
-        if events & selectors.EVENT_READ:
-            self._read()
-
-    def _read(self) -> None:
-        try:
-            data = self._sock.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.drop()
-        elif self._closing_s is None:
-            self._guarded(partial(self.connection.receive, data))
-
-    def _guarded(self, turn: Callable[[], None]) -> None:
-        try:
-            turn()
-        except Exception:  # noqa: BLE001  the edge
-            # One connection's trouble, ours or h2's, must not end the loop that serves all others.
-            LOGGER.exception("A connection failed")
-            self.drop()
-
-    def write(self) -> None:
-        """Send what there is, as far as the client takes it; close what is finished."""
-        if self not in self._wires:
-            return
-        out = self.connection.take_out()
-        before = len(out)
-        try:
-            while out:
-                sent = self._sock.send(out)
-                del out[:sent]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.drop()
-            return
-        self._unread.note(time.monotonic(), left=bool(out), taken=before - len(out))
-        reading = 0 if len(out) > MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
-        self._want(reading | (selectors.EVENT_WRITE if out else 0))
-        if self.connection.broken or self.connection.finished:
-            self._begin_close()
-
-    def look(self, now_s: float) -> None:
-        """Whatever is due."""
-        connection = self.connection
-        silent = not connection.greeted and now_s - connection.began_s > FIRST_BYTES_S
-        if (
-            silent
-            or self._unread.is_stalled(now_s)
-            or (self._closing_s is not None and now_s - self._closing_s > _LINGER_S)
-        ):
-            self.drop()
-            return
-        if now_s - connection.began_s > self._age_s:
-            self._guarded(connection.part)
-        self._guarded(connection.look)
-
-    def drop(self) -> None:
-        """Close at once."""
-        if self in self._wires:
-            self._wires.discard(self)
-            self._selector.unregister(self._sock)
-            self._sock.close()
-            self.connection.close()
-
-    def _begin_close(self) -> None:
-        """Say that nothing more comes, and wait a moment for the client to close, so that it reads its last answer."""
-        if self._closing_s is None:
-            self._closing_s = time.monotonic()
-            with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_WR)
-
-    def _want(self, events: int) -> None:
-        if events != self._events:
-            self._events = events
-            self._selector.modify(self._sock, events, self._on_ready)
+    Those without a call under way go first.
+    """
+    counts = Counter(transport.connection.caller for transport in transports)
+    return min(
+        transports,
+        key=lambda transport: (
+            -counts[transport.connection.caller],
+            transport.connection.calls > 0,
+            transport.connection.active_s,
+        ),
+    )

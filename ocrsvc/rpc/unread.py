@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-STALLED_S: Final = 30.0
+GRACE_S: Final = 10.0
 """How long a client may leave its answers unread."""
 
 LEAST_BYTES_PER_S: Final = 1000.0
@@ -28,4 +28,4 @@ class Unread:
 
     def is_stalled(self, now_s: float) -> bool:
         """Whether the client has had enough time for it."""
-        return self._since_s is not None and now_s - self._since_s > STALLED_S + self._taken_bytes / LEAST_BYTES_PER_S
+        return self._since_s is not None and now_s - self._since_s > GRACE_S + self._taken_bytes / LEAST_BYTES_PER_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +15,7 @@ ENCODINGS: Final = {"gzip": 31, "deflate": 15}
 """Compressions that are read, and the window bits of each in zlib."""
 
 _PREFIX: Final = struct.Struct(">BI")
+PREFIX_BYTES: Final = _PREFIX.size
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -29,15 +29,15 @@ class Sent:
         encoding: How it is packed, one of ENCODINGS; None if it is not.
     """
 
-    data: bytes
+    data: memoryview
     encoding: str | None = None
 
     @property
     def size(self) -> int:
         """Bytes on the wire, with those in front of it."""
-        return _PREFIX.size + len(self.data)
+        return PREFIX_BYTES + len(self.data)
 
-    def plain(self, most_bytes: int, share: Share) -> bytes:
+    def plain(self, most_bytes: int, share: Share) -> memoryview | bytes:
         """The message itself; what unpacking makes is counted in the share.
 
         Raises:
@@ -57,7 +57,7 @@ class Sent:
 
 
 class MessageReader:
-    """Cuts what arrives on one stream into messages.
+    """Cuts what arrives on one stream into messages, one at a time as they are asked for.
 
     Args:
         encoding: What grpc-encoding says.
@@ -67,50 +67,52 @@ class MessageReader:
     def __init__(self, encoding: str, most_bytes: int) -> None:
         self._encoding = encoding
         self._most_bytes = most_bytes
-        self._pieces: list[bytes] = []
-        self._at = 0
-        self._held = 0
-        self._prefix: tuple[int, int] | None = None
+        self._data = bytearray()
 
     @property
-    def unfinished(self) -> bool:
-        """Whether a message has begun and not ended."""
-        return bool(self._held) or self._prefix is not None
+    def held_bytes(self) -> int:
+        """Bytes that came and were not taken."""
+        return len(self._data)
 
-    def feed(self, data: bytes) -> Iterator[Sent]:
-        """The messages that are complete with this data.
+    def feed(self, data: bytes) -> None:
+        """What came."""
+        self._data += data
+
+    def is_ready(self) -> bool:
+        """Whether the next message is complete.
 
         Raises:
-            CallFailed: A message is too large, or packed in a way that is not known.
+            CallFailed: It is too large, or packed in a way that is not known.
         """
-        self._pieces.append(data)
-        self._held += len(data)
-        while self._held >= (_PREFIX.size if self._prefix is None else self._prefix[1]):
-            if self._prefix is None:
-                self._prefix = self._checked(*_PREFIX.unpack(self._take(_PREFIX.size)))
-            else:
-                packed, length = self._prefix
-                self._prefix = None
-                yield Sent(self._take(length), self._encoding if packed else None)
-        self._drop_taken()
+        return len(self._data) >= PREFIX_BYTES and len(self._data) >= PREFIX_BYTES + self._next()[1]
 
-    def _take(self, size: int) -> bytes:
-        """The next bytes. They stay where they are: to cut off each small message would copy all that follow it."""
-        if len(self._pieces) > 1:
-            self._drop_taken()
-            self._pieces = [b"".join(self._pieces)]
-        taken = self._pieces[0][self._at : self._at + size] if size else b""
-        self._at += size
-        self._held -= size
-        return taken
+    @property
+    def waits(self) -> bool:
+        """Whether the next message is complete, or can never be taken."""
+        if len(self._data) < PREFIX_BYTES:
+            return False
+        length = int.from_bytes(self._data[1:PREFIX_BYTES])
+        return length > self._most_bytes or len(self._data) >= PREFIX_BYTES + length
 
-    def _drop_taken(self) -> None:
-        if self._at:
-            rest = self._pieces[0][self._at :]
-            self._pieces[:1] = [rest] if rest else []
-            self._at = 0
+    def take(self) -> Sent:
+        """The next message, which is complete. Raises CallFailed as `is_ready`."""
+        packed, length = self._next()
+        end = PREFIX_BYTES + length
+        if len(self._data) == end:
+            # Most messages come alone, and need no copy.
+            data, self._data = memoryview(self._data)[PREFIX_BYTES:], bytearray()
+        else:
+            data = memoryview(bytes(self._data[PREFIX_BYTES:end]))
+            del self._data[:end]
+        return Sent(data, self._encoding if packed else None)
 
-    def _checked(self, packed: int, length: int) -> tuple[int, int]:
+    def clear(self) -> None:
+        """Nothing of it is wanted any more."""
+        self._data = bytearray()
+
+    def _next(self) -> tuple[int, int]:
+        """Whether the next message is packed, and its length."""
+        packed, length = _PREFIX.unpack_from(self._data)
         if length > self._most_bytes:
             told = f"The message has more than {self._most_bytes} bytes ({length})."
             raise CallFailed(Code.RESOURCE_EXHAUSTED, told)

@@ -9,7 +9,6 @@ import ctypes
 import os
 import stat
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final
 
 from ocrsvc.sandbox.libc import NO_NEW_PRIVILEGES, prctl, system_call
@@ -51,7 +50,7 @@ def confine_to(readable: Iterable[str]) -> int:
     """Open from here on nothing but these files and folders, for reading; what is open stays so.
 
     Args:
-        readable: Paths; those that are not there are left out.
+        readable: Paths; those that cannot be opened are left out.
 
     Returns:
         The version of Landlock that does so.
@@ -64,8 +63,7 @@ def confine_to(readable: Iterable[str]) -> int:
     ruleset = system_call(_CREATE_RULESET, ctypes.addressof(attribute), _of(_ATTRIBUTE_BYTES, version), 0)
     try:
         for path in readable:
-            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                _allow_reading(ruleset, path)
+            _allow_reading(ruleset, path)
         prctl(NO_NEW_PRIVILEGES, 1)
         system_call(_RESTRICT_SELF, ruleset, 0)
     finally:
@@ -79,7 +77,10 @@ def _of(table: dict[int, int], version: int) -> int:
 
 
 def _allow_reading(ruleset: int, path: str) -> None:
-    parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
     try:
         is_folder = stat.S_ISDIR(os.fstat(parent).st_mode)
         rule = _PathBeneath(_READ_FILE | _READ_DIRECTORY if is_folder else _READ_FILE, parent)

@@ -6,11 +6,16 @@ import os
 import resource
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from ocrsvc.sandbox.landlock import confine_to
 from ocrsvc.sandbox.libc import PARENT_DEATH_SIGNAL, prctl
 from ocrsvc.sandbox.seccomp import refuse_calls
+
+_OOM_SCORE: Final = "500"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,12 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def be_ended_first() -> None:
+    """Among the processes of a service, be what the kernel ends first when memory runs out; where it lets us ask."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
 
 
 def end_with_parent(parent: int) -> None:

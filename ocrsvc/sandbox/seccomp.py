@@ -24,7 +24,7 @@ socket 41 198, socketpair 53 199, connect 42 203, bind 49 200, listen 50 201, ac
 fork 57 -1, vfork 58 -1, execve 59 221, execveat 322 281, ptrace 101 117, process_vm_readv 310 270,
 process_vm_writev 311 271, process_madvise 440 440, pidfd_open 434 434, pidfd_getfd 438 438, pidfd_send_signal 424 424,
 tkill 200 130, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, setns 308 268, unshare 272 97, kcmp 312 272,
-setpriority 141 140, ioprio_set 251 30, migrate_pages 256 238, move_pages 279 239,
+setpriority 141 140, setrlimit 160 164, ioprio_set 251 30, migrate_pages 256 238, move_pages 279 239,
 
 creat 85 -1, mkdir 83 -1, mkdirat 258 34, rmdir 84 -1, unlink 87 -1, unlinkat 263 35, rename 82 -1, renameat 264 38,
 renameat2 316 276, link 86 -1, linkat 265 37, symlink 88 -1, symlinkat 266 36, mknod 133 -1, mknodat 259 33,
@@ -50,9 +50,10 @@ _ABSENT: Final = "openat2 437 437, clone3 435 435"
 # Only for this process itself: the first argument is its id, or, for the second line, 0 as well.
 _OWN: Final = "kill 62 129, tgkill 234 131"
 _OWN_OR_ZERO: Final = (
-    "prlimit64 302 261, sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118, "
-    "sched_setattr 314 274"
+    "sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274"
 )
+# Only to ask: the third argument, where a new limit lies, is nowhere.
+_LIMIT: Final = "prlimit64 302 261"
 # Opened for reading, that is without these flags; they are in the second argument, or in the third.
 _OPEN: Final = "open 2 -1"
 _OPENAT: Final = "openat 257 56"
@@ -129,6 +130,7 @@ def _filter_for(architecture: _Architecture, process: int) -> Iterator[_Instruct
     yield from _where(numbers(_ABSENT), [(_ANSWER, 0, 0, _FAIL | errno.ENOSYS)])
     yield from _where(numbers(_OWN), _if_equal(0, [process]))
     yield from _where(numbers(_OWN_OR_ZERO), _if_equal(0, [process, 0]))
+    yield from _where(numbers(_LIMIT), _if_zero(2))
     yield from _where(numbers(_OPEN), _if_bits(1, _CHANGES, then=_REFUSE, otherwise=_ALLOW))
     yield from _where(numbers(_OPENAT), _if_bits(2, _CHANGES, then=_REFUSE, otherwise=_ALLOW))
     yield from _where(numbers(_CLONE), _if_bits(0, _THREAD, then=_ALLOW, otherwise=_REFUSE))
@@ -145,6 +147,12 @@ def _where(numbers: Sequence[int], block: Sequence[_Instruction]) -> Iterator[_I
 def _if_equal(argument: int, values: Sequence[int]) -> list[_Instruction]:
     tests = [(_JUMP_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
     return [_load(argument), *tests, (_ANSWER, 0, 0, _REFUSE), (_ANSWER, 0, 0, _ALLOW)]
+
+
+def _if_zero(argument: int) -> list[_Instruction]:
+    halves = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument + at) for at in (0, 4)]
+    refuse, allow = (_ANSWER, 0, 0, _REFUSE), (_ANSWER, 0, 0, _ALLOW)
+    return [halves[0], (_JUMP_EQUAL, 0, 2, 0), halves[1], (_JUMP_EQUAL, 1, 0, 0), refuse, allow]
 
 
 def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_Instruction]:

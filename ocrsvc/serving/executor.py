@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, Protocol, TypeVar
 
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
+from ocrsvc.serving.guard import waiting
 from ocrsvc.serving.queue import (
     GONE_S,
     PLAIN_WISH,
@@ -77,6 +78,10 @@ class Place(Generic[W, A]):
             OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it; ClientGone when the
                 client hangs up while the item is in the queue.
         """
+        with waiting():
+            return self._wait(item)
+
+    def _wait(self, item: Item[W, A]) -> Served[A]:
         try:
             while True:
                 left_s = max(0.0, item.deadline - self._clock())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
+from ocrsvc.serving.guard import RequestGuard
 
 
 class Budget:
@@ -95,8 +96,11 @@ class Share:
         self._note(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less."""
-        self._note(-size_bytes)
+        """Hold so many bytes less; nothing where the request is over already, and what it held was released."""
+        with self._whole.lock:
+            size_bytes = min(size_bytes, self._held_bytes)
+            self._held_bytes -= size_bytes
+            self._whole.held_bytes -= size_bytes
         self._budget.give_back(size_bytes)
 
     @contextmanager
@@ -180,12 +184,14 @@ class Room:
     Attributes:
         memory: For what they hold, from the first byte of a request to the last of its answer.
         callers: Who has how many under way.
+        guard: Records what is worked on, and knows the bodies that stopped workers; None does neither.
     """
 
     memory: Budget
     callers: Callers
+    guard: RequestGuard | None = None
 
 
-def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int) -> Room:
+def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None) -> Room:
     """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
-    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests))
+    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)

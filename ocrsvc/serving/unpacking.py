@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from io import BytesIO
 from typing import Final
 
 from ocrsvc.serving.limits import Share
@@ -18,7 +19,7 @@ class Damaged(Exception):
     """It is no such data, or not all of it."""
 
 
-def unpack(data: bytes, window_bits: int, most_bytes: int, share: Share | None = None) -> bytes:
+def unpack(data: bytes | memoryview, window_bits: int, most_bytes: int, share: Share | None = None) -> bytes:
     """What zlib data holds; each step is counted in the share before it is made.
 
     Args:
@@ -32,24 +33,29 @@ def unpack(data: bytes, window_bits: int, most_bytes: int, share: Share | None =
         Damaged: It cannot be unpacked to its end.
         QueueFull: Others hold the memory.
     """
-    press, pieces, size = zlib.decompressobj(window_bits), list[bytes](), 0
+    press, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
+    # In slices, because zlib copies whatever it leaves of its input.
+    rest, at, part = memoryview(data), 0, memoryview(b"")
     while not press.eof:
+        if not part:
+            part, at = rest[at : at + _STEP_BYTES], at + _STEP_BYTES
         step = min(_STEP_BYTES, most_bytes + 1 - size)
         if share is not None:
             share.take(step)
-        piece = _step(press, data, step)
+        piece = _step(press, part, step)
         if share is not None:
             share.give_back(step - len(piece))
-        data, size = press.unconsumed_tail, size + len(piece)
+        part, size = memoryview(press.unconsumed_tail), size + len(piece)
         if size > most_bytes:
             raise TooMuch
-        if not piece and not data and not press.eof:
+        if not piece and not part and at >= len(rest) and not press.eof:
             raise Damaged("it ends too early")
-        pieces.append(piece)
-    return b"".join(pieces)
+        out.write(piece)
+    # Hands over what it holds, without a copy.
+    return out.getvalue()
 
 
-def _step(press: zlib._Decompress, data: bytes, most: int) -> bytes:
+def _step(press: zlib._Decompress, data: memoryview, most: int) -> bytes:
     try:
         return press.decompress(data, most)
     except zlib.error as error:

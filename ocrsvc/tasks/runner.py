@@ -18,11 +18,14 @@ from ocrsvc.formats.packed import pack_page
 from ocrsvc.reader import Reader
 from ocrsvc.records import Reading, ReadOptions
 from ocrsvc.serving.queue import Wish
-from ocrsvc.tasks.store import MOST_TRIES, Task, Tasks
+from ocrsvc.tasks.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
 _LOOK_S: Final = 1.0
 _SWEEP_LOOKS: Final = 60
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_COMPLAIN_S: Final = 60.0
 
 
 class Runner:
@@ -38,6 +41,8 @@ class Runner:
     def __init__(self, tasks: Tasks, reader: Reader, page_s: float, is_leaving: Callable[[], bool]) -> None:
         self._tasks, self._reader, self._page_s, self._is_leaving = tasks, reader, page_s, is_leaving
         self._stopped = threading.Event()
+        self._pause_s = 0.0
+        self._silent_until_s = 0.0
         self._thread = threading.Thread(target=self._run, name="documents", daemon=True)
 
     def start(self) -> None:
@@ -61,12 +66,23 @@ class Runner:
             self._tasks.news.clear()
             looks += 1
             try:
-                if looks % _SWEEP_LOOKS == 0:
-                    self._tasks.sweep()
-                self._read_all()
-            except Exception:
-                # A thread that ended would leave every later document unread.
-                LOGGER.exception("documents cannot be looked after")
+                with storing():
+                    if looks % _SWEEP_LOOKS == 0:
+                        self._tasks.sweep()
+                    self._read_all()
+                self._pause_s = 0.0
+            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later document unread
+                self._pause(error)
+
+    def _pause(self, error: Exception) -> None:
+        """Try again later, and later each time; what is wrong with the disk is told now and then, not each time."""
+        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+        now_s = time.monotonic()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + _COMPLAIN_S
+            cause = None if isinstance(error, StorageFull) else error
+            LOGGER.error("documents cannot be read; tried again later: %s", error, exc_info=cause)
+        self._stopped.wait(self._pause_s)
 
     def _read_all(self) -> None:
         for task in self._tasks.waiting():
@@ -81,8 +97,12 @@ class Runner:
         wish = Wish("batch", lambda: self._ends() or not task.is_there())
         try:
             about = task.about()
-            numbers = about["numbers"][len(task.pages()) :]
-            self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+            numbers = about["numbers"][task.count_pages() :]
+            with storing():
+                self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+        except StorageFull:
+            task.lay_down()
+            raise
         except (ClientGone, Refused):
             return
         except OcrsvcError as error:

@@ -5,6 +5,7 @@ of its own, made by the arbiter and removed with it; each task is a folder in it
 
     file          what was sent
     task.json     what is asked
+    taken.json    whose it is, and when it came on the monotonic clock, which no correction of the time of day moves
     lock          held (flock) by the process that reads it, so that its death frees it
     begun.json    the page that is being read, and how often it was begun
     pages.jsonl   what was read, a line a page, in order; a line without its end was being written, and does not count
@@ -17,6 +18,7 @@ A task appears, and goes, by the renaming of its folder; the files in it are wri
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -26,15 +28,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
 
-from ocrsvc.errors import QueueFull, SettingsError
+from ocrsvc.errors import QueueFull, Refused, SettingsError
+from ocrsvc.tasks.shares import Bounds, Need, Stored, displaced
 
 PREFIX: Final = "ocrsvc-tasks-"
 MOST_TASKS: Final = 200
@@ -44,10 +48,20 @@ MOST_TRIES: Final = 3
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BESIDE: Final = re.compile(r"\.[0-9a-f]{32}")
 _RETRY_S: Final = 30
+_LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
+_COUNT_BYTES: Final = 1 << 16
+_TOLD_DIGITS: Final = 8
 _ALIVE: Final = ".alive"
 _DOOR: Final = ".door"
 
 State = Literal["waiting", "running", "success", "failure"]
+
+
+class StorageFull(Refused):
+    """The disk, or the table of open files, has no room for a document."""
+
+    code = "storage_full"
+    title = "Documents cannot be stored"
 
 
 def make_folder(parent: Path | None) -> Path:
@@ -73,6 +87,19 @@ def make_folder(parent: Path | None) -> Path:
             "Set OCRSVC_TASKS_DIR to a folder that the service may write to.",
         ) from error
     return folder
+
+
+@contextmanager
+def storing() -> Iterator[None]:
+    """Raises StorageFull where the block fails for want of room: on the disk, in a quota, in the table of files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _LACKS:
+            raise
+        raise StorageFull(
+            f"Documents cannot be stored now: {error.strerror}.", "Send it again later.", _RETRY_S
+        ) from error
 
 
 def remove_folder(folder: Path) -> None:
@@ -112,9 +139,19 @@ class Task:
         """What was sent."""
         return (self.folder / "file").read_bytes()
 
-    def came_s(self) -> float:
-        """When it came, in seconds of the clock on the wall."""
+    def came_at_s(self) -> float:
+        """When it came, in seconds of the clock on the wall; for people."""
         return (self.folder / "file").stat().st_mtime
+
+    def came_s(self) -> float:
+        """When it came, in monotonic seconds."""
+        return float(orjson.loads((self.folder / "taken.json").read_bytes())[1])
+
+    def stored(self) -> Stored:
+        """What it takes of the store, and whose it is."""
+        caller, came_s = orjson.loads((self.folder / "taken.json").read_bytes())
+        size = sum(_size(Path(place) / name) for place, _, names in os.walk(self.folder) for name in names)
+        return Stored(self.id, caller, size, came_s, (self.folder / "done.json").exists())
 
     def is_there(self) -> bool:
         """Has nobody cleared it?"""
@@ -131,18 +168,32 @@ class Task:
         """Nothing more will be read."""
         self._put("done.json", orjson.dumps([state, why]))
 
-    def pages(self) -> list[Any]:
-        """What was written for each page, in order."""
+    def pages(self, after: int = 0) -> list[Any]:
+        """What was written for each page, in order, from the one on that has `after` before it."""
         try:
-            whole, _, _ = (self.folder / "pages.jsonl").read_bytes().rpartition(b"\n")
+            with (self.folder / "pages.jsonl").open("rb") as lines:
+                return [orjson.loads(line) for line in islice(lines, after, None) if line.endswith(b"\n")]
         except FileNotFoundError:
             return []
-        return [orjson.loads(line) for line in whole.split(b"\n") if line]
+
+    def count_pages(self) -> int:
+        """How many pages were written."""
+        with suppress(FileNotFoundError), (self.folder / "pages.jsonl").open("rb") as lines:
+            return sum(piece.count(b"\n") for piece in iter(lambda: lines.read(_COUNT_BYTES), b""))
+        return 0
 
     def add_page(self, page: object) -> None:
-        """Write one more. Only for who has claimed the task, by which half a line was cut off."""
-        with (self.folder / "pages.jsonl").open("ab") as pages:
-            pages.write(orjson.dumps(page) + b"\n")
+        """Write one more, or nothing. Only for who has claimed the task, by which half a line was cut off."""
+        line = orjson.dumps(page) + b"\n"
+        with (self.folder / "pages.jsonl").open("ab", buffering=0) as pages:
+            before = pages.tell()
+            try:
+                while line:
+                    line = line[pages.write(line) :]
+            except OSError:
+                with suppress(OSError):
+                    pages.truncate(before)
+                raise
 
     def begin(self, number: int) -> int:
         """Note that a page is begun; how often it was before, by processes that did not come back."""
@@ -152,6 +203,10 @@ class Task:
             times = count if begun == number else 0
         self._put("begun.json", orjson.dumps([number, times + 1]))
         return times
+
+    def lay_down(self) -> None:
+        """Nobody reads it now, and that is not its fault. Needs no room on the disk."""
+        (self.folder / "begun.json").unlink(missing_ok=True)
 
     def forget_begin(self, number: int) -> None:
         """The page was laid down in good order, and is to be begun by somebody else: the last time does not count."""
@@ -172,13 +227,15 @@ class Task:
 
     def take_untold(self) -> list[Any]:
         """The pages that were not taken before, by any worker."""
-        with (self.folder / "told").open("a+b") as told:
+        told = os.open(self.folder / "told", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
             fcntl.flock(told, fcntl.LOCK_EX)
-            told.seek(0)
-            before, pages = int(told.read() or 0), self.pages()
-            told.truncate(0)
-            told.write(b"%d" % len(pages))
-        return pages[before:]
+            before = int(os.pread(told, _TOLD_DIGITS, 0) or 0)
+            pages = self.pages(before)
+            os.pwrite(told, b"%0*d" % (_TOLD_DIGITS, before + len(pages)), 0)
+        finally:
+            os.close(told)
+        return pages
 
     def put_out(self, name: str, data: bytes) -> None:
         """Keep a file that was made of the result; the name must be that of a file and nothing else."""
@@ -197,8 +254,12 @@ class Task:
 
     def _put(self, name: str, data: bytes) -> None:
         beside = self.folder / f".{uuid.uuid4().hex}"
-        beside.write_bytes(data)
-        beside.rename(self.folder / name)
+        try:
+            beside.write_bytes(data)
+            beside.rename(self.folder / name)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
 
 
 class Tasks:
@@ -208,26 +269,35 @@ class Tasks:
         folder: See `make_folder`.
         most_bytes: Of all files together; more are refused.
         keep_s: How long a task is kept after it came.
+        clock: Monotonic seconds, the same in all processes.
 
     Attributes:
         folder: As given.
         news: Set when this process took one in.
     """
 
-    def __init__(self, folder: Path, most_bytes: int, keep_s: float) -> None:
-        self.folder, self._most_bytes, self._keep_s = folder, most_bytes, keep_s
+    def __init__(
+        self, folder: Path, most_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.folder, self._most_bytes, self._keep_s, self._clock = folder, most_bytes, keep_s, clock
         self.news = threading.Event()
 
-    def add(self, data: bytes, about: Mapping[str, object]) -> Task:
-        """Take in a document. Raises QueueFull when the tasks that are kept leave no room for it."""
+    def add(self, data: bytes, about: Mapping[str, object], caller: str = "") -> Task:
+        """Take in a document of a caller, for which others may have to go (see `shares`).
+
+        Raises:
+            QueueFull: There is no room for it.
+            OSError: It cannot be stored; nothing is left of it.
+        """
         with self._alone():
             self._remove_left()
-            self.check_room(len(data), tasks=1)
+            self._clear_for(Need(caller, len(data)))
             beside = self.folder / f".{uuid.uuid4().hex}"
             try:
                 beside.mkdir(0o700)
                 (beside / "file").write_bytes(data)
                 (beside / "task.json").write_bytes(orjson.dumps(about))
+                (beside / "taken.json").write_bytes(orjson.dumps([caller, self._clock()]))
                 task = Task(beside.rename(self.folder / str(uuid.uuid4())))
             except BaseException:
                 shutil.rmtree(beside, ignore_errors=True)
@@ -235,16 +305,29 @@ class Tasks:
         self.news.set()
         return task
 
-    def check_room(self, more_bytes: int, tasks: int = 0) -> None:
-        """Raises QueueFull when so much more would be too much."""
+    def put_out(self, task: Task, name: str, data: bytes) -> None:
+        """Keep a file that was made of the result of a task, under the conditions of `add`."""
+        with self._alone():
+            self._clear_for(Need(task.stored().caller, len(data), document=task.id))
+            task.put_out(name, data)
+
+    def _clear_for(self, need: Need) -> None:
+        """Clear what has to go. Raises QueueFull when that is not enough."""
         self.sweep()
-        used = sum(_size(Path(place) / name) for place, _, names in os.walk(self.folder) for name in names)
-        if len(self.all()) + tasks > MOST_TASKS or used + more_bytes > self._most_bytes:
+        stored = []
+        for task in self.all():
+            with suppress(FileNotFoundError):
+                stored.append(task.stored())
+        gone = displaced(stored, need, Bounds(MOST_TASKS, self._most_bytes))
+        if gone is None:
             raise QueueFull(
-                f"{MOST_TASKS} documents, or {self._most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already.",
-                "Clear those that are done, or send it again later.",
+                f"{MOST_TASKS} documents, or {self._most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
+                "and none of them has to make room for this caller.",
+                "Wait until those that you sent are done, or clear them.",
                 _RETRY_S,
             )
+        for document in gone:
+            self.clear(Task(self.folder / document.id))
 
     def find(self, name: object) -> Task | None:
         """The task with this id; None for any other text, and for what is no text."""
@@ -280,7 +363,7 @@ class Tasks:
         """Remove what is too old."""
         for task in self.all():
             with suppress(FileNotFoundError):
-                if time.time() - task.came_s() > self._keep_s:
+                if self._clock() - task.came_s() > self._keep_s:
                     self.clear(task)
 
     def _remove_left(self) -> None:

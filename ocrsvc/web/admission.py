@@ -6,15 +6,18 @@ in. What a request holds is given back when it ends, whatever way.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from flask import Flask, request
+from werkzeug.wsgi import get_path_info
 
 from ocrsvc.reader import Reader
+from ocrsvc.serving.guard import RequestGuard
 from ocrsvc.serving.limits import Room, Share, make_room
 from ocrsvc.settings import Settings, bytes_of
 from ocrsvc.settings import Share as Amount
-from ocrsvc.web.body import SHARE_KEY
+from ocrsvc.web.body import SHARE_KEY, received
 from ocrsvc.web.incoming import priority_of
 from ocrsvc.worker.memory import read_memory_bytes
 
@@ -49,7 +52,8 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room
             name = caller_of(environ, settings.caller_header)
             callers.enter(name)
             environ[_CALLER_KEY] = name
-        environ[SHARE_KEY] = Share(memory)
+        if received(environ) is None:
+            environ[SHARE_KEY] = Share(memory)
         if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
             reader.check_room(priority)
 
@@ -62,12 +66,23 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room
             share.release()
 
 
-def room_of(settings: Settings, workers: int = 1) -> Room:
+def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application whose requests are on record while they are worked on; see serving.guard."""
+
+    def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        with guard.request(get_path_info(environ)):
+            return application(environ, start_response)
+
+    return run
+
+
+def room_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> Room:
     """What the settings leave to the requests of one process out of so many."""
     return make_room(
         memory_bytes=memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes()),
         most_bytes=settings.max_body_bytes,
         caller_requests=settings.caller_requests,
+        guard=guard,
     )
 
 

@@ -50,10 +50,10 @@ def with_headers(response: Response, failure: Failure) -> Response:
 def is_told_in_a_200(error: Exception) -> bool:
     """Is this the kind of failure that formats with error codes of their own put into an HTTP 200?
 
-    Only what the caller got wrong. What the service refuses keeps its status: 408, 413, 429, 503 and 504 are what
-    proxies and retries look at.
+    Only what the caller got wrong. What the service refuses keeps its status: 403, 408, 413, 429, 503 and 504 are what
+    proxies, browsers and retries look at.
     """
-    return isinstance(error, CallerError) and error.status not in {408, 413}
+    return isinstance(error, CallerError) and error.status not in {403, 408, 413}
 
 
 def parse_flag(text: str) -> bool:

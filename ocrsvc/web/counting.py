@@ -35,6 +35,7 @@ class Ledger:
         board: How the workers stand; empty where no arbiter of ours made it.
         access_log: Where each request is told; None is nowhere.
         quarantine: Which images killed engines; None where engines are not isolated.
+        denylist: Which bodies stopped workers.
     """
 
     numbers: Numbers
@@ -42,6 +43,7 @@ class Ledger:
     board: Board = field(default_factory=Board)
     access_log: AccessLog | None = None
     quarantine: Quarantine | None = None
+    denylist: Quarantine | None = None
 
 
 def ledger_of_one() -> Ledger:

@@ -15,7 +15,7 @@ from flask import Flask, Response, current_app, has_request_context, request
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import OcrsvcError, Refused
-from ocrsvc.web.body import knowing_the_connection, leave_body, share_of
+from ocrsvc.web.body import share_of
 from ocrsvc.web.incoming import ID_HEADER, request_id
 
 LOGGER: Final = logging.getLogger("ocrsvc.web")
@@ -113,10 +113,9 @@ def problem(error: Exception) -> Response:
 
 
 def finish(response: Response) -> Response:
-    """Give every answer its id, keep caches from holding it, leave no body unread; for Flask's `after_request`."""
+    """Give every answer its id, and keep caches from holding it; for Flask's `after_request`."""
     environ = request.environ
     response = _within_memory(response)
-    leave_body(environ)
     response.headers[ID_HEADER] = request_id(environ)
     response.headers.setdefault("Cache-Control", "no-store")
     environ[_ANSWER_KEY] = (request.blueprint or _NO_DOOR, response)
@@ -145,7 +144,6 @@ def answer_of(environ: dict[str, Any]) -> tuple[str, Response]:
 
 def install(app: Flask) -> None:
     """Answer every failure of the application; a blueprint's own handlers come first."""
-    app.wsgi_app = knowing_the_connection(app.wsgi_app)  # type: ignore[method-assign]  # as Flask tells to wrap it
     app.register_error_handler(Exception, problem)
     app.after_request(finish)
 

@@ -24,8 +24,9 @@ from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent, Ocr
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
+from ocrsvc.serving.guard import take_body
 from ocrsvc.serving.queue import PRIORITIES, Priority, Wish
-from ocrsvc.web.body import is_gone, read_body, share_of
+from ocrsvc.web.body import is_gone, read_body, received, share_of
 from ocrsvc.web.multipart import MAX_PARTS, Part, split_parts
 
 Environ = dict[str, Any]
@@ -85,6 +86,7 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
         BodyTooLarge: The body is larger than `max_body_bytes`.
         BodyTimeout: The body does not arrive in time.
         QueueFull: The bodies of other requests hold the memory that this one needs.
+        RequestStopsWorker: A request with this body has stopped a worker.
         CallerError: The body ends early, or is not the form or JSON that it should be.
     """
     seen = environ.pop(_SEEN_KEY, None)
@@ -109,8 +111,9 @@ def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | 
     return seen
 
 
-def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
-    body = read_body(environ, max_body_bytes, deadline)
+def _take_apart(environ: Environ, max_body_bytes: int, _deadline: float) -> Incoming:
+    body = read_body(environ, max_body_bytes)
+    take_body(body, request_id(environ))
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     content_type = environ.get("CONTENT_TYPE", "")
     mimetype = content_type.partition(";")[0].strip().lower()
@@ -193,12 +196,14 @@ def request_id(environ: Environ) -> str:
 
 
 def deadline_of(environ: Environ, limit_s: float) -> float:
-    """When the answer must be there, on `time.monotonic`; called first, so that the body counts. Raises BadOption.
+    """When the answer must be there, on `time.monotonic`, counted from the head of the request on. Raises BadOption.
 
     The first call of a request decides; later ones give the same.
     """
     if _DEADLINE_KEY not in environ:
-        environ[_DEADLINE_KEY] = time.monotonic() + allowed_s(environ, limit_s)
+        body = received(environ)
+        began_s = time.monotonic() if body is None else body.began_s
+        environ[_DEADLINE_KEY] = began_s + allowed_s(environ, limit_s)
     return float(environ[_DEADLINE_KEY])
 
 

@@ -31,6 +31,7 @@ READING_ERRORS: Final[tuple[type[errors.OcrsvcError], ...]] = (
     errors.EncryptedDocument,
     errors.TooManyPages,
     errors.ImageCrashesEngine,
+    errors.RequestStopsWorker,
     errors.TooManyAtOnce,
     errors.ClientGone,
     errors.OcrsvcError,

@@ -5,7 +5,6 @@ The numbers and the list of workers are for operators: by default they answer on
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import platform
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import orjson
 from flask import Blueprint, Response, abort, request
 
 from ocrsvc import __version__
+from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.errors import NotReady
 from ocrsvc.formats.structured import engine_to_dict
 from ocrsvc.metrics import STUCK, WAITING
@@ -26,6 +26,7 @@ from ocrsvc.settings import Settings
 from ocrsvc.web.counting import Ledger
 from ocrsvc.web.exposition import expose, workers_to_list
 from ocrsvc.web.openapi import openapi
+from ocrsvc.web.origins import check_origin, is_loopback
 
 _READY_RETRY_S: Final = 2
 # What proxies tell of whom they ask for; with any of these the peer is not the caller.
@@ -65,6 +66,7 @@ def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Bluepr
     operators = Blueprint("operators", __name__)
     if settings.ops == "off":
         return operators
+    operators.before_request(check_origin)
     if settings.ops == "local":
         operators.before_request(_check_caller)
 
@@ -84,15 +86,20 @@ def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Bluepr
 
     @operators.get("/ops/quarantine")
     def quarantine() -> Response:
-        entries = ledger.quarantine.entries() if ledger.quarantine is not None else []
-        return _json({"images": [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]})
+        return _json({"images": _entries(ledger.quarantine), "requests": _entries(ledger.denylist)})
 
     @operators.delete("/ops/quarantine")
     @operators.delete("/ops/quarantine/<digest>")
     def release(digest: str | None = None) -> Response:
-        return _json({"forgotten": ledger.quarantine.forget(digest) if ledger.quarantine is not None else 0})
+        lists = (ledger.quarantine, ledger.denylist)
+        return _json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
 
     return operators
+
+
+def _entries(known: Quarantine | None) -> list[dict[str, object]]:
+    entries = known.entries() if known is not None else []
+    return [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]
 
 
 def _check_caller() -> None:
@@ -106,12 +113,7 @@ def is_local(environ: Mapping[str, object]) -> bool:
     if any(name in environ for name in _FORWARDED):
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")
-    try:
-        address = ipaddress.ip_address(peer.partition("%")[0] or "127.0.0.1")
-    except ValueError:
-        return False
-    # Whoever listens on [::] sees IPv4 peers so.
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    return not peer or is_loopback(peer)
 
 
 def _described(reader: Reader) -> EngineInfo | None:

@@ -19,7 +19,7 @@ _KEEPALIVE_S: Final = 75
 _TIMEOUT_S: Final = 30
 # What a worker may need beyond the longest deadline to send its last answers.
 _LAST_ANSWERS_S: Final = 5
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point, for gunicorn's heartbeat files
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
 
 def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
@@ -29,6 +29,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "workers": plan.workers,
         "threads": plan.threads,
         "worker_class": "ocrsvc.worker.recycling.RecyclingWorker",
+        "logger_class": "ocrsvc.worker.logger.LastingLogger",
         "worker_connections": max(1000, 2 * plan.threads),
         "backlog": 2048,
         "keepalive": _KEEPALIVE_S,

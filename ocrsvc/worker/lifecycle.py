@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -33,8 +33,10 @@ from ocrsvc.plan import ThreadPlan, cards_for, device_for, plan_for, set_library
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.worker.arbiter import take_over
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
+from ocrsvc.worker.loop import RequestLimits
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
@@ -48,8 +50,11 @@ if TYPE_CHECKING:
     from ocrsvc.engines.isolated.quarantine import Quarantine
     from ocrsvc.reader import Reader
     from ocrsvc.rpc.server import RpcServer
+    from ocrsvc.serving.guard import RequestGuard
+    from ocrsvc.serving.inflight import InFlightTable
     from ocrsvc.serving.limits import Room
     from ocrsvc.tasks.runner import Runner
+    from ocrsvc.worker.suspects import Suspects
 
 _MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
@@ -60,9 +65,18 @@ _STDERR: Final = 2
 _LAST_LINES_S: Final = 1.0
 
 _REFUSED_FLAGS: Final = {
+    "is_ssl": "--certfile: the event loop reads plain HTTP/1.1 only; have a proxy end TLS (see deploy/)",
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
     "reuse_port": "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
 }
+
+
+_ONLY_VALUES: Final = {
+    "protocol": ("http", "--protocol"),
+    "http2_cleartext": ("off", "--http2-cleartext"),
+}
+# Version 2 is binary, and its beginning looks like the end of a head.
+_PROXY_PROTOCOLS: Final = ("off", "v1")
 
 
 class Config(Protocol):
@@ -73,6 +87,7 @@ class Config(Protocol):
     preload_app: bool
     reuse_port: bool
     timeout: int
+    proxy_protocol: str
 
 
 class Request(Protocol):
@@ -98,6 +113,10 @@ class _Process:
     grpc_listeners: tuple[socket.socket, ...] = ()
     rpc: RpcServer | None = None
     quarantine: Quarantine | None = None
+    denylist: Quarantine | None = None
+    in_flight: InFlightTable | None = None
+    suspects: Suspects | None = None
+    guard: RequestGuard | None = None
     numbers: Numbers | None = None
     tally: Tally | None = None
     access_log: AccessLog | None = None
@@ -118,23 +137,29 @@ def configuration_or_exit() -> Mapping[str, object]:
         _Process.settings = read_settings()
     except SettingsError as error:
         if _Process.settings is None:
-            sys.stderr.write(f"ocrsvc cannot start: {error.title.lower()}.\n{error}\n")
+            _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
             sys.exit(error.exit_code)
-        sys.stderr.write(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}\n")
+        _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
     # Here, because each worker sees its own card only.
     _Process.cards = cards_for(_Process.settings)
     gunicorns = dict(configuration(_Process.settings, plan_for(_Process.settings)))
     # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
     _Process.addresses = _Process.addresses or gunicorns["bind"]
     if gunicorns["bind"] != _Process.addresses:
-        sys.stderr.write("ocrsvc keeps its addresses: they are read at the start only.\n")
+        _write_line("ocrsvc keeps its addresses: they are read at the start only.")
         gunicorns["bind"] = _Process.addresses
     return {**gunicorns, **_hooks()}
 
 
+def _write_line(text: str) -> None:
+    """On stderr, for there is no log yet; a full disk behind it must not stop a reload."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+
+
 def _hooks() -> Mapping[str, object]:
     """gunicorn's hooks, by its own names."""
-    hooks = (on_starting, nworkers_changed, on_reload, pre_exec, pre_fork, post_fork, post_worker_init)
+    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
     return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit, on_exit)}
 
 
@@ -148,8 +173,9 @@ def build_app() -> Flask:
     if settings.access_log != "off":
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
-    ledger = Ledger(current_numbers(), tally, current_rota().board, _Process.access_log, quarantine)
-    _Process.room = room_of(settings, plan_for(settings).workers)
+    board, denylist = current_rota().board, current_denylist()
+    ledger = Ledger(current_numbers(), tally, board, _Process.access_log, quarantine, denylist)
+    _Process.room = _Process.room or room_of(settings)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
 
@@ -184,6 +210,23 @@ def current_quarantine() -> Quarantine:
     return _Process.quarantine
 
 
+def current_denylist() -> Quarantine:
+    """The bodies that stopped workers of this service: made in the arbiter, inherited by the workers."""
+    from ocrsvc.engines.isolated.quarantine import Quarantine
+
+    settings = current_settings()
+    _Process.denylist = _Process.denylist or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    return _Process.denylist
+
+
+def current_in_flight() -> InFlightTable:
+    """What all workers work on: made in the arbiter, inherited by the workers."""
+    from ocrsvc.serving.inflight import InFlightTable
+
+    _Process.in_flight = _Process.in_flight or InFlightTable(SLOTS)
+    return _Process.in_flight
+
+
 def current_numbers() -> Numbers:
     """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
     _Process.numbers = _Process.numbers or Numbers(SLOTS)
@@ -197,6 +240,7 @@ def current_tally() -> Tally:
 
 def on_starting(server: Arbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
+    take_over(server, current_rota())
     current_statistics()
     try:
         check_server(server.cfg)
@@ -208,10 +252,19 @@ def on_starting(server: Arbiter) -> None:
     _allow_many_files()
     settings = current_settings()
     current_quarantine()
+    _watch_kills(server)
     plan = plan_for(settings, workers=server.cfg.workers, threads=server.cfg.threads)
     for listener in _Process.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _watch_kills(server: Arbiter) -> None:
+    """Find out which requests stop workers."""
+    from ocrsvc.worker.suspects import Suspects
+
+    _Process.suspects = Suspects(current_in_flight(), current_denylist(), server.log)
+    _Process.suspects.watch(server)
 
 
 def _make_tasks(settings: Settings) -> Tasks | None:
@@ -249,6 +302,13 @@ def check_server(config: Config) -> None:
     for name, reason in _REFUSED_FLAGS.items():
         if getattr(config, name):
             raise SettingsError(f"{reason}.", "Leave the flag out.")
+    for name, (value, flag) in _ONLY_VALUES.items():
+        if getattr(config, name) != value:
+            told = f"{flag} {getattr(config, name)}: the event loop reads plain HTTP/1.1 only."
+            raise SettingsError(told, "Leave the flag out.")
+    if config.proxy_protocol not in _PROXY_PROTOCOLS:
+        told = f"--proxy-protocol {config.proxy_protocol}: only version 1 is read."
+        raise SettingsError(told, "Use --proxy-protocol v1, and have the proxy send that.")
 
 
 def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
@@ -261,18 +321,11 @@ def on_reload(server: Arbiter) -> None:
     current_rota().reload(server)
 
 
-def pre_exec(server: Arbiter) -> NoReturn:
-    """The copy of the arbiter that SIGUSR2 forks to become another one: refuse, and end the copy."""
-    server.log.error(
-        "SIGUSR2 to the arbiter is refused: a second one would hold all models twice. Send SIGHUP instead."
-    )
-    os._exit(0)
-
-
-def pre_fork(server: Arbiter, worker: RecyclingWorker) -> None:
+def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
-    current_rota().before_fork(server, worker, len(_Process.cards))
+    current_rota().before_fork(worker, _Process.cards, current_settings().boot_limit_s)
     current_numbers().claim(worker.place)
+    current_in_flight().clear(worker.place)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
@@ -280,6 +333,8 @@ def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     if worker.slot.state == State.BOOTING:
         current_numbers().common.count(BOOT_FAILURES)
     current_numbers().fold(worker.place)
+    if _Process.suspects is not None:
+        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state != State.READY)
     current_rota().after_exit(server, worker)
 
 
@@ -296,6 +351,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     current_rota().in_worker(worker)
     current_statistics().row = worker.place
     _Process.tally = current_numbers().tally(worker.place)
+    _Process.guard = _make_guard(worker)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
     logger.setLevel(worker.log.error_log.level)
@@ -306,13 +362,28 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
         worker.guard()
         _Process.reader = _make_reader(workers=worker.cfg.workers, threads=worker.cfg.threads)
         worker.engine_threads = _plan(worker).engine_threads
+        worker.limits = _make_limits(worker)
+
+
+def _make_limits(worker: RecyclingWorker) -> RequestLimits:
+    """What requests may take before a thread sees them; the memory is the application's too."""
+    from ocrsvc.web.admission import room_of
+
+    settings = current_settings()
+    _Process.room = room_of(settings, worker.cfg.workers, _Process.guard)
+    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s)
+
+
+def _make_guard(worker: RecyclingWorker) -> RequestGuard:
+    from ocrsvc.serving.guard import RequestGuard
+
+    return RequestGuard(current_in_flight().recorder(worker.place), current_denylist())
 
 
 def _take_card(worker: RecyclingWorker) -> None:
     """See one card only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(_Process.cards) > 1 or (_Process.cards and current_settings().gpus):
-        card = _Process.cards[worker.slot.card]
-        pin(os.environ, card)
+        pin(os.environ, current_rota().card_name(worker.slot.card))
         worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
 
 
@@ -327,7 +398,6 @@ def _boot(worker: RecyclingWorker) -> None:
     reader = current_reader()
     with _leaving_at_sigterm(worker), _heartbeat(worker):
         came = time.monotonic()
-        time.sleep(max(0.0, current_rota().board.head.backoff_until_s - time.monotonic()))
         gauge = _open_gauge(worker)
         began = time.monotonic()
         worker.log.info("Loading the engine %s", current_settings().engine)

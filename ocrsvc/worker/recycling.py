@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -22,7 +23,6 @@ from ocrsvc.gpu import Gauge, Siblings
 from ocrsvc.worker.memory import read_rss_bytes
 from ocrsvc.worker.retire import Limits, MemoryTrend, Readings, Reason, Usage, retire
 from ocrsvc.worker.scoreboard import NOBODY, Granted, State
-from ocrsvc.worker.succession import BOOT_FAILED
 from ocrsvc.worker.threads import FairThreadWorker
 
 CHECK_S: Final = 0.1
@@ -34,7 +34,7 @@ _ORPHAN_S: Final = 2.5
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
-# Between two heartbeats, while a companion finishes.
+# Between two heartbeats, while a companion finishes; and after an error of the watch.
 _WAIT_S: Final = 1.0
 
 
@@ -90,16 +90,6 @@ class RecyclingWorker(FairThreadWorker):
         super().init_signals()
         signal.signal(signal.SIGUSR2, self._want_by_signal)
 
-    def load_wsgi(self) -> None:
-        """Import the application; new code that fails must not end the workers that serve the old one."""
-        try:
-            super().load_wsgi()
-        except Exception:
-            if self.board is None or not self.board.head.ever_ready:
-                raise
-            self.log.exception("The application cannot be imported")
-            sys.exit(BOOT_FAILED)
-
     def run(self) -> None:
         """Serve until told to stop, and until the companion has finished too."""
         super().run()
@@ -125,7 +115,7 @@ class RecyclingWorker(FairThreadWorker):
     def watch(self, watched: Watched) -> None:
         """Start to watch over this worker, until it drains."""
         watched = replace(watched, limits=replace(watched.limits, max_requests=self._most_requests))
-        threading.Thread(target=self._watch, args=(watched,), name="retirement", daemon=True).start()
+        threading.Thread(target=self._keep_watching, args=(watched,), name="retirement", daemon=True).start()
 
     def _outlive_nobody(self) -> None:
         while os.getppid() == self.ppid:
@@ -137,12 +127,22 @@ class RecyclingWorker(FairThreadWorker):
         # Nobody is left who could kill a worker whose engine never comes back.
         os._exit(1)
 
+    def _keep_watching(self, watched: Watched) -> None:
+        """Nobody would replace a worker whose watch has ended by an error."""
+        while self.slot.state == State.READY:
+            try:
+                self._watch(watched)
+            except Exception:
+                self.log.exception("The watch over this worker begins again")
+                time.sleep(_WAIT_S)
+
     def _watch(self, watched: Watched) -> None:
         rss, gpu = MemoryTrend(watched.rss_bytes), MemoryTrend(watched.gpu_bytes)
         slot, poked_s, stuck = self.slot, 0.0, 0
         while slot.state == State.READY:
             now_s = time.monotonic()
-            slot.requests, slot.rss_bytes = self.nr, read_rss_bytes()
+            # Without a descriptor for it there is no reading.
+            slot.requests, slot.rss_bytes = self.nr, read_rss_bytes() or slot.rss_bytes
             readings = Readings(
                 requests=slot.requests,
                 age_s=now_s - slot.ready_s,
@@ -233,8 +233,8 @@ class RecyclingWorker(FairThreadWorker):
     def _drain(self) -> None:
         """Stop as at SIGTERM: accept nothing, answer what was sent, part politely, end."""
         self.log.info("DRAINING: in_flight=%s connections=%s", self.slot.in_flight, self.nr_conns)
-        self._note_drain()
         self.alive = False
+        self._note_drain()
         self.method_queue.defer(lambda: None)
 
     def _note_drain(self) -> None:
@@ -245,4 +245,6 @@ class RecyclingWorker(FairThreadWorker):
         slot.drained_s, slot.state = time.monotonic(), State.DRAINING
         if self.companion is not None:
             self.companion.leave()
-        faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)
+        # It starts a thread, which may be refused.
+        with suppress(RuntimeError):
+            faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)

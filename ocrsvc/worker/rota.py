@@ -11,20 +11,22 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gunicorn.errors import HaltServer
 
 from ocrsvc.cards import emptiest
 from ocrsvc.worker.retire import Reason
-from ocrsvc.worker.scoreboard import NOBODY, Board, Granted, Standing, State
-from ocrsvc.worker.succession import BOOT_ERROR, Grant, Times, backoff_s, next_grant, wanted_workers
+from ocrsvc.worker.scoreboard import NOBODY, Board, Granted, Slot, Standing, State
+from ocrsvc.worker.succession import BOOT_ERROR, LONGEST_BACKOFF_S, Grant, Times, backoff_s, next_grant, wanted_workers
 
 # Beyond the graceful timeout: gunicorn's own loop ends there, and the engine is closed after it.
 _KILL_AFTER_S: Final = 5.0
 # How often a worker may die before any was ever ready.
 _BOOT_TRIES: Final = 3
+# While nobody serves, a fork that is refused costs less than the wait.
+_ALONE_BACKOFF_S: Final = 4.0
 _HELD_BACK: Final = ("workers", "graceful_timeout")
 
 
@@ -37,32 +39,30 @@ class Arbiter(Protocol):
     WORKERS: dict[int, Any]
 
 
-class WatchedTmp:
-    """gunicorn's heartbeat file of one worker, which tells when the arbiter looks at it: once a second or oftener.
+class Heartbeat:
+    """When a worker was last alive, in its slot; instead of the file that gunicorn asks for the same.
 
-    No hook runs in the arbiter's loop; this is where it passes by, just before it forks and ends workers.
+    A file is born with the wall clock's time and compared with the monotonic clock, and cannot be touched on a disk
+    that has become read-only.
     """
 
-    def __init__(self, tmp: Any, on_look: Callable[[], None]) -> None:
-        self._tmp = tmp
-        self._on_look = on_look
+    def __init__(self, slot: Slot, worker: Any, clock: Callable[[], float]) -> None:
+        self._slot, self._worker, self._clock = slot, worker, clock
 
     def last_update(self) -> float:
         """Arbiter: when the worker was last alive, monotonic seconds."""
-        self._on_look()
-        return float(self._tmp.last_update())
+        return self._slot.alive_s
 
     def notify(self) -> None:
         """Worker: alive now."""
-        self._tmp.notify()
+        self._slot.alive_s = self._clock()
 
     def fileno(self) -> int:
-        """The file's descriptor."""
-        return int(self._tmp.fileno())
+        """A descriptor that gunicorn closes on exec; there is no file, and the listener is closed then anyway."""
+        return int(self._worker.sockets[0].fileno())
 
     def close(self) -> None:
-        """Close the file."""
-        self._tmp.close()
+        """Nothing is open."""
 
 
 class Rota:
@@ -73,6 +73,8 @@ class Rota:
         self._clock = clock
         self._held_back: dict[str, object] = {}
         self._ended = False
+        # All that were ever used, so that a number means the same card after a reload with others.
+        self._cards: list[str] = []
 
     def count_changed(self, arbiter: Arbiter, count: int, before: int | None) -> None:
         """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
@@ -81,30 +83,62 @@ class Rota:
         else:
             self._set_count(arbiter)
 
-    def before_fork(self, arbiter: Arbiter, worker: Any, cards: int = 1) -> None:
-        """Give the new worker its slot and one of so many cards; if somebody was granted a successor, this is it."""
+    def before_fork(self, worker: Any, cards: Sequence[str] = (), boot_limit_s: float = 0.0) -> None:
+        """Give the new worker its slot, and one of the cards; if somebody was granted a successor, this is it.
+
+        Until its first heartbeat a worker may take `boot_limit_s` and gunicorn's timeout to import the application.
+        """
         worker.board, worker.place = self.board, self.board.take(self._clock())
-        self.board.slot(worker.place).card = self._card_for(worker.place, cards)
-        worker.tmp = WatchedTmp(worker.tmp, lambda: self.look(arbiter))
+        slot = self.board.slot(worker.place)
+        slot.alive_s = self._clock() + boot_limit_s
+        slot.card = self._card_for(worker.place, cards)
+        worker.tmp.close()
+        worker.tmp = Heartbeat(slot, worker, self._clock)
         for standing in self.board.live():
             if standing.granted is Granted.SUCCESSOR and standing.successor == NOBODY and standing.state is State.READY:
                 self.board.slot(standing.slot).successor = worker.place
                 return
 
-    def _card_for(self, place: int, cards: int) -> int:
+    def is_backing_off(self) -> bool:
+        """Whether it is too early for another worker: the last ones died before they were ready, or were refused."""
+        return self._clock() < self.board.head.backoff_until_s
+
+    def fork_refused(self, arbiter: Arbiter, error: Exception) -> None:
+        """A worker could not be forked: nobody waits for it any more, and the next try is later."""
+        self._forget_missing(arbiter)
+        serves = any(worker.state is State.READY for worker in self.board.live())
+        wait_s = self._back_off(LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S)
+        arbiter.log.error(
+            "No worker can be started: %s: %s. The next try is in %.0f s; the workers that serve go on.",
+            *(type(error).__name__, error, wait_s),
+        )
+        self._set_count(arbiter)
+        self._give_up_if_hopeless()
+
+    def card_name(self, card: int) -> str:
+        """The card that a slot's number means, as CUDA_VISIBLE_DEVICES accepts it."""
+        return self._cards[card]
+
+    def _card_for(self, place: int, cards: Sequence[str]) -> int:
         """The card with the fewest workers that stay: whoever is to be replaced leaves room for its successor."""
+        if not cards:
+            return 0
+        self._cards += [card for card in cards if card not in self._cards]
         leaving = (State.DRAINING,)
         staying = [worker for worker in self.board.live() if not worker.granted and worker.state not in leaving]
-        return emptiest([worker.card for worker in staying if worker.slot != place], cards)
+        names = [self._cards[worker.card] for worker in staying if worker.slot != place]
+        busy = [cards.index(name) for name in names if name in cards]
+        return self._cards.index(cards[emptiest(busy, len(cards))])
 
     def in_worker(self, worker: Any) -> None:
         """Worker, after its fork: its own process id, and the configuration that a reload may have held back."""
-        self._give_back(worker.cfg)
+        self.give_back(worker.cfg)
         self.board.slot(worker.place).pid = os.getpid()
 
     def look(self, arbiter: Arbiter) -> None:
         """On each turn of the arbiter's loop: grant, count, and end who drains for too long. Idempotent."""
-        self._give_back(arbiter.cfg)
+        self.give_back(arbiter.cfg)
+        self._forget_missing(arbiter)
         head, workers = self.board.head, self.board.live()
         times = Times(self._clock(), head.backoff_until_s, head.exited_s)
         if grant := next_grant(head.base, workers, times, head.gpu_footprint_bytes):
@@ -169,30 +203,53 @@ class Rota:
         if arbiter.num_workers != count:
             arbiter.num_workers = count
 
-    def _give_back(self, cfg: Any) -> None:
+    def give_back(self, cfg: Any) -> None:
+        """Put back what `reload` has held back."""
         while self._held_back:
             cfg.set(*self._held_back.popitem())
 
-    def _note_failed_boot(self, arbiter: Arbiter, worker: Any) -> None:
+    def forgive(self) -> None:
+        """Nobody was able to answer for a while, the arbiter itself included: the heartbeats count from now."""
+        for standing in self.board.live():
+            slot = self.board.slot(standing.slot)
+            slot.alive_s = max(slot.alive_s, self._clock())
+
+    def _back_off(self, longest_s: float = LONGEST_BACKOFF_S) -> float:
+        """One more worker that was never ready; seconds until the next may be tried."""
         head = self.board.head
         head.boot_failures += 1
-        wait_s = backoff_s(head.boot_failures)
+        wait_s = min(backoff_s(head.boot_failures), longest_s)
         head.backoff_until_s = self._clock() + wait_s
+        return wait_s
+
+    def _forget_missing(self, arbiter: Arbiter) -> None:
+        """Free the slots of workers that were never forked, or of which nobody was told that they ended."""
+        places = {worker.place for worker in arbiter.WORKERS.values()}
+        for standing in self.board.live():
+            if standing.slot not in places:
+                self.board.free(standing.slot)
+                self._release(standing.slot)
+
+    def _note_failed_boot(self, arbiter: Arbiter, worker: Any) -> None:
+        wait_s = self._back_off()
         arbiter.log.error(
             "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
             "The workers that serve go on. Its own lines above say why.",
-            *(worker.pid, head.boot_failures - 1, wait_s),
+            *(worker.pid, self.board.head.boot_failures - 1, wait_s),
         )
 
     def _give_up_if_hopeless(self) -> None:
         """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
         head = self.board.head
-        if head.ever_ready or self._ended or (head.boot_failures < _BOOT_TRIES and not head.unusable):
+        # One that still loads may yet serve.
+        loads = any(worker.state is State.BOOTING for worker in self.board.live())
+        is_hopeless = head.unusable or (head.boot_failures >= _BOOT_TRIES and not loads)
+        if head.ever_ready or self._ended or not is_hopeless:
             return
         self._ended = True
         told = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
         if not head.unusable:
-            told = f"{head.boot_failures} workers died before they were ready, and none ever was."
+            told = f"{head.boot_failures} workers could not start, and none was ever ready; the lines above say why."
         raise HaltServer(told, BOOT_ERROR)
 
     def _release(self, gone: int) -> None:

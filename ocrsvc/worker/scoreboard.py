@@ -45,11 +45,12 @@ class Slot(ctypes.Structure):
         pid: 0 until the worker itself has written it.
         granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
         successor: That one's slot; NOBODY before the fork.
-        card: The card it computes on, by its place among those that the service uses.
+        card: The card it computes on, by its place among all that the service has used since its start.
         rss_bytes, requests, in_flight: The worker's own readings.
         gpu_bytes, gpu_leap_bytes: Its memory of the card, and the most that this grew between two checks.
         card_free_bytes: What it found free on the card.
         card_read_s: When; 0 without a reading.
+        alive_s: Its last heartbeat; before the first, until when it needs to give none.
         forked_s, ready_s, wanted_s, drained_s: When each of these began.
     """
 
@@ -66,6 +67,7 @@ class Slot(ctypes.Structure):
     gpu_leap_bytes: int
     card_free_bytes: int
     card_read_s: float
+    alive_s: float
     forked_s: float
     ready_s: float
     wanted_s: float
@@ -75,7 +77,8 @@ class Slot(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor", "card")),
         *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
         *((name, ctypes.c_int64) for name in ("gpu_bytes", "gpu_leap_bytes", "card_free_bytes")),
-        *((name, ctypes.c_double) for name in ("card_read_s", "forked_s", "ready_s", "wanted_s", "drained_s")),
+        *((name, ctypes.c_double) for name in ("card_read_s", "alive_s", "forked_s")),
+        *((name, ctypes.c_double) for name in ("ready_s", "wanted_s", "drained_s")),
     ]
 
 
@@ -87,8 +90,8 @@ class Head(ctypes.Structure):
         high: Slots from this one on were never used.
         ever_ready: 1 once any worker has served.
         unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
-        boot_failures: Workers that died before they were ready, since the last one that became so.
-        backoff_until_s: No worker loads its engine before this time.
+        boot_failures: Workers that died before they were ready, or could not be forked, since the last that became so.
+        backoff_until_s: No worker is forked before this time.
         most_live: Most workers that ever lived at once.
         gpu_footprint_bytes: The most that any worker held of the card after its warm-up.
         exited_s: When the last worker was reaped; what was read of the card before is out of date.

@@ -15,7 +15,8 @@ BOOT_FAILED: Final = 70
 """Exit code of a worker that could not boot, while others did: gunicorn takes it for any other death, and goes on."""
 
 _FIRST_BACKOFF_S: Final = 1.0
-_LONGEST_BACKOFF_S: Final = 60.0
+LONGEST_BACKOFF_S: Final = 60.0
+"""Between two tries to start a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Times:
 
     Attributes:
         now_s: Now.
-        backoff_until_s: No worker loads its engine before this.
+        backoff_until_s: No worker is forked before this.
         exited_s: When the last worker was reaped.
     """
 
@@ -88,4 +89,4 @@ def is_next_to_load(own: int, workers: Sequence[Standing]) -> bool:
 
 def backoff_s(failures: int) -> float:
     """Seconds before the next try after so many failed boots in a row: 1, 2, 4, … 60."""
-    return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), _LONGEST_BACKOFF_S)
+    return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)

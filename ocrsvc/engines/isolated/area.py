@@ -1,4 +1,4 @@
-"""Where do pixels and answers lie between a worker and a child? Shared memory without a name.
+"""Where do files, pixels and answers lie between a worker and a child? Shared memory without a name.
 
 A memfd has no entry in any file system: it is gone with the last process that holds it, however that one ends. It is
 sealed against shrinking, so that no damage in a child can take away memory that the worker is looking at.
@@ -16,7 +16,7 @@ import numpy as np
 from ocrsvc.records import Pixels
 
 HEAD_BYTES: Final = 64
-"""Before the data; its first byte is 1 once the child has begun with the request."""
+"""Before the data; the first byte is 1 once the child has begun with a request, the second once nobody waits for it."""
 
 _ALIGN: Final = 64
 _FIRST_BYTES: Final = 1 << 20
@@ -34,15 +34,20 @@ class Area:
 
     Args:
         fd: The file of an area that another process made; it is taken over. None makes a new one.
+
+    Raises:
+        OSError: The system has no memory or no descriptor for it; nothing is left open.
     """
 
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
             fd = os.memfd_create("ocrsvc-pixels", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(fd, _FIRST_BYTES)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.fd = fd
-        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+        try:
+            self._map = _mapped(fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     @property
     def has_begun(self) -> bool:
@@ -52,6 +57,15 @@ class Area:
     @has_begun.setter
     def has_begun(self, begun: bool) -> None:
         self._map[0] = int(begun)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for the answer any more; the worker says so, the child looks between lines."""
+        return self._map[1] == 1
+
+    @is_given_up.setter
+    def is_given_up(self, given_up: bool) -> None:
+        self._map[1] = int(given_up)
 
     def reserve(self, count: int) -> None:
         """Have room for so many bytes of data, whichever side made it."""
@@ -72,17 +86,24 @@ class Area:
         """The pixels at an offset, as they lie there."""
         return np.ndarray(shape, np.uint8, self._map, HEAD_BYTES + offset)
 
-    def put_bytes(self, data: bytes) -> None:
-        """Write at the beginning of the data."""
-        self.reserve(len(data))
-        self._map[HEAD_BYTES : HEAD_BYTES + len(data)] = data
+    def put_bytes(self, offset: int, data: bytes) -> None:
+        """Write at an offset of the data."""
+        self.reserve(offset + len(data))
+        self._map[HEAD_BYTES + offset : HEAD_BYTES + offset + len(data)] = data
 
-    def get_bytes(self, count: int) -> bytes | None:
-        """The beginning of the data; None when it is not that long."""
-        if count < 0 or (count > len(self._map) - HEAD_BYTES and count > os.fstat(self.fd).st_size - HEAD_BYTES):
-            return None
-        self.reserve(count)
-        return self._map[HEAD_BYTES : HEAD_BYTES + count]
+    def holds(self, offset: int, count: int) -> bool:
+        """Whether so many bytes lie at an offset of the data; they can be read then."""
+        if offset < 0 or count < 0:
+            return False
+        end = offset + count
+        if end > len(self._map) - HEAD_BYTES and end > os.fstat(self.fd).st_size - HEAD_BYTES:
+            return False
+        self.reserve(end)
+        return True
+
+    def get_bytes(self, offset: int, count: int) -> bytes:
+        """Bytes at an offset of the data, which it `holds`."""
+        return self._map[HEAD_BYTES + offset : HEAD_BYTES + offset + count]
 
     def give_back(self) -> None:
         """Return what only a huge image needed to the system."""
@@ -93,3 +114,13 @@ class Area:
         """Let go of it. The memory goes when the other side has done so too."""
         self._map.close()
         os.close(self.fd)
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    """The whole area; one that is new gets its first size and can never be made smaller."""
+    size = os.fstat(fd).st_size
+    if not size:
+        size = _FIRST_BYTES
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return mmap.mmap(fd, size)

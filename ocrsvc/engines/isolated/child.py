@@ -8,7 +8,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -23,14 +23,18 @@ from ocrsvc.engines.isolated.exchange import (
     unpack_ready,
 )
 from ocrsvc.engines.isolated.nursery import Nursery
-from ocrsvc.errors import OcrsvcError
+from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.packed import Nonsense
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.records import Page, Task
+from ocrsvc.serving.queue import GONE_S
 
 _T = TypeVar("_T")
 
 HANG: Final = "hang"
 NONSENSE: Final = "nonsense"
+
+CLOSE_S: Final = 10.0
+"""How long an engine may take to close before its process is ended."""
 
 _TIMEVAL: Final = struct.Struct("@ll")
 
@@ -59,22 +63,31 @@ class Child:
         began_s: When it was asked for, monotonic seconds.
         ready: What it said when its engine was open; None before.
         images: Images that it has read.
-        private_bytes: Its own memory after the last of them.
+        private_bytes, card_bytes: Its own memory after the last of them, and that of the card; 0 where NVML does not
+            tell.
 
     Raises:
-        ChildLost: There is no zygote to fork it.
+        ChildLost: There is no zygote to fork it, or no memory or descriptor for what is shared with it.
     """
 
     def __init__(self, nursery: Nursery) -> None:
         self._nursery = nursery
-        self._area = Area()
-        self._socket, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with end:
-            self._key = self._spawn(end)
+        try:
+            with contextlib.ExitStack() as opened:
+                self._area = Area()
+                opened.callback(self._area.close)
+                self._socket, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                opened.callback(self._socket.close)
+                with end:
+                    self._key = nursery.spawn(end, self._area.fd)
+                opened.pop_all()
+        except OSError as error:
+            raise ChildLost(f"not started: {error.strerror}", is_blamed=False) from error
         self.began_s = time.monotonic()
         self.ready: Ready | None = None
         self.images = 0
         self.private_bytes = 0
+        self.card_bytes = 0
 
     def wait_ready(self, until_s: float) -> bool:
         """Wait (monotonic) until the engine is open and warm; whether it is.
@@ -92,60 +105,65 @@ class Child:
         if "failed" in message:
             raise unpack_failure(message["failed"])
         self.ready = ready = _checked(unpack_ready, message.get("ready"))
-        self.private_bytes = ready.private_bytes
+        self.private_bytes, self.card_bytes = ready.private_bytes, ready.card_bytes
         return True
 
-    def read(self, tasks: Sequence[ReadTask], until_s: float) -> list[Page | OcrsvcError]:
+    def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
         """Have some images read.
 
         Args:
             tasks: As for engines.base.Handle.read.
-            until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite.
+            until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite. A child
+                that looks at the tasks' `check` has answered before that.
 
         Raises:
             ChildLost: There is no answer, and there will be none.
-            OcrsvcError: The engine failed as a whole.
+            OcrsvcError: The engine failed as a whole, or the shared memory cannot be made large enough.
         """
-        message = pack_tasks(tasks, self._area)
+        with _room_missed():
+            message = pack_tasks(tasks, self._area)
         try:
             # One that has died idle does not take it; how it died is what comes next.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.send(message)
-            answer = self._receive(until_s, is_blamed=True)
+            answer = self._receive_while_wanted(tasks, until_s)
         except TimeoutError:
-            raise ChildLost(HANG, is_blamed=True) from None
+            raise ChildLost(HANG, is_blamed=self._area.has_begun) from None
         except OSError as error:
             raise ChildLost("gone", is_blamed=self._area.has_begun) from error
         self.images += len(tasks)
-        return self._unpack(answer, len(tasks))
+        with _room_missed():
+            return self._unpack(answer, tasks)
 
     def end(self, *, kill: bool = True) -> None:
-        """Let go of the child: at once, or after what it closes by itself."""
+        """Let go of the child: at once, or after what it closes by itself, for which it has CLOSE_S."""
+        self._nursery.kill(self._key, 0.0 if kill else CLOSE_S)
         if kill:
-            self._nursery.kill(self._key)
             self._see_it_die()
         self._socket.close()
         self._area.close()
 
-    def _spawn(self, end: socket.socket) -> int:
-        try:
-            return self._nursery.spawn(end, self._area.fd)
-        except OSError as error:
-            self._socket.close()
-            self._area.close()
-            raise ChildLost(f"no zygote: {error.strerror}", is_blamed=False) from error
-
-    def _unpack(self, answer: dict[str, Any], count: int) -> list[Page | OcrsvcError]:
+    def _unpack(self, answer: dict[str, Any], tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         if "failed" in answer:
             raise _checked(unpack_failure, answer["failed"])
-        length, private_bytes = answer.get("answer"), answer.get("private_bytes")
-        data = self._area.get_bytes(length) if isinstance(length, int) else None
-        if data is None or not isinstance(private_bytes, int):
+        private_bytes, card_bytes = answer.get("private_bytes"), answer.get("card_bytes")
+        if not isinstance(private_bytes, int) or not isinstance(card_bytes, int):
             raise ChildLost(NONSENSE, is_blamed=True)
-        self.private_bytes = private_bytes
-        answers = _checked(lambda row: unpack_answers(row, count), data)
+        self.private_bytes, self.card_bytes = private_bytes, card_bytes
+        answers = _checked(lambda place: unpack_answers(place, tasks, self._area), answer.get("answer"))
         self._area.give_back()
         return answers
+
+    def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
+        """The answer. When nobody waits for it any more the child is told so, and gives another one soon."""
+        while True:
+            try:
+                return self._receive(min(until_s, time.monotonic() + GONE_S), is_blamed=True)
+            except TimeoutError:
+                if time.monotonic() >= until_s:
+                    raise
+                if not any(map(_is_wanted, tasks)):
+                    self._area.is_given_up = True
 
     def _see_it_die(self) -> None:
         try:
@@ -184,6 +202,26 @@ class Child:
         except ConnectionResetError:
             # It died before it took our message; the zygote's, which says how, comes next.
             return self._socket.recv(MESSAGE_BYTES, flags)
+
+
+def _is_wanted(task: Task) -> bool:
+    try:
+        task.check()
+    except OcrsvcError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _room_missed() -> Iterator[None]:
+    """Raises EngineFailed when shared memory cannot grow: the child is well, and others may still be served."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineFailed(
+            f"There is no room for this image between the worker and the engine's process ({error.strerror}).",
+            "Send it again in a moment.",
+        ) from error
 
 
 def _timeval(left_s: float) -> bytes:

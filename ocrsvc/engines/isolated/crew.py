@@ -8,9 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.engines.isolated.child import Child, ChildLost
+from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
+from ocrsvc.engines.isolated.exchange import Ready
 from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.records import EngineInfo
+from ocrsvc.settings import Share, bytes_of
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 
@@ -19,6 +22,10 @@ _FREE_TRIES: Final = 3
 _LONGEST_BACKOFF_S: Final = 60.0
 # A limit closer than this to what an engine needs when it has done nothing would replace children for ever.
 _LEAST_ROOM: Final = 1.1
+# All children at their limit, and one successor, fill this much of the memory, and of the card.
+MEMORY_SHARE: Final = 0.8
+# What ends a child that takes too long to open: this worker, or the child's own timer.
+_TOO_LATE: Final = (HANG, "SIGALRM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +36,21 @@ class Limits:
         max_images: Images after which a child is replaced; 0 is never.
         memory_bytes: Memory of its own at which it is replaced; 0 is never.
         deadline_s: Longest deadline of the service.
-        grace_s: How long a read may go on past its deadline before the child is killed. An engine does not look at
-            deadlines within an image, and killing it costs a load of the models; below the executor's STUCK_S.
+        grace_s: How long a read may go on past its deadline before the child is killed. An engine looks at deadlines
+            between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
         open_s: How long opening and warming may take.
+        card_bytes: Memory of the card at which it is replaced, or a share of the card; 0 is never, None is such that
+            all children and one successor fit.
+        children: Of the whole service, which may share a card.
     """
 
     max_images: int = 0
     memory_bytes: int = 0
     deadline_s: float = 60.0
-    grace_s: float = 2.0
+    grace_s: float = 3.0
     open_s: float = 600.0
+    card_bytes: int | Share | None = None
+    children: int = 1
 
 
 class Crew:
@@ -47,6 +59,7 @@ class Crew:
     Attributes:
         limits: When children go.
         turn: Held by the handle whose successor is under way: one at a time holds models twice.
+        info: What the engine says of itself in the child that was opened last; None before the first.
     """
 
     def __init__(self, nursery: Nursery, limits: Limits) -> None:
@@ -56,7 +69,8 @@ class Crew:
         self._failures = 0
         self._reason = ""
         self._not_before_s = 0.0
-        self._is_told = False
+        self._told: set[str] = set()
+        self.info: EngineInfo | None = None
 
     def begin(self) -> Child:
         """A child that begins to open now. Raises EngineFailed while opening has failed too often lately."""
@@ -66,38 +80,61 @@ class Crew:
             )
         return Child(self._nursery)
 
-    def note_opened(self) -> None:
+    def note_opened(self, child: Child) -> None:
         """A child is ready."""
         self._failures = 0
+        self.info = _ready(child).info
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
         """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, if this is not mere misfortune."""
         self._failures += 1
-        if isinstance(failure, OcrsvcError):
+        is_late = isinstance(failure, ChildLost) and failure.cause in _TOO_LATE
+        if is_late or isinstance(failure, OcrsvcError):
             self._failures = max(self._failures, _FREE_TRIES)
-        self._reason = failure.detail if isinstance(failure, OcrsvcError) else f"its process ended ({failure.cause})."
+        self._reason = self._reason_of(failure)
         if (late := self._failures - _FREE_TRIES) >= 0:
             self._not_before_s = time.monotonic() + min(2.0 ** min(late, 16), _LONGEST_BACKOFF_S)
         LOG.error("The engine does not open in a child: %s", self._reason)
+
+    def _reason_of(self, failure: ChildLost | OcrsvcError) -> str:
+        if isinstance(failure, OcrsvcError):
+            return failure.detail
+        if failure.cause in _TOO_LATE:
+            return f"it was not open after {self.limits.open_s:g} s (OCRSVC_BOOT_LIMIT_S)."
+        return f"its process ended ({failure.cause})."
 
     def worn_by(self, child: Child) -> str:
         """Why a child should be replaced; empty when it need not."""
         if self.limits.max_images and child.images >= self.limits.max_images:
             return "images"
-        limit_bytes = self.limits.memory_bytes
-        if limit_bytes and child.private_bytes >= limit_bytes and self._has_room(child, limit_bytes):
+        ready, limit_bytes, card_limit_bytes = _ready(child), self.limits.memory_bytes, self._card_limit_bytes(child)
+        if 0 < limit_bytes <= child.private_bytes and self._has_room(
+            "OCRSVC_CHILD_MEMORY_BYTES", limit_bytes, ready.private_bytes
+        ):
             return "memory"
+        if 0 < card_limit_bytes <= child.card_bytes and self._has_room(
+            "OCRSVC_CHILD_GPU_BYTES", card_limit_bytes, ready.card_bytes
+        ):
+            return "memory of the card"
         return ""
 
-    def _has_room(self, child: Child, limit_bytes: int) -> bool:
-        footprint_bytes = child.ready.private_bytes if child.ready is not None else 0
+    def _card_limit_bytes(self, child: Child) -> int:
+        total_bytes = _ready(child).card_total_bytes
+        given = bytes_of(self.limits.card_bytes, total_bytes)
+        return int(MEMORY_SHARE * total_bytes) // (self.limits.children + 1) if given is None else given
+
+    def _has_room(self, variable: str, limit_bytes: int, footprint_bytes: int) -> bool:
         if limit_bytes >= _LEAST_ROOM * footprint_bytes:
             return True
-        if not self._is_told:
-            self._is_told = True
+        if variable not in self._told:
+            self._told.add(variable)
             LOG.error(
-                "OCRSVC_CHILD_MEMORY_BYTES is %s, and a child holds %s after its warm-up: replacing it would not help, "
-                "so this limit is off.",
-                *(limit_bytes, footprint_bytes),
+                "%s is %s, and a child holds %s after its warm-up: replacing it would not help, so this limit is off.",
+                *(variable, limit_bytes, footprint_bytes),
             )
         return False
+
+
+def _ready(child: Child) -> Ready:
+    assert child.ready is not None, "only asked of children that are open"
+    return child.ready

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Final
 
 from ocrsvc.engines.base import Driving
 from ocrsvc.engines.isolated.child import Child
-from ocrsvc.engines.isolated.crew import Crew, Limits
+from ocrsvc.engines.isolated.crew import MEMORY_SHARE, Crew, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.nursery import Nursery
 from ocrsvc.engines.isolated.quarantine import Quarantine
@@ -17,9 +16,6 @@ from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo
 from ocrsvc.settings import Settings
 from ocrsvc.worker.memory import read_memory_bytes
-
-# All children of all workers at their limit, and one successor, fill this much of the memory.
-_MEMORY_SHARE: Final = 0.8
 
 
 class IsolatedEngine:
@@ -46,7 +42,7 @@ class IsolatedEngine:
         except BaseException:
             self._nursery.close()
             raise
-        self._info, self._driving = _told_by(self._spare.child)
+        self._driving = _driving_of(self._spare.child)
 
     @property
     def driving(self) -> Driving:
@@ -54,8 +50,9 @@ class IsolatedEngine:
         return self._driving
 
     def describe(self) -> EngineInfo:
-        """See engines.base.Engine."""
-        return self._info
+        """See engines.base.Engine. Of the child that was opened last: a model may have been made since the start."""
+        assert self._crew.info is not None, "the first handle has opened a child"
+        return self._crew.info
 
     def open_handle(self) -> IsolatedHandle:
         """See engines.base.Engine."""
@@ -71,12 +68,19 @@ class IsolatedEngine:
 
 def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
     """When children go, after the settings and the memory of this machine or container."""
-    memory_bytes = settings.child_memory_bytes
+    children, memory_bytes = plan.workers * plan.engine_threads, settings.child_memory_bytes
     if memory_bytes is None:
-        memory_bytes = int(_MEMORY_SHARE * read_memory_bytes()) // (plan.workers * plan.engine_threads + 1)
-    return Limits(settings.child_max_images, memory_bytes, settings.deadline_s, open_s=settings.boot_limit_s)
+        memory_bytes = int(MEMORY_SHARE * read_memory_bytes()) // (children + 1)
+    return Limits(
+        settings.child_max_images,
+        memory_bytes,
+        settings.deadline_s,
+        open_s=settings.boot_limit_s,
+        card_bytes=settings.child_gpu_bytes,
+        children=children,
+    )
 
 
-def _told_by(child: Child) -> tuple[EngineInfo, Driving]:
+def _driving_of(child: Child) -> Driving:
     assert child.ready is not None, "a handle has a child that is ready"
-    return child.ready.info, replace(child.ready.driving, serial_open=False)
+    return replace(child.ready.driving, serial_open=False, decodes=True)

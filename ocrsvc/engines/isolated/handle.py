@@ -17,8 +17,8 @@ from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.crew import LOG, Crew
 from ocrsvc.engines.isolated.fingerprint import TaskFingerprint
 from ocrsvc.engines.isolated.quarantine import STRIKES, Quarantine
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
-from ocrsvc.records import Page, ReadTask
+from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
+from ocrsvc.records import Page, Task
 
 # Of children that died before they began with the image, too: something is wrong that is not the image.
 _TRIES: Final = 4
@@ -30,7 +30,7 @@ _HANG_S: Final = 10.0
 class _Trial:
     """One image, and how often engines have died over it; `kept` of these deaths are in the quarantine already."""
 
-    task: ReadTask
+    task: Task
     image: TaskFingerprint
     kept: int
     strikes: int
@@ -69,7 +69,7 @@ class IsolatedHandle:
     def warm_up(self) -> None:
         """A child is warm before it says that it is ready."""
 
-    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+    def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         """See engines.base.Handle. A batch whose engine dies is read once more, each image alone."""
         trials = [self._begin(task) for task in tasks]
         waiting = [trial for trial in trials if trial.answer is None]
@@ -85,7 +85,7 @@ class IsolatedHandle:
         if self._next is not None:
             self._forget_next().end()
 
-    def _begin(self, task: ReadTask) -> _Trial:
+    def _begin(self, task: Task) -> _Trial:
         image = TaskFingerprint(task)
         strikes = self._quarantine.strikes(image)
         return _Trial(task, image, strikes, strikes, _refusal() if strikes >= STRIKES else None)
@@ -115,7 +115,7 @@ class IsolatedHandle:
         return EngineFailed("The engine's process ended again and again before it began with this image.")
 
     def _acquit(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
-        if trial.kept:
+        if trial.kept and not isinstance(answer, DeadlineExceeded | ClientGone):
             self._quarantine.acquit(trial.image)
         return answer
 
@@ -127,7 +127,7 @@ class IsolatedHandle:
         LOG.error("QUARANTINED image %s: %s", trial.image.digest.hex(), lost.cause)
         return _refusal()
 
-    def _ask(self, tasks: list[ReadTask]) -> list[Page | OcrsvcError]:
+    def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
         """The child's answers. Raises ChildLost, or OcrsvcError when there is no child or its engine failed."""
         deadline = max(task.deadline for task in tasks)
         child = self._current(deadline)
@@ -193,7 +193,7 @@ class IsolatedHandle:
         failure: ChildLost | OcrsvcError = ChildLost(HANG, is_blamed=False)
         try:
             if child.wait_ready(min(until_s, latest_s)):
-                self._crew.note_opened()
+                self._crew.note_opened(child)
                 return self._forget_next()
         except (ChildLost, OcrsvcError) as error:
             failure = error

@@ -60,11 +60,11 @@ class Nursery:
                 self._send({"spawn": key}, fds)
         return key
 
-    def kill(self, key: int) -> None:
-        """End a child at once. Only the zygote knows for sure that the process id is still that of the child."""
+    def kill(self, key: int, after_s: float = 0.0) -> None:
+        """End a child, at once or if it is still there later. Only the zygote knows whose its process id is now."""
         with self._lock, contextlib.suppress(OSError):
             if self._control is not None:
-                self._control.send(orjson.dumps({"kill": key}))
+                self._control.send(orjson.dumps({"kill": key, "after_s": after_s}))
 
     def close(self) -> None:
         """End the zygote and every child."""

@@ -45,7 +45,7 @@ class Entry:
     """One image that killed engines.
 
     Attributes:
-        hash: Of its pixels, size and what matters of the options, as 32 hexadecimal digits.
+        hash: Of its file (a PDF's page: its pixels) and what matters of the options, as 32 hexadecimal digits.
         cause: How the engine died last, such as "SIGSEGV", "hang", "nonsense".
         strikes: Deaths; from STRIKES on the image is refused.
         when_s: Seconds since the epoch of the last one.

@@ -17,9 +17,11 @@ from typing import Final
 import orjson
 
 from ocrsvc.allocator import give_back
-from ocrsvc.engines.base import Engine, Handle
+from ocrsvc.engines.base import Engine
 from ocrsvc.engines.choose import open_own_engine
 from ocrsvc.engines.isolated.area import Area
+from ocrsvc.engines.isolated.card_memory import CardMemory
+from ocrsvc.engines.isolated.decoding import FileReader
 from ocrsvc.engines.isolated.exchange import (
     MESSAGE_BYTES,
     Ready,
@@ -29,11 +31,9 @@ from ocrsvc.engines.isolated.exchange import (
     unpack_tasks,
 )
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
-
-CLOSE_S: Final = 10
-"""How long an engine may take to close before its process ends without it."""
 
 _IDLE_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -46,6 +46,9 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
     faulthandler.enable()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+    # Ends an opening that takes too long also in native code, and while no thread of the worker looks.
+    signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
+    card = CardMemory(settings)
     try:
         # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
         engine = open_own_engine(settings, replace(plan, engine_threads=1))
@@ -54,15 +57,16 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
     except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
         _send(wire, {"failed": pack_failure(_as_unavailable(failure))})
         return
-    _send(wire, {"ready": pack_ready(_ready(engine))})
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _send(wire, {"ready": pack_ready(_ready(engine, card))})
     wire.settimeout(_IDLE_S)
+    limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
+    reader = FileReader(handle, limits, engine.driving.wants_gray)
     while message := _receive(wire):
-        _send(wire, _answer(handle, message, area))
-    # Nobody waits for it, and nobody else would end it: the signal does, also in native code.
-    signal.alarm(CLOSE_S)
+        _send(wire, _answer(reader, card, message, area))
+    # Nobody waits for it; the zygote ends what takes too long.
     handle.close()
     engine.close()
-    signal.alarm(0)
 
 
 def read_private_bytes() -> int:
@@ -73,18 +77,17 @@ def read_private_bytes() -> int:
     return (resident - shared) * _PAGE_BYTES
 
 
-def _ready(engine: Engine) -> Ready:
-    return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes())
+def _ready(engine: Engine, card: CardMemory) -> Ready:
+    return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes(), *card.read())
 
 
-def _answer(handle: Handle, message: bytes, area: Area) -> dict[str, object]:
+def _answer(reader: FileReader, card: CardMemory, message: bytes, area: Area) -> dict[str, object]:
     area.has_begun = True
     try:
-        data = pack_answers(handle.read(unpack_tasks(message, area)))
+        place = pack_answers(reader.read(unpack_tasks(message, area)), area)
     except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
         return {"failed": pack_failure(failure)}
-    area.put_bytes(data)
-    return {"answer": len(data), "private_bytes": read_private_bytes()}
+    return {"answer": place, "private_bytes": read_private_bytes(), "card_bytes": card.read()[0]}
 
 
 def _as_unavailable(failure: Exception) -> OcrsvcError:

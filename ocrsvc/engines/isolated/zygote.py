@@ -17,6 +17,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Zygote:
         self._settings = settings
         self._plan = plan
         self._born: dict[int, _Born] = {}
+        self._due_s: dict[int, float] = {}
         self._deaths, self._wake = socket.socketpair()
 
     def run(self) -> None:
@@ -74,7 +76,8 @@ class Zygote:
             poller.register(self._control, selectors.EVENT_READ)
             poller.register(self._deaths, selectors.EVENT_READ)
             while True:
-                ready = [key.fileobj for key, _ in poller.select()]
+                ready = [key.fileobj for key, _ in poller.select(self._wait_s())]
+                self._kill_overdue()
                 if self._deaths in ready:
                     self._deaths.recv(4096)
                     self._reap()
@@ -98,11 +101,16 @@ class Zygote:
             return False
         if not data:
             return False
-        command: dict[str, int] = orjson.loads(data)
-        if "spawn" in command:
+        command: dict[str, Any] = orjson.loads(data)
+        if "kill" in command:
+            self._due_s[command["kill"]] = time.monotonic() + command["after_s"]
+            self._kill_overdue()
+        elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
         else:
-            self._kill(command["kill"])
+            # The kernel leaves out what there is no descriptor for; the worker sees its end close.
+            for fd in fds:
+                os.close(fd)
         return True
 
     def _spawn(self, key: int, end_fd: int, area_fd: int) -> None:
@@ -144,9 +152,16 @@ class Zygote:
 
         live(end, Area(area_fd), self._settings, self._plan)
 
-    def _kill(self, key: int) -> None:
-        for pid in [pid for pid, born in self._born.items() if born.key == key]:
+    def _wait_s(self) -> float | None:
+        return max(0.0, min(self._due_s.values()) - time.monotonic()) if self._due_s else None
+
+    def _kill_overdue(self) -> None:
+        """End the children whose time is over; those that have ended by themselves are not listed any more."""
+        overdue = {key for key, due_s in self._due_s.items() if due_s <= time.monotonic()}
+        for pid in [pid for pid, born in self._born.items() if born.key in overdue]:
             os.kill(pid, signal.SIGKILL)
+        for key in overdue:
+            del self._due_s[key]
 
     def _reap(self) -> None:
         """Bury every child that has died by now."""
@@ -154,7 +169,9 @@ class Zygote:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            _tell_death(self._born.pop(pid).end, os.waitstatus_to_exitcode(status))
+            born = self._born.pop(pid)
+            self._due_s.pop(born.key, None)
+            _tell_death(born.end, os.waitstatus_to_exitcode(status))
 
     def _end_all(self) -> None:
         for pid in self._born:

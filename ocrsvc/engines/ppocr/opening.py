@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,6 @@ from ocrsvc.engines.ppocr.providers import (
     CPU,
     CUDA,
     TENSORRT,
-    Options,
     Precision,
     Profile,
     Provider,
@@ -117,19 +115,17 @@ def _open_lane(whole: bytes, mended: bytes, running: Running, store: Store) -> S
     on_cuda: Providers = [(CUDA, providers.cuda_options(running.card, running.precision, stream)), (CPU, {})]
     parts = []
     for profile in running.card.profiles if whole else ():
-        options = _tensorrt_options(profile, running.precision, stream, whole, store)
-        parts.append(Part(_open(whole, running, [(TENSORRT, options), *on_cuda]), profile))
+        # The engine is built, or read from its file, before the session is open, and its file is not used after that.
+        with store.folder("tensorrt", _tensorrt_key(profile, running.precision, whole)) as folder:
+            options = providers.tensorrt_options(models.INPUT, profile, running.precision, stream, folder)
+            parts.append(Part(_open(whole, running, [(TENSORRT, options), *on_cuda]), profile))
     precision = "fp16" if running.precision == "fp16" else "fp32"
     return Session([*parts, Part(_open(mended, running, on_cuda))], running, card, precision=precision)
 
 
-def _tensorrt_options(
-    profile: Profile, precision: Precision, stream: int | None, model: bytes, store: Store
-) -> Options:
+def _tensorrt_key(profile: Profile, precision: Precision, model: bytes) -> str:
     versions = f"{ort.__version__} {providers.tensorrt_version()}"
-    key = key_of(model, versions.encode(), precision.encode(), str(profile).encode())
-    folder: Path | None = store.folder("tensorrt", key)
-    return providers.tensorrt_options(models.INPUT, profile, precision, stream, folder)
+    return key_of(model, versions.encode(), precision.encode(), str(profile).encode())
 
 
 def _open(model: bytes, running: Running, chosen: Providers) -> ort.InferenceSession:

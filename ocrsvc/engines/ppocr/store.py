@@ -2,6 +2,10 @@
 
 A file holds the model and, at its end, a digest of it; its name holds a digest of everything that the model depends on.
 What is missing, damaged, written by somebody else or out of reach is as good as absent: the model is made again.
+
+Everything is made in a folder of its own, whose name ends in `.making`, and moved to its place when it is whole. Its
+maker holds a lock on that folder, which the kernel lets go of however the maker ends; a folder without a maker is
+removed by whoever comes next.
 """
 
 from __future__ import annotations
@@ -19,9 +23,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed maker leaves stays
+    fcntl = None  # type: ignore[assignment]
+
 _DIGEST_BYTES: Final = 32
 _KEPT: Final = 4
 _FOLDERS_KEPT: Final = 24
+_MAKING: Final = ".making"
+_TRIES: Final = 5
 
 
 class Store:
@@ -38,15 +49,8 @@ class Store:
         """The model kept under that key, if it is whole and this user's own."""
         if self._folder is None:
             return None
-        try:
-            with (self._folder / f"{name}-{key}").open("rb") as file:
-                if not _is_ours(os.fstat(file.fileno())):
-                    return None
-                data = file.read()
-        except OSError:
-            return None
-        model, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-        return model if digest == _digest(model) else None
+        _remove_unfinished(self._folder)
+        return _unsealed(self._folder / f"{name}-{key}")
 
     def forget(self, name: str, key: str) -> None:
         """Keep the model under that key no longer."""
@@ -56,30 +60,38 @@ class Store:
     @contextlib.contextmanager
     def place(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
         """A file to write the model to, which is kept when the block ends well; None where nothing can be kept."""
-        if self._folder is None:
-            yield None
-            return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if shutil.disk_usage(self._folder).free < needed_bytes:
-                raise OSError(errno.ENOSPC, "too little room")
-            made = tempfile.TemporaryDirectory(prefix=f"{name}-", suffix=".making", dir=self._folder)
-        except OSError:
-            yield None
-            return
-        with made:
-            file = Path(made.name, "model")
+        with self._making(name, needed_bytes) as made:
+            if self._folder is None or made is None:
+                yield None
+                return
+            file = made / "model"
             yield file
             with contextlib.suppress(OSError):
                 _seal(file)
                 file.replace(self._folder / f"{name}-{key}")
                 self._forget_the_oldest(name)
 
-    def folder(self, name: str, key: str) -> Path | None:
-        """A folder of that key for a library that keeps files of its own; None where nothing can be kept.
+    @contextlib.contextmanager
+    def folder(self, name: str, key: str) -> Iterator[Path | None]:
+        """A folder for a library that keeps files of its own, while the block lasts; None where nothing can be kept.
 
-        What lies in it is loaded as code, so a folder that others may write to is no folder.
+        What was kept under that key lies in it, each file whole; what it holds when the block ends well is kept. It is
+        loaded as code, so what others may write to is as good as absent.
         """
+        kept = self._kept_folder(name, key)
+        with self._making(name, 0) if kept is not None else contextlib.nullcontext() as made:
+            if kept is None or made is None:
+                yield None
+                return
+            found = _fetch(kept, made)
+            yield made
+            with contextlib.suppress(OSError):
+                for file in [file for file in made.iterdir() if file.is_file()]:
+                    if _digest(file.read_bytes()) != found.get(file.name):
+                        _seal(file)
+                        file.replace(kept / file.name)
+
+    def _kept_folder(self, name: str, key: str) -> Path | None:
         if self._folder is None:
             return None
         folder = self._folder / f"{name}-{key}"
@@ -92,10 +104,30 @@ class Store:
             return None
         # Another process may tidy up at the same time.
         with contextlib.suppress(OSError):
-            folders = [made for made in self._folder.glob(f"{name}-*") if made.is_dir()]
-            for old in sorted(folders, key=lambda made: made.stat().st_mtime, reverse=True)[_FOLDERS_KEPT:]:
+            folders = [kept for kept in self._folder.glob(f"{name}-*") if kept.is_dir() and kept.suffix != _MAKING]
+            for old in sorted(folders, key=lambda kept: kept.stat().st_mtime, reverse=True)[_FOLDERS_KEPT:]:
                 shutil.rmtree(old, ignore_errors=True)
         return folder
+
+    @contextlib.contextmanager
+    def _making(self, name: str, needed_bytes: int) -> Iterator[Path | None]:
+        """A folder to make something in, which is gone after the block; None where there is no room for it."""
+        try:
+            if self._folder is None:
+                raise OSError(errno.ENOENT, "nothing is kept")
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _remove_unfinished(self._folder)
+            if shutil.disk_usage(self._folder).free < needed_bytes:
+                raise OSError(errno.ENOSPC, "too little room")
+            made, lock = _make_locked(self._folder, name)
+        except OSError:
+            yield None
+            return
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+            os.close(lock)
 
     def _forget_the_oldest(self, name: str) -> None:
         """Keep a few: versions change, and machines that share a home differ."""
@@ -140,6 +172,77 @@ def _is_ours(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
     if not hasattr(os, "geteuid"):
         return True
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _make_locked(folder: Path, name: str) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds its lock. Raises OSError."""
+    for _ in range(_TRIES):
+        made = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=_MAKING, dir=folder))
+        if fcntl is None:
+            return made, os.open(os.devnull, os.O_RDONLY)
+        lock = _lock(made)
+        # Between the two another process may have found it without a maker.
+        if lock is not None and made.exists():
+            return made, lock
+        if lock is not None:
+            os.close(lock)
+    raise OSError(errno.EBUSY, "another process removes what is made here")
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that holds the folder's lock; None when the folder is gone, or somebody else holds it."""
+    try:
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(found)
+        return None
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what was being made by processes that were killed."""
+    if fcntl is None:
+        return
+    for left in folder.glob(f"*{_MAKING}"):
+        with contextlib.suppress(OSError):
+            lock = _lock(left)
+            if lock is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+
+
+def _fetch(kept: Path, made: Path) -> dict[str, bytes]:
+    """Copy the files that are whole, and forget the others; returns the digests of what was copied."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for file in list(kept.iterdir()):
+            data = _unsealed(file)
+            if data is None:
+                file.unlink()
+                continue
+            (made / file.name).write_bytes(data)
+            found[file.name] = _digest(data)
+    return found
+
+
+def _unsealed(file: Path) -> bytes | None:
+    """What was sealed in a file; None if it is not whole, or could be somebody else's."""
+    try:
+        with file.open("rb") as opened:
+            if not _is_ours(os.fstat(opened.fileno())):
+                return None
+            data = opened.read()
+    except OSError:
+        return None
+    content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    return content if digest == _digest(content) else None
 
 
 def _seal(file: Path) -> None:

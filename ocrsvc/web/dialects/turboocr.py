@@ -143,8 +143,7 @@ def _pixels(settings: Settings) -> bytes:
     """The body's bare pixels as an image file. Raises CallerError."""
     _check_parameters()
     header, size = to_pnm_header(request.headers)
-    deadline = deadline_of(request.environ, settings.deadline_s)
-    body = read_body(request.environ, settings.max_body_bytes, deadline)
+    body = read_body(request.environ, settings.max_body_bytes)
     if len(body) != size:
         raise _Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size} bytes, got {len(body)}")
     return header + (body if header.startswith(b"P5") else swap_colours(body))

@@ -86,9 +86,9 @@ def packed(response: Response) -> Response:
     return response
 
 
-def receive_body(environ: Environ, max_body_bytes: int, deadline: float) -> bytes:
+def receive_body(environ: Environ, max_body_bytes: int, _deadline: float) -> bytes:
     """The whole body, unpacked; raises as `read_body`, and NotOffered for an encoding that is not known."""
-    body = read_body(environ, max_body_bytes, deadline)
+    body = read_body(environ, max_body_bytes)
     encoding = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body

@@ -71,7 +71,8 @@ const WORDS = {
       deadline_exceeded: '超过了时限', engine_failed: '引擎未能识别这张图片',
       image_crashes_engine: '这张图片会使引擎崩溃', image_too_large: '图片像素过多', internal: '服务内部错误',
       not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
-      resources_exhausted: '服务资源不足', unsupported_image: '不是本服务能识别的图片',
+      request_stops_worker: '这个请求会使服务进程停住', resources_exhausted: '服务资源不足',
+      unsupported_image: '不是本服务能识别的图片',
     },
   },
 };

@@ -40,8 +40,8 @@ from ocrsvc.records import Page
 from ocrsvc.serving.queue import deadline_passed
 from ocrsvc.serving.turns import Turns
 from ocrsvc.settings import Settings
-from ocrsvc.tasks.store import Task, Tasks
-from ocrsvc.web.admission import WITHOUT_ENGINE
+from ocrsvc.tasks.store import Task, Tasks, storing
+from ocrsvc.web.admission import WITHOUT_ENGINE, caller_of
 from ocrsvc.web.answers import as_json
 from ocrsvc.web.dialects.umi_ocr.images import (
     ENGINE_FAILED,
@@ -69,6 +69,8 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 
 _NAME_LETTERS: Final = 100
+# Of what was sent; a file's name may be as long as a body.
+_SENT_NAME_LETTERS: Final = 1000
 # A file system takes 255 for a name, and files that are made add to this one.
 _NAME_BYTES: Final = 230
 _MAKING_WAIT: Final = 8
@@ -82,7 +84,8 @@ def add_documents(dialect: Blueprint, settings: Settings, reader: Reader, tasks:
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
         def answer(**names: str) -> Response:
-            return view(**names)
+            with storing():
+                return view(**names)
 
         setattr(answer, WITHOUT_ENGINE, True)
         dialect.add_url_rule(f"{PATH}{path}", f"documents_{name}", answer, methods=[method])
@@ -120,7 +123,8 @@ class _Door:
             "options": {"rotate": read.rotate, "max_side": read.max_side},
             "asked": {**options, "count": count},
         }
-        return as_json({"code": OK, "data": self._tasks.add(part.data, about).id})
+        caller = caller_of(request.environ, self._settings.caller_header)
+        return as_json({"code": OK, "data": self._tasks.add(part.data, about, caller).id})
 
     def result(self) -> Response:
         """Tell how far a task is, and what it has read."""
@@ -165,10 +169,11 @@ class _Door:
     @contextmanager
     def _asked_for(self, sent: Mapping[str, Any]) -> Iterator[Task]:
         """The task that is named. Raises Coded when there is none, or none any more."""
-        if not sent.get("id"):
+        sent_id = sent.get("id")
+        if not sent_id:
             raise Coded(NO_ID, "未填写id。")
-        unknown = Coded(UNKNOWN_ID, f"任务 {str(sent['id'])[:100]} 不存在。")
-        task = self._tasks.find(sent["id"])
+        unknown = Coded(UNKNOWN_ID, f"任务 {sent_id[:100] if isinstance(sent_id, str) else ''} 不存在。")
+        task = self._tasks.find(sent_id)
         if task is None:
             raise unknown
         try:
@@ -201,7 +206,7 @@ def code_of(error: Exception) -> int | None:
 
 def name_of(sent: str) -> str:
     """What the caller calls the file, as a name that is safe in a header, an address and any file system."""
-    kept = _NOT_IN_NAMES.sub("_", sent.strip()).lstrip(".")[-_NAME_LETTERS:]
+    kept = _NOT_IN_NAMES.sub("_", sent.strip()[-_SENT_NAME_LETTERS:]).lstrip(".")[-_NAME_LETTERS:]
     return kept.encode()[-_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
 
 
@@ -256,10 +261,9 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 def _progress(task: Task, sent: Mapping[str, Any]) -> dict[str, Any]:
     """How far a task is, and what it has read so far. Raises FileNotFoundError when it was cleared."""
     about, (state, why) = task.about(), task.state()
-    rows = task.pages()
     answer: dict[str, Any] = {
         "code": OK,
-        "processed_count": len(rows),
+        "processed_count": task.count_pages(),
         "pages_count": len(about["numbers"]),
         "is_done": state in {"success", "failure"},
         "state": state,
@@ -268,7 +272,7 @@ def _progress(task: Task, sent: Mapping[str, Any]) -> dict[str, Any]:
     if why:
         answer["message"] = why
     if sent.get("is_data"):
-        told = task.take_untold() if sent.get("is_unread", True) else rows
+        told = task.take_untold() if sent.get("is_unread", True) else task.pages()
         kind = "text" if sent.get("format") == "text" else "dict"
         pages = [_page_of(row, about, kind) for row in told]
         answer["data"] = "".join(page["data"] for page in pages if page["code"] == OK) if kind == "text" else pages
@@ -318,8 +322,7 @@ def _make(tasks: Tasks, task: Task, sent: Mapping[str, Any], make: Maker) -> str
     stem = f"[OCR]_{PurePath(about['name']).stem}"
     files = {f"{stem}{ENDINGS[kind]}": make(kind, task, about, rows, ignores_blank) for kind in dict.fromkeys(kinds)}
     name, data = next(iter(files.items())) if len(files) == 1 else (f"{stem}.zip", _zipped(files))
-    tasks.check_room(len(data))
-    task.put_out(name, data)
+    tasks.put_out(task, name, data)
     return name
 
 
@@ -366,7 +369,7 @@ def _told(page: Mapping[str, Any]) -> str:
 
 
 def _as_txt(pages: Sequence[Mapping[str, Any]], task: Task) -> str:
-    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(task.came_s()))
+    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(task.came_at_s()))
     return f"{came}\n\n" + "".join(
         f"≦ {page['fileName']} ≧\n{_told(page)}{chr(10) if page['code'] == OK else ''}\n" for page in pages
     )

@@ -36,12 +36,7 @@ from ocrsvc.web.incoming import deadline_of, first_image, left_s, receive, wish_
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
-CORS: Final = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Allow-Headers": "*",
-    "Access-Control-Allow-Methods": "GET, POST, PUT, OPTIONS",
-}
-
+_ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
@@ -57,7 +52,6 @@ def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None)
     """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
     dialect = Blueprint("umi_ocr", __name__)
     dialect.register_error_handler(Exception, _failure)
-    dialect.after_request(_open_to_all)
 
     @dialect.post("/api/ocr")
     def ocr() -> Response:
@@ -94,11 +88,6 @@ def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None)
     return dialect
 
 
-def _open_to_all(response: Response) -> Response:
-    response.headers.extend(CORS)
-    return response
-
-
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if failure.status in {404, 405}:
@@ -133,4 +122,4 @@ def _code(error: Exception, name: str) -> int:
     if type(error) is CallerError:
         return NOT_JSON
     told = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    return told or (ENGINE_FAILED if name in {"engine_failed", "image_crashes_engine"} else REFUSED)
+    return told or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)

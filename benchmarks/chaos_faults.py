@@ -1,0 +1,157 @@
+"""What happens to clients while the operating system refuses something? Faults, one after the other, under load.
+
+    python benchmarks/chaos_faults.py                 all of them, about five minutes
+    python benchmarks/chaos_faults.py fork clock      those whose names contain one of the words
+
+Each fault gets a service of its own with two workers and the fake engine, and 20 clients who check every answer. It is
+injected for some seconds, while a worker is killed or replaced or the configuration is read again, and then lifted.
+What must hold: the arbiter lives, both workers are ready again soon afterwards, and no request fails but those on a
+process that failed: at most one a client for each. The last line of stdout is the result as JSON; the exit code is 1
+when a fault was not survived. Calls are refused by a preloaded library (tests/doubles/os_faults.py), which needs `cc`;
+cgroups and a small tmpfs are used where they may be made, and the fault is skipped where not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.faults import FAULTS, SETTLE_S, TIMEOUT_S, Fault, Scene, Skipped
+from bench.machine import print_machine
+from chaos import Until
+
+# bench.faults has made the path known.
+from os_faults import Faults
+from soak import KINDS, WORKERS, Client, Service, make_pictures, serve, wait_until
+
+
+def is_settled(service: Service) -> bool:
+    """Whether both workers are ready, and none wants to go."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=5)
+    try:
+        connection.request("GET", "/ops/workers")
+        workers = json.loads(connection.getresponse().read())["workers"]
+    except (OSError, ValueError, KeyError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return len(workers) == WORKERS and all(worker["state"] == "ready" and not worker["reason"] for worker in workers)
+
+
+def run(fault: Fault, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Load, fault and aftermath of one service; what came of it."""
+    faults = Faults(folder)
+    usual = {
+        "OCRSVC_ENGINE": "fake",
+        "OCRSVC_WORKERS": str(WORKERS),
+        "OCRSVC_ENGINE_THREADS": "4",
+        "OCRSVC_FAKE_LATENCY_S": str(args.latency),
+        "GUNICORN_CMD_ARGS": f"--timeout {TIMEOUT_S}",
+    }
+    own = {name: value.replace("{folder}", str(folder)) for name, value in fault.env.items()}
+    with ExitStack() as stack:
+        made = fault.made(folder) if fault.made else None
+        if made is not None:
+            stack.enter_context(made)
+        service = stack.enter_context(serve({**usual, **own, **faults.environment}, folder))
+        scene = Scene(service, faults, folder, args.seconds)
+        return observe(fault, scene, args)
+
+
+def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, Any]:
+    """What the clients see from before the fault until after it."""
+    turns = Until(float("inf"))
+    crowd = [
+        Client(scene.service.port, KINDS[number % len(KINDS)], make_pictures(tr=False), turns, number)
+        for number in range(args.clients)
+    ]
+    for client in crowd:
+        client.start()
+    try:
+        time.sleep(1.0)
+        began_s = time.monotonic()
+        fault.inject(scene)
+        lifted_s = time.monotonic()
+        ended = scene.service.process.poll
+        wait_until(
+            lambda: is_settled(scene.service) or ended() is not None,
+            SETTLE_S,
+            lambda: "the workers are not ready again",
+        )
+        settled_s = time.monotonic()
+        time.sleep(1.0)
+        problem = "" if ended() is None else f"the arbiter has ended with {ended()}"
+    except (TimeoutError, AssertionError, StopIteration) as error:
+        lifted_s = settled_s = began_s
+        problem = str(error) or type(error).__name__
+    finally:
+        turns.end()
+        for client in crowd:
+            client.join()
+    failures: Counter[str] = sum((client.tally.failures for client in crowd), Counter())
+    latencies = sorted(latency for client in crowd for latency in client.tally.latencies_s)
+    allowed = args.clients * scene.failed
+    if not problem and sum(failures.values()) > allowed:
+        problem = f"{sum(failures.values())} requests failed, {allowed} were on processes that did"
+    return {
+        "fault": fault.name,
+        "for_s": round(lifted_s - began_s, 1),
+        "failed_processes": scene.failed,
+        "answered": len(latencies),
+        "failures": dict(failures),
+        "max_ms": round(1000 * max(latencies, default=0.0)),
+        "settled_s": round(settled_s - lifted_s, 1),
+        "verdict": problem or "survived",
+    }
+
+
+def row(result: Mapping[str, Any]) -> str:
+    """One line of the table."""
+    failures = ", ".join(f"{count} {name}" for name, count in result["failures"].items()) or "0"
+    cells = (result["for_s"], result["failed_processes"], result["answered"], failures, result["max_ms"])
+    return f"| {result['fault']} | {' | '.join(map(str, cells))} | {result['settled_s']} | {result['verdict']} |"
+
+
+def main() -> int:
+    """Run them, print the table and the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("words", nargs="*", help="only faults whose names contain one of these")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long a fault lasts")
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
+    parser.add_argument("--log", type=Path, help="a folder to keep the services' logs in")
+    args = parser.parse_args()
+    print_machine()
+    print(f"settings: {WORKERS} workers, {args.clients} clients, heartbeat {TIMEOUT_S} s, engine fake {args.latency} s")
+    print("| Fault | for s | processes failed | answered | failed | max ms | ready again after s | verdict |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    results = []
+    for fault in FAULTS:
+        if args.words and not any(word in fault.name for word in args.words):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                results.append(run(fault, args, Path(folder)))
+                print(row(results[-1]), flush=True)
+            except Skipped as reason:
+                print(f"| {fault.name} | | | | | | | skipped: {reason} |", flush=True)
+            if args.log:
+                for log in Path(folder).glob("*.log"):
+                    shutil.copy(log, args.log / f"{len(results):02}.log")
+    lost = [result for result in results if result["verdict"] != "survived"]
+    print(json.dumps({"faults": len(results), "survived": len(results) - len(lost), "lost": lost}))
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""gunicorn's arbiter, which goes on when the operating system refuses something.
+
+gunicorn ends the whole service, with the workers that serve, at any error that its main loop does not expect: a fork,
+a temporary file or a pid file that is refused. Here each of them is a line in the log, and is tried again later. The
+service ends only when it is told to, or when no worker was ever ready (see rota.py).
+
+Everything runs in the arbiter's main thread. `spawn_worker` returns in the arbiter only: a worker's process leaves it
+by SystemExit, which nothing here may keep from it. tests/test_gunicorn.py knows the versions of what is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from gunicorn import sock
+from gunicorn.arbiter import Arbiter
+from gunicorn.errors import HaltServer
+
+from ocrsvc.worker.pidfile import PidFile
+from ocrsvc.worker.succession import BOOT_FAILED
+
+if TYPE_CHECKING:
+    from ocrsvc.worker.rota import Rota
+
+# What is refused each second is told this often.
+_COMPLAIN_S: Final = 10.0
+_PAUSE_S: Final = 1.0
+# A turn of the main loop takes about a second.
+_STANDSTILL_S: Final = 2.0
+# After a second signal that asks to end at once.
+_QUICK_STOP_S: Final = 2.0
+_STOP_CHECK_S: Final = 0.1
+# No exit code of a process is as large; as an exit code it is BOOT_FAILED.
+_NEVER: Final = 256 + BOOT_FAILED
+
+
+def take_over(server: Any, rota: Rota) -> None:
+    """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own."""
+    server.__class__ = LastingArbiter
+    server.begin(rota)
+
+
+class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
+    """See the module.
+
+    Attributes:
+        rota: Who is forked, replaced and killed when.
+    """
+
+    rota: Rota
+    pid: int
+    LISTENERS: list[Any]
+
+    def begin(self, rota: Rota) -> None:
+        """What a constructor would do; gunicorn's has already run."""
+        self.rota = rota
+        self._told_s: dict[str, float] = {}
+        self._turned_s = time.monotonic()
+        self._pidfile_name: str | None = self.cfg.pidfile
+        self.pidfile: PidFile | None = PidFile(self._pidfile_name, self.pid) if self._pidfile_name else None
+
+    @property
+    def WORKER_BOOT_ERROR(self) -> int:  # noqa: N802  gunicorn's name
+        """The exit code of a worker that ends the service: none, once any worker was ready."""
+        return _NEVER if self.rota.board.head.ever_ready else int(Arbiter.WORKER_BOOT_ERROR)
+
+    @property
+    def APP_LOAD_ERROR(self) -> int:  # noqa: N802  as above
+        """The same for an application that cannot be imported."""
+        return _NEVER if self.rota.board.head.ever_ready else int(Arbiter.APP_LOAD_ERROR)
+
+    def setup(self, app: Any) -> None:
+        """The configuration, at a reload; the pid file is kept here, for gunicorn cannot fail to write it and go on."""
+        super().setup(app)
+        self._pidfile_name = self.cfg.pidfile
+        self.cfg.set("pidfile", None)
+
+    def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
+        """The signals that came, after a second at most."""
+        with self._going_on("The signals are read again in a second"):
+            return list(super().wait_for_signals(timeout))
+        time.sleep(_PAUSE_S)
+        return []
+
+    def spawn_worker(self) -> int | None:
+        """A new worker's process id; None when there is none, because it is too early to try, or was refused."""
+        if self.rota.is_backing_off():
+            return None
+        # gunicorn changes it while it makes a temporary file, and leaves it so when that fails.
+        umask = os.umask(0o077)
+        os.umask(umask)
+        try:
+            pid: int = super().spawn_worker()
+        except Exception as error:  # noqa: BLE001  whatever it is, others serve
+            if os.getpid() != self.pid:
+                # A worker that could not even say why it ends.
+                os._exit(BOOT_FAILED)
+            os.umask(umask)
+            self.rota.fork_refused(self, error)
+            return None
+        return pid
+
+    def manage_workers(self) -> None:
+        """Fork those that are missing, end those that are too many."""
+        with self._going_on("The workers are counted again in a second"):
+            super().manage_workers()
+        if self.pidfile is not None:
+            self.pidfile.keep(self.log)
+
+    def murder_workers(self) -> None:
+        """Once a second: bury the dead, decide who is replaced, and end workers that do not answer."""
+        self._forgive_after_standstill()
+        self.reap_workers()
+        with self._going_on("The workers are looked at again in a second"):
+            self.rota.look(self)
+        with self._going_on("Workers that do not answer are ended later"):
+            super().murder_workers()
+
+    def reap_workers(self) -> None:
+        """Wait for those that have ended; who is missed is found a second later."""
+        with self._going_on("The workers that ended are waited for again in a second"):
+            super().reap_workers()
+
+    def kill_worker(self, pid: int, sig: int) -> None:
+        """Send a signal; a worker that somebody else has waited for is counted out."""
+        with self._going_on(f"Worker {pid} cannot be sent signal {sig:d}"):
+            try:
+                os.kill(pid, sig)
+            except ProcessLookupError:
+                worker = self.WORKERS.pop(pid, None)
+                if worker is not None:
+                    self.cfg.child_exit(self, worker)
+
+    def handle_usr1(self) -> None:
+        """Open the log files again."""
+        with self._going_on("The log files are not opened again"):
+            super().handle_usr1()
+
+    def reexec(self) -> None:
+        """SIGUSR2: refused."""
+        self.log.error(
+            "SIGUSR2 to the arbiter is refused: a second one would hold all models twice. Send SIGHUP instead."
+        )
+
+    def reload(self) -> None:
+        """SIGHUP: what cannot be read or done leaves the service as it was."""
+        cfg, pidfile = self.cfg, self.pidfile
+        # gunicorn would remove the pid file, and fail to write the next.
+        self.pidfile = None
+        with self._going_on("SIGHUP is not followed to its end"):
+            super().reload()
+        if self.cfg is cfg:
+            self.app.cfg = cfg
+            os.environ.update(cfg.env)
+        self._move_pidfile(pidfile)
+
+    def stop(self, graceful: bool = True) -> None:  # noqa: FBT001, FBT002  gunicorn's signature
+        """Stop all workers; as gunicorn does it, by a clock that never jumps."""
+        self.rota.give_back(self.cfg)
+        self._close_listeners()
+        self.kill_workers(signal.SIGTERM if graceful else signal.SIGQUIT)
+        end_s = time.monotonic() + self.cfg.graceful_timeout
+        while self.WORKERS and time.monotonic() < end_s:
+            if graceful and self._is_told_to_hurry():
+                self.log.info("Quick shutdown requested")
+                graceful = False
+                self.kill_workers(signal.SIGQUIT)
+                end_s = time.monotonic() + _QUICK_STOP_S
+            self._reap_at_the_end()
+            time.sleep(_STOP_CHECK_S)
+        self.kill_workers(signal.SIGKILL)
+        self._reap_at_the_end()
+
+    def _reap_at_the_end(self) -> None:
+        """Whether any worker ever worked does not matter any more."""
+        with suppress(HaltServer):
+            self.reap_workers()
+
+    def _is_told_to_hurry(self) -> bool:
+        try:
+            return self.SIG_QUEUE.get_nowait() in (signal.SIGINT, signal.SIGQUIT)
+        except queue.Empty:
+            return False
+
+    def _close_listeners(self) -> None:
+        listeners, self.LISTENERS = self.LISTENERS, []
+        for listener in listeners:
+            with self._going_on("A listener is not removed"):
+                sock.close_sockets([listener], not self.systemd)
+
+    def _move_pidfile(self, before: PidFile | None) -> None:
+        """Keep the pid file, or that of the new configuration."""
+        name = self._pidfile_name
+        if before is not None and before.fname != name:
+            before.unlink()
+            before = None
+        self.pidfile = before or (PidFile(name, self.pid) if name else None)
+        if self.pidfile is not None:
+            self.pidfile.check_again()
+            self.pidfile.keep(self.log)
+
+    def _forgive_after_standstill(self) -> None:
+        """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""
+        now_s = time.monotonic()
+        if now_s - self._turned_s > max(self.timeout / 2, _STANDSTILL_S):
+            self.rota.forgive()
+        self._turned_s = now_s
+
+    @contextmanager
+    def _going_on(self, consequence: str) -> Iterator[None]:
+        """Log what goes wrong in the block, and go on. What ends a worker's process, or the service, is let through."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            if os.getpid() != self.pid:
+                raise
+            self._tell(consequence, error)
+
+    def _tell(self, consequence: str, error: BaseException) -> None:
+        now_s = time.monotonic()
+        if now_s < self._told_s.get(consequence, -_COMPLAIN_S) + _COMPLAIN_S:
+            return
+        self._told_s[consequence] = now_s
+        expected = isinstance(error, (OSError, SystemExit))
+        self.log.error("%s: %s: %s", consequence, type(error).__name__, error, exc_info=None if expected else error)

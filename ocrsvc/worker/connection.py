@@ -1,0 +1,152 @@
+"""One connection of a client, and the request on it that is being received, answered or sent."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final
+
+from gunicorn.http.body import ChunkedReader, LengthReader
+from gunicorn.http.errors import InvalidHeader
+from gunicorn.http.parser import RequestParser
+from gunicorn.workers import gthread
+
+from ocrsvc.serving.limits import Budget, Share
+from ocrsvc.worker.receiving import Pace, ReceivedBody
+
+_TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
+
+
+class ParsedHead:
+    """gunicorn's parser, which gets whole heads from the event loop and never reads a socket itself.
+
+    Args:
+        cfg: gunicorn's configuration.
+        client: The client's address.
+
+    Attributes:
+        unreader: Where gunicorn looks for what was received ahead: nothing ever is.
+    """
+
+    def __init__(self, cfg: Any, client: Any) -> None:
+        self._parser = RequestParser(cfg, iter(()), client)
+        self.unreader = self._parser.unreader
+        self._request: Any = None
+        self._error: BaseException | None = None
+
+    def parse(self, head: bytes) -> tuple[Any, bytes]:
+        """The request, None where it is wrong, and what follows its head."""
+        self.unreader.unread(head)
+        self._error = None
+        try:
+            self._request = next(self._parser)
+            _check_host(self._request)
+        except Exception as error:  # noqa: BLE001  gunicorn answers it, in the request's thread
+            self._request, self._error = None, error
+        return self._request, self.unreader.take_buffered()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """The request. Raises what was wrong with its head."""
+        if self._error is not None:
+            raise self._error
+        return self._request
+
+    def finish_body(self, deadline: float | None = None) -> bool:  # noqa: ARG002  gunicorn's signature
+        """Whether the next request can follow: the whole body is here already, or the connection closes."""
+        return True
+
+
+class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's connection, and what the event loop knows of it.
+
+    Attributes:
+        head: What has come of the head of the next request.
+        ahead: What has come behind the request that is being answered.
+        body: That request's body; None where its head is wrong.
+        is_quick: Whether the request cannot want the engine: health checks, metrics, pages.
+        expects_continue: Whether its client waits to be told to send the body.
+        unsent: What the client has not taken of the answer.
+        pace: How quickly it takes that.
+        done: What the request's thread made of it.
+        close_s, close_bytes: Until when, and how much of what is still sent is thrown away.
+    """
+
+    def __init__(self, cfg: Any, sock: Any, client: Any, server: Any) -> None:
+        super().__init__(cfg, sock, client, server)
+        self.parser = ParsedHead(cfg, client)
+        self.initialized = True
+        self.head = bytearray()
+        self.ahead = b""
+        self.body: ReceivedBody | None = None
+        self.is_quick = True
+        self.expects_continue = False
+        self.unsent: deque[memoryview] = deque()
+        self.pace = Pace(0.0, 0.0)
+        self.done: Future[object] | None = None
+        self.close_s = 0.0
+        self.close_bytes = 0
+
+    def parse_head(self, memory: Budget, most_body_bytes: int, deadline_s: float) -> None:
+        """The head is whole: make the body that it announces, with what has come of it."""
+        request, rest = self.parser.parse(bytes(self.head))
+        self.head = bytearray()
+        if request is None:
+            return
+        length = _body_length(request)
+        self.is_quick = length == 0 and request.method != "POST"
+        end_s = time.monotonic() + _seconds(request, deadline_s)
+        self.body = ReceivedBody(self.sock, request, length, most_body_bytes, Share(memory), end_s)
+        request.body = self.body
+        self.ahead = rest if length == 0 else self.body.feed(rest)
+        self.expects_continue = request._expected_100_continue  # noqa: SLF001  pinned by a test
+        # gunicorn would tell the client to go on when its body is here.
+        request._expected_100_continue = False  # noqa: SLF001
+
+    def send_more(self, most_bytes: int) -> int:
+        """Send what the kernel takes of the answer, at most so much and a piece; how much it took. Raises OSError."""
+        total = 0
+        with suppress(BlockingIOError):
+            while self.unsent and total < most_bytes:
+                sent = self.sock.send(self.unsent[0][:most_bytes])
+                total += sent
+                rest = self.unsent.popleft()[sent:]
+                if rest:
+                    self.unsent.appendleft(rest)
+        return total
+
+    def forget_request(self) -> None:
+        """Its answer has left, or never will: what it held is free again."""
+        self.unsent.clear()
+        if self.body is not None:
+            self.body.discard()
+            self.body.share.release()
+            self.body = None
+
+
+def _body_length(request: Any) -> int | None:
+    """Bytes of the body by the head; None for chunks."""
+    reader = request.body.reader
+    if isinstance(reader, ChunkedReader):
+        return None
+    return int(reader.length) if isinstance(reader, LengthReader) else 0
+
+
+def _seconds(request: Any, deadline_s: float) -> float:
+    """How long the body may take: what the client says, if that is less. The application tells it if it is nonsense."""
+    for name, value in request.headers:
+        if name == _TIMEOUT_HEADER:
+            with suppress(ValueError):
+                return min(deadline_s, max(0.0, float(value[:40])))
+    return deadline_s
+
+
+def _check_host(request: Any) -> None:
+    """Raises InvalidHeader without the header that RFC 9112 section 3.2 wants."""
+    if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
+        raise InvalidHeader("HOST is missing", req=request)

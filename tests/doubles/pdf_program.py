@@ -1,0 +1,54 @@
+"""Stands in for ocrsvc.imaging.pdf_child, and misbehaves as the file says.
+
+Behind `%PDF-` the file is JSON: for `ready` and for each word of a request what is sent instead of an answer, or one of
+the names below. Words that it leaves out are answered as for two gray pages of an inch.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import sys
+
+from ocrsvc.imaging.child_program import MESSAGE_BYTES, begin
+
+USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "draw": "drawn"}
+
+
+def answer(told: str) -> None:
+    """Send it, or do it."""
+    match told:
+        case "!exit":
+            sys.exit(3)
+        case "!crash":
+            os.abort()
+        case "!silent":
+            while True:
+                signal.pause()
+        case "!stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "!flood":
+            while True:
+                os.write(0, b"pages 1")
+        case _:
+            os.write(0, told.encode("latin-1"))
+
+
+def main() -> None:
+    """Serve one parent."""
+    file, canvas = begin()
+    told = USUAL | json.loads(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)[5:])
+    answer(told["ready"])
+    if told["ready"] == "!stop":
+        answer(USUAL["ready"])
+    while request := os.read(0, MESSAGE_BYTES).split():
+        if request[1] == b"draw":
+            size = os.fstat(canvas).st_size
+            mmap.mmap(canvas, size)[:] = b"\x7f" * size
+        answer(told[request[1].decode()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The service with one route more, whose requests keep the interpreter to themselves; for gunicorn."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from flask import Response, request
+
+from ocrsvc.web.incoming import receive
+from ocrsvc.worker.lifecycle import build_app
+
+HOLDS = b"holds the worker"
+DIES = b"ends the worker"
+
+app = build_app()
+
+
+@app.post("/hold")
+def hold() -> Response:
+    """Take the body in as any route does; what it says happens."""
+    body = receive(request.environ, 1 << 20, time.monotonic() + 10.0).raw or b""
+    if HOLDS in body:
+        # Takes 2^40 steps in C, in which no other thread runs.
+        re.match("(a|a)*$", "a" * 40 + "b")
+    if DIES in body:
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Response("served")

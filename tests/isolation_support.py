@@ -1,0 +1,102 @@
+"""What the tests of isolation share: images, what the fake engine reads on them, handles, and a look at processes."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ocrsvc.engines.isolated.crew import Crew, Limits
+from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.settings import Settings
+
+PLAN: Final = ThreadPlan(1, 8, 2)
+
+
+def noise(seed: int, height: int = 20, width: int = 30) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def crc(pixels: Pixels) -> str:
+    """The text that the fake engine reads, worked out here."""
+    return format(zlib.crc32(pixels.tobytes()), "08x")
+
+
+def a_task(pixels: Pixels, within_s: float = 30.0) -> ReadTask:
+    return ReadTask(Image(pixels, "png"), ReadOptions(), time.monotonic() + within_s)
+
+
+def summary(answers: Sequence[Page | OcrsvcError]) -> list[str | type]:
+    """The hash read on each page, or the kind of error."""
+    return [answer.lines[1].text if isinstance(answer, Page) else type(answer) for answer in answers]
+
+
+def nursery_for(**settings: Any) -> Nursery:
+    return Nursery(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
+
+
+@contextmanager
+def opened_handle(
+    limits: Limits | None = None,
+    quarantine: Quarantine | None = None,
+    nursery: Nursery | None = None,
+    **settings: Any,
+) -> Iterator[IsolatedHandle]:
+    """A handle, of a nursery of its own unless one is given; afterwards every file that it opened here is closed."""
+    before = open_files()
+    own = nursery or nursery_for(**settings)
+    try:
+        handle = IsolatedHandle(Crew(own, limits or Limits()), quarantine or Quarantine(8, 60.0))
+        try:
+            yield handle
+        finally:
+            handle.close()
+    finally:
+        if nursery is None:
+            own.close()
+    assert open_files() == before
+
+
+def started(**settings: Any) -> Iterator[Nursery]:
+    """A nursery whose zygote is there already, for several tests."""
+    nursery = nursery_for(**settings)
+    IsolatedHandle(Crew(nursery, Limits()), Quarantine(1, 1.0)).close()
+    yield nursery
+    nursery.close()
+
+
+def pid_of(handle: IsolatedHandle) -> int:
+    assert handle.child.ready is not None
+    return handle.child.ready.pid
+
+
+def children_of(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def zygote_of(handle: IsolatedHandle) -> int:
+    """The child's parent: the fourth field of proc(5)'s stat, behind the name."""
+    return int(Path(f"/proc/{pid_of(handle)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, Z for a zombie; empty when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""

@@ -1,0 +1,124 @@
+"""Does the arbiter contain what goes wrong, and let through what ends a worker's process or the service?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gunicorn.arbiter import Arbiter
+from gunicorn.errors import HaltServer
+
+from ocrsvc.worker.arbiter import LastingArbiter, take_over
+from ocrsvc.worker.pidfile import PidFile
+from ocrsvc.worker.rota import Rota
+from ocrsvc.worker.scoreboard import Board
+
+
+def arbiter(pid: int = os.getpid()) -> LastingArbiter:
+    """gunicorn's arbiter, taken over before it has forked anything."""
+    server = Arbiter.__new__(Arbiter)
+    server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
+    server._num_workers = 0
+    server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
+    take_over(server, Rota(Board()))
+    assert isinstance(server, LastingArbiter)
+    return server
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("method", ["manage_workers", "murder_workers", "reap_workers", "handle_usr1"])
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), MemoryError(), RuntimeError("x")])
+def test_a_step_that_fails_is_told_once_and_the_loop_goes_on(
+    method: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Arbiter, method, failing(error))
+    server = arbiter()
+    for _ in range(3):
+        getattr(server, method)()
+    assert len([record for record in caplog.records if type(error).__name__ in record.message]) == 1
+
+
+@pytest.mark.parametrize("error", [HaltServer("hopeless"), SystemExit(0)])
+def test_what_ends_the_service_or_a_workers_process_is_let_through(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arbiter, "manage_workers", failing(error))
+    # In a worker that was just forked the process id is another one.
+    server = arbiter(pid=os.getppid())
+    with pytest.raises(type(error)):
+        server.manage_workers()
+
+
+def test_a_worker_that_somebody_else_has_waited_for_is_counted_out() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    server, worker = arbiter(), SimpleNamespace(ended=[])
+    server.WORKERS[child.pid] = worker
+    server.kill_worker(child.pid, signal.SIGTERM)
+    assert (server.WORKERS, worker.ended) == ({}, [1])
+
+
+def test_exit_codes_of_workers_end_the_service_only_until_one_was_ready() -> None:
+    server = arbiter()
+    assert (server.WORKER_BOOT_ERROR, server.APP_LOAD_ERROR) == (3, 4)
+    server.rota.board.head.ever_ready = 1
+    # No process can exit with it, and whoever tries exits with 70.
+    assert server.WORKER_BOOT_ERROR == server.APP_LOAD_ERROR == 256 + 70
+
+
+def test_a_failed_temporary_file_does_not_leave_its_umask_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        os.umask(0)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Arbiter, "spawn_worker", fail)
+    server = arbiter()
+    server.rota.board.head.ever_ready = 1
+    before = os.umask(0o027)
+    try:
+        assert server.spawn_worker() is None
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert server.rota.is_backing_off()
+
+
+def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(tmp_path: Path) -> None:
+    now_s = 0.0
+    file = PidFile(str(tmp_path / "run" / "pid"), os.getpid(), clock=lambda: now_s)
+    log = logging.getLogger("test-arbiter")
+    file.keep(log)
+    assert not (tmp_path / "run").exists(), "gunicorn has written it at the start"
+    file.check_again()
+    file.keep(log)
+    (tmp_path / "run").mkdir()
+    now_s = 0.9
+    file.keep(log)
+    assert list((tmp_path / "run").iterdir()) == []
+    now_s = 1.0
+    file.keep(log)
+    assert [found.name for found in (tmp_path / "run").iterdir()] == ["pid"]
+    assert (tmp_path / "run" / "pid").read_text() == f"{os.getpid()}\n"
+    file.unlink()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text(f"{os.getppid()}\n")
+    with pytest.raises(RuntimeError, match="lives"):
+        PidFile(str(tmp_path / "pid"), os.getpid()).create(os.getpid())
+    assert (tmp_path / "pid").read_text() == f"{os.getppid()}\n"

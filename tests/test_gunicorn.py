@@ -1,0 +1,101 @@
+"""Is gunicorn the one that our worker, arbiter and logger were made for? They replace methods that it does not promise.
+
+What is replaced or relied on is known by the digest of its source, in gunicorn.json beside this file. After an upgrade
+read what has changed, mend what depends on it, run `make soak` and `make chaos`, and then:
+
+    python tests/test_gunicorn.py > tests/gunicorn.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gunicorn.arbiter
+import gunicorn.glogging
+import gunicorn.pidfile
+import gunicorn.sock
+import gunicorn.workers.base
+import gunicorn.workers.gthread
+import gunicorn.workers.workertmp
+import pytest
+
+from ocrsvc.worker.arbiter import LastingArbiter
+from ocrsvc.worker.logger import LastingLogger
+from ocrsvc.worker.pidfile import PidFile
+from ocrsvc.worker.recycling import RecyclingWorker
+
+KNOWN = Path(__file__).with_name("gunicorn.json")
+OURS = (RecyclingWorker, LastingArbiter, LastingLogger, PidFile)
+THEIRS = (
+    gunicorn.arbiter.Arbiter,
+    gunicorn.glogging.Logger,
+    gunicorn.pidfile.Pidfile,
+    gunicorn.sock.BaseSocket,
+    gunicorn.workers.base.Worker,
+    gunicorn.workers.gthread.PollableMethodQueue,
+    gunicorn.workers.gthread.TConn,
+    gunicorn.workers.gthread.ThreadWorker,
+    gunicorn.workers.workertmp.WorkerTmp,
+)
+# They belong to parts of gunicorn that this service has switched off.
+UNUSED = ("dirty", "control", "http2", "h2", "syslog", "get_user", "atoms")
+
+
+def digests() -> dict[str, str]:
+    """The digest of each method's source, by its name."""
+    found = {}
+    for theirs in THEIRS:
+        for name, value in vars(theirs).items():
+            function: Callable[..., Any] | None = getattr(value, "__func__", value)
+            if inspect.isfunction(function) and not any(part in name.lower() for part in UNUSED):
+                source = inspect.getsource(function)
+                found[f"{theirs.__module__}.{theirs.__name__}.{name}"] = hashlib.sha256(source.encode()).hexdigest()[
+                    :16
+                ]
+    return dict(sorted(found.items()))
+
+
+def known() -> dict[str, str]:
+    found: dict[str, str] = json.loads(KNOWN.read_text())
+    return found
+
+
+def test_the_gunicorn_that_is_installed_is_the_one_that_ours_was_made_for() -> None:
+    now, before = digests(), known()
+    changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+    assert changed == [], (
+        f"gunicorn {metadata.version('gunicorn')} differs in these; {KNOWN.name}'s test says what to do"
+    )
+
+
+@pytest.mark.parametrize("ours", OURS, ids=lambda ours: str(ours.__name__))
+def test_everything_that_is_replaced_is_known(ours: type) -> None:
+    bases = [base for base in ours.__mro__ if base.__module__.startswith("gunicorn.")]
+    replaced = {
+        f"{base.__module__}.{base.__name__}.{name}"
+        for mine in ours.__mro__
+        if mine.__module__.startswith("ocrsvc.")
+        for name, value in vars(mine).items()
+        for base in bases
+        if inspect.isfunction(value) and inspect.isfunction(vars(base).get(name))
+    }
+    assert replaced
+    assert replaced - set(known()) == set()
+
+
+def test_an_upgrade_of_gunicorn_is_a_decision() -> None:
+    pyproject = Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    assert "gunicorn>=27.0.1,<27.1" in project["dependencies"]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(digests(), indent=1) + "\n")

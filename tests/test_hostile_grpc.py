@@ -1,0 +1,131 @@
+"""gRPC against hostile clients: what 20 of them take of a worker's memory and time, and what ends their connections."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostile_grpc import ENDED, GOAWAY, SERVED, Conversation
+from rpc_support import MESSAGES, V2, calling, unary
+from support import Server, run_server, wait_until
+
+CONNECTIONS = 20
+# Those that can only take time need not be many: 20 of each are for the benchmark.
+FEW_CONNECTIONS = 4
+MEMORY = {"continuations", "large_continuations", "large_metadata", "large_messages", "beginnings"}
+MOST_GROWTH_BYTES = 200 << 20
+LEFT_GROWTH_BYTES = 64 << 20
+CALM, TOO_LARGE = 11, 6
+# A busy machine is no hostile client: where nothing else runs, 1 s is enough by far.
+HEALTHY_S = 5.0
+PATIENCE_S = 20.0
+
+
+class Service:
+    """A whole service with one worker, and what it holds."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
+        self.worker = server.workers()[0]
+        self.idle_bytes = self.rss_bytes()
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the worker."""
+        return int(Path(f"/proc/{self.worker}/statm").read_text().split()[1]) * 4096
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with run_server({"OCRSVC_GRPC_BIND": "127.0.0.1:0", "OCRSVC_WORKERS": "1"}) as server:
+        server.wait_for("READY")
+        yield Service(server)
+
+
+class Client:
+    """One hostile client; sends as fast as it is let, and reads what comes."""
+
+    def __init__(self, port: int, pieces: Iterator[bytes]) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.sock.setblocking(False)
+        self.pieces = pieces
+        self.left = b""
+        self.heard = bytearray()
+        self.ended = False
+
+    def step(self) -> bool:
+        """Send and read once; whether there is more to send."""
+        try:
+            while not self.ended and (data := self.sock.recv(1 << 16)):
+                self.heard += data
+            self.ended = True
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.ended = True
+        self.left = self.left or next(self.pieces, b"")
+        if self.ended or not self.left:
+            return False
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            self.left = self.left[self.sock.send(self.left) :]
+        return True
+
+    def goodbyes(self) -> set[int]:
+        """What the GOAWAY frames say that came."""
+        at, found = 0, set()
+        while at + 17 <= len(self.heard):
+            if self.heard[at + 3] == GOAWAY:
+                found.add(int.from_bytes(self.heard[at + 13 : at + 17]))
+            at += 9 + int.from_bytes(self.heard[at : at + 3])
+        return found
+
+
+def converse(service: Service, make: Conversation, *, ended: bool) -> tuple[list[Client], int, float]:
+    """Many conversations at once: the clients, the most memory, and the longest time for a health check."""
+    count = CONNECTIONS if make.__name__ in MEMORY else FEW_CONNECTIONS
+    clients = [Client(service.port, make()) for _ in range(count)]
+    peak_bytes, longest_s, looked_s, enough_s = 0, 0.0, 0.0, time.monotonic() + PATIENCE_S
+    with calling(service.port, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        live = unary(channel, V2 + "ServerLive", "inference.ServerLiveResponse")
+        under_way = list(clients)
+        while under_way and time.monotonic() < enough_s:
+            under_way = [client for client in under_way if client.step() or (ended and not client.ended)]
+            sockets = [client.sock for client in under_way]
+            select.select(sockets, [client.sock for client in under_way if client.left], [], 0.01)
+            if time.monotonic() - looked_s > 0.1:
+                looked_s = time.monotonic()
+                assert live(MESSAGES["inference.ServerLiveRequest"](), timeout=PATIENCE_S).live
+                longest_s = max(longest_s, time.monotonic() - looked_s)
+            peak_bytes = max(peak_bytes, service.rss_bytes())
+    return clients, peak_bytes, longest_s
+
+
+def check(service: Service, make: Conversation, *, ended: bool) -> list[Client]:
+    clients, peak_bytes, longest_s = converse(service, make, ended=ended)
+    try:
+        assert peak_bytes - service.idle_bytes <= MOST_GROWTH_BYTES
+        assert longest_s <= HEALTHY_S
+        if ended:
+            assert all(client.ended for client in clients)
+    finally:
+        for client in clients:
+            client.sock.close()
+    wait_until(lambda: service.rss_bytes() - service.idle_bytes <= LEFT_GROWTH_BYTES, "the memory is given back")
+    return clients
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_what_floods_or_never_ends_is_cut_off_and_takes_no_memory(service: Service, name: str) -> None:
+    clients = check(service, ENDED[name], ended=True)
+    # A goodbye may be lost behind what its client still sends; not all of them.
+    assert set().union(*(client.goodbyes() for client in clients)) & {CALM, TOO_LARGE}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_is_held_is_bounded_and_given_back(service: Service, name: str) -> None:
+    check(service, SERVED[name], ended=False)

@@ -1,0 +1,215 @@
+"""With OCRSVC_ISOLATION=process image files are decoded in the child, and a decoder's crash costs one image."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import requests
+from documents import pdf
+from isolation_support import PLAN, a_task, crc, opened_handle, started, summary
+from PIL import Image as Pillow
+from support import ROOT, run_server
+
+from ocrsvc.engines.isolated.area import Area
+from ocrsvc.engines.isolated.exchange import unpack_answers
+from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
+from ocrsvc.formats.packed import Nonsense
+from ocrsvc.imaging.page_ranges import ALL
+from ocrsvc.reader import FileRead, Reader
+from ocrsvc.records import FileTask, Pixels, Reading, ReadOptions
+from ocrsvc.settings import Settings
+
+CRASHING = Path(__file__).parent / "doubles" / "decoders"
+MARK = b"crashes decoders"
+ANSWER_S = 30.0
+
+
+def pixels_of(seed: int, height: int = 24, width: int = 36) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def png(seed: int) -> bytes:
+    return cv2.imencode(".png", pixels_of(seed))[1].tobytes()
+
+
+def jpeg(seed: int, comment: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    Pillow.fromarray(pixels_of(seed)).save(file, "JPEG", comment=comment)
+    return file.getvalue()
+
+
+def gif(seed: int, comment: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    Pillow.fromarray(pixels_of(seed)).save(file, "GIF", comment=comment)
+    return file.getvalue()
+
+
+def blank_gif(side_px: int) -> bytes:
+    file = io.BytesIO()
+    Pillow.new("L", (side_px, side_px)).save(file, "GIF")
+    return file.getvalue()
+
+
+def tiff_of_two_pages() -> bytes:
+    file = io.BytesIO()
+    first, second = (Pillow.fromarray(pixels_of(seed)) for seed in (5, 6))
+    first.save(file, "TIFF", save_all=True, append_images=[second])
+    return file.getvalue()
+
+
+def reader_for(isolation: str) -> Iterator[Reader]:
+    settings = Settings.model_validate({"engine": "fake", "isolation": isolation, "max_pixels": 1_000_000})
+    reader = Reader(settings, PLAN)
+    reader.start()
+    yield reader
+    reader.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def isolated() -> Iterator[Reader]:
+    yield from reader_for("process")
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Reader]:
+    yield from reader_for("thread")
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[Nursery]:
+    """Of children whose decoders crash on a file with MARK."""
+    nurseries = started()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{CRASHING}{os.pathsep}{ROOT}")
+        nursery = next(nurseries)
+    yield nursery
+    next(nurseries, None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [ReadOptions(), ReadOptions(rotate="90"), ReadOptions(rotate="270", max_side=17), ReadOptions(detect=False)],
+)
+@pytest.mark.parametrize("file", [png(1), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
+def test_a_file_is_read_as_it_is_without_a_child(
+    isolated: Reader, plain: Reader, file: bytes, options: ReadOptions
+) -> None:
+    reading = isolated.read(file, options, 10.0)
+    assert reading.page == plain.read(file, options, 10.0).page
+    assert 0 < reading.timing.decode_s < reading.timing.total_s
+
+
+def test_the_pages_of_documents_are_read_as_without_a_child(isolated: Reader, plain: Reader) -> None:
+    def pages(read: list[FileRead]) -> list[list[object]]:
+        return [[outcome.page for _, outcome in file.pages if isinstance(outcome, Reading)] for file in read]
+
+    files = [tiff_of_two_pages(), pdf(b"0 0 9 9 re f", b"1 1 20 20 re f"), png(1)]
+    found = pages(isolated.read_files(files, ReadOptions(), 20.0, ranges=ALL))
+    assert found == pages(plain.read_files(files, ReadOptions(), 20.0, ranges=ALL))
+    assert [len(numbers) for numbers in found] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("number", [None, 1, 2])
+def test_the_image_to_draw_on_comes_from_the_child_too(isolated: Reader, plain: Reader, number: int | None) -> None:
+    file = tiff_of_two_pages()
+    with plain.look(file, number) as here, isolated.look(file, number) as there:
+        assert there.format == here.format
+        assert np.array_equal(there.pixels, here.pixels)
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        (b"", BrokenImage),
+        (b"plain text", UnsupportedImage),
+        (jpeg(1)[:200], BrokenImage),
+        (gif(1)[:60], BrokenImage),
+        (tiff_of_two_pages()[:300], BrokenImage),
+        (blank_gif(1200), ImageTooLarge),
+    ],
+    ids=["empty", "text", "jpeg", "gif", "tiff", "large"],
+)
+def test_a_file_that_is_refused_is_refused_in_the_same_words(
+    isolated: Reader, plain: Reader, file: bytes, error: type[OcrsvcError]
+) -> None:
+    def refusal(reader: Reader) -> OcrsvcError:
+        with pytest.raises(error) as caught:
+            reader.read(file, ReadOptions(), 10.0)
+        return caught.value
+
+    assert str(refusal(isolated)) == str(refusal(plain))
+
+
+@pytest.mark.parametrize("bad", [jpeg(1, MARK), gif(1, MARK)], ids=["pixels", "header"])
+def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Nursery, bad: bytes) -> None:
+    with opened_handle(nursery=crashing) as handle:
+        answers = handle.read([FileTask(bad), FileTask(png(1)), a_task(pixels_of(2))])
+        assert summary(answers) == [ImageCrashesEngine, crc(pixels_of(1)), crc(pixels_of(2))]
+        images = handle.child.images
+        assert summary(handle.read([FileTask(bad)])) == [ImageCrashesEngine]
+        assert handle.child.images == images
+        assert summary(handle.read([FileTask(bad + b" ")])) == [ImageCrashesEngine]
+        assert [(entry.cause, entry.strikes) for entry in handle._quarantine.entries()] == [("SIGSEGV", 2)] * 2
+
+
+def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -> None:
+    env = {"OCRSVC_ISOLATION": "process", "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2"}
+    with run_server({**env, "PYTHONPATH": f"{CRASHING}{os.pathsep}{ROOT}"}) as server:
+        [worker] = server.workers()
+        statuses: list[int] = []
+
+        def send_good_ones() -> None:
+            end_s = time.monotonic() + 1.5
+            while time.monotonic() < end_s:
+                statuses.append(requests.post(f"{server.url}/v1/ocr", data=png(1), timeout=ANSWER_S).status_code)
+
+        neighbour = threading.Thread(target=send_good_ones)
+        neighbour.start()
+        for bad in (jpeg(1, MARK), gif(1, MARK)):
+            answer = requests.post(f"{server.url}/v1/ocr", data=bad, timeout=ANSWER_S)
+            assert (answer.status_code, answer.json()["code"]) == (422, "image_crashes_engine")
+        drawn = requests.post(f"{server.url}/api/tr-run/", files={"file": png(2)}, timeout=ANSWER_S)
+        neighbour.join()
+        assert drawn.json()["code"] == 200
+        assert set(statuses) == {200}
+        assert server.workers() == [worker]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"[[1,1,0,1,[]]]",
+        b'[{"page":[1,1,0,1,[]]}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":-1.0,"image":null}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":null,"image":null}]',
+        b'[{"page":[1,1,45,1,[]],"decode_s":0.1,"image":null}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0]}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0,0,5]}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0,5,5,4]}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",-1,5,5]}]',
+        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0,99999,99999,3]}]',
+    ],
+)
+def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
+    area = Area()
+    area.put_bytes(0, sent)
+    with pytest.raises(Nonsense):
+        unpack_answers([0, len(sent)], [FileTask(b"file")], area)
+    area.close()
+
+
+def test_a_page_without_its_image_is_no_answer_to_who_wants_the_image() -> None:
+    area, sent = Area(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
+    area.put_bytes(0, sent)
+    with pytest.raises(Nonsense):
+        unpack_answers([0, len(sent)], [FileTask(b"file", None)], area)
+    area.close()

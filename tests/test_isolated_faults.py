@@ -1,0 +1,295 @@
+"""What goes wrong around an engine's child costs at most the image at hand, leaves nothing open, and passes."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from isolation_support import (
+    PLAN,
+    a_task,
+    crc,
+    noise,
+    open_files,
+    opened_handle,
+    pid_of,
+    started,
+    state_of,
+    summary,
+    zygote_of,
+)
+from support import wait_until
+
+from ocrsvc.engines.choose import open_engine
+from ocrsvc.engines.isolated import child
+from ocrsvc.engines.isolated.crew import Limits
+from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
+from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.records import FileTask, Pixels, Task
+from ocrsvc.serving.queue import client_gone
+from ocrsvc.settings import Settings, Share
+
+sys.path.insert(0, str(Path(__file__).parent / "doubles"))
+
+from card import Mode, SimulatedCard
+
+from build import build_home
+
+MB = 10**6
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Nursery]:
+    yield from started()
+
+
+def test_a_child_that_does_not_close_is_ended(plain: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "CLOSE_S", 0.2)
+    with opened_handle(nursery=plain) as other, opened_handle(nursery=plain) as handle:
+        stopped = pid_of(handle)
+        os.kill(stopped, signal.SIGSTOP)
+        handle.close()
+        wait_until(lambda: not state_of(stopped), "a child that does not close is still there", 5.0)
+        assert summary(other.read([a_task(noise(1))])) == [crc(noise(1))]
+
+
+def test_a_child_that_closes_has_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "CLOSE_S", 30.0)
+    with opened_handle() as handle:
+        closed, mother = pid_of(handle), zygote_of(handle)
+        handle.close()
+        wait_until(lambda: not state_of(closed), "the child has not closed")
+        assert state_of(mother)
+
+
+@pytest.mark.parametrize(
+    ("open_s", "boot_limit_s"), [(0.5, 60.0), (60.0, 0.5)], ids=["by the worker", "by the child itself"]
+)
+def test_a_child_that_does_not_open_in_time_is_ended_and_counts_as_failed(open_s: float, boot_limit_s: float) -> None:
+    began_s = time.monotonic()
+    with (
+        pytest.raises(EngineUnavailable, match="OCRSVC_BOOT_LIMIT_S"),
+        opened_handle(Limits(open_s=open_s), fake_warm_up_s=50.0, boot_limit_s=boot_limit_s),
+    ):
+        pass
+    assert time.monotonic() - began_s < 20.0
+
+
+def test_the_engine_describes_itself_as_the_child_does_that_was_opened_last() -> None:
+    engine = open_engine(Settings(engine="fake", isolation="process"), PLAN)
+    assert isinstance(engine, IsolatedEngine)
+    handle = engine.open_handle()
+    ready = handle.child.ready
+    assert ready is not None
+    handle.child.ready = replace(ready, info=replace(ready.info, precision="int8"))
+    engine._crew.note_opened(handle.child)
+    assert engine.describe().precision == "int8"
+    second = engine.open_handle()
+    assert engine.describe().precision == ready.info.precision
+    for opened in (handle, second):
+        opened.close()
+    engine.close()
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "code"),
+    [
+        (os, "memfd_create", errno.EMFILE),
+        (os, "ftruncate", errno.ENOMEM),
+        (mmap, "mmap", errno.ENFILE),
+        (socket, "socketpair", errno.EMFILE),
+    ],
+    ids=["memfd", "size", "mapping", "socket"],
+)
+def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_back(
+    plain: Nursery, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, code: int
+) -> None:
+    image = a_task(noise(1))
+    with opened_handle(nursery=plain) as handle:
+        files = open_files()
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, failing(code))
+            os.kill(pid_of(handle), signal.SIGKILL)
+            [answer] = handle.read([image])
+            assert isinstance(answer, EngineFailed)
+            assert os.strerror(code) in answer.detail
+            # While it backs off nothing is tried.
+            assert summary(handle.read([image])) == [EngineFailed]
+            assert open_files() <= files
+        wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
+        assert handle._quarantine.is_empty()
+        assert open_files() == files
+
+
+def test_an_image_for_which_shared_memory_cannot_grow_fails_alone(
+    plain: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened_handle(nursery=plain) as handle:
+        first = pid_of(handle)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", failing(errno.ENOMEM))
+            [answer] = handle.read([a_task(np.zeros((2000, 2000, 3), np.uint8))])
+            assert isinstance(answer, EngineFailed)
+            assert "no room for this image" in answer.detail
+            assert summary(handle.read([a_task(noise(1))])) == [crc(noise(1))]
+        assert pid_of(handle) == first
+
+
+@contextmanager
+def most_files(pid: int, count: int) -> Iterator[None]:
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Nursery, spare: int) -> None:
+    image = a_task(noise(1))
+    with opened_handle(nursery=plain) as handle, opened_handle(nursery=plain) as other:
+        mother, dead = zygote_of(handle), pid_of(handle)
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda: not state_of(dead), "the child is not buried")
+        used = {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()}
+        lowest_free = min(set(range(max(used) + 2)) - used)
+        with most_files(mother, lowest_free + spare):
+            assert summary(handle.read([image])) == [EngineFailed]
+            assert summary(other.read([image])) == [crc(noise(1))]
+            assert {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()} == used
+        wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
+        assert zygote_of(handle) == mother
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Nursery]:
+    """Of an engine that takes a minute for an image, and looks at its task's check."""
+    yield from started(fake_latency_s=60.0)
+
+
+def png(pixels: Pixels) -> bytes:
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
+def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Nursery, task: Task) -> None:
+    with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
+        first, began_s = pid_of(handle), time.monotonic()
+        late = replace(task, deadline=began_s + 0.3)
+        assert summary(handle.read([late])) == [DeadlineExceeded]
+        assert 0.3 <= time.monotonic() - began_s < 5.0
+        assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
+def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Nursery, task: Task) -> None:
+    gone_s = time.monotonic() + 0.3
+
+    def check() -> None:
+        if time.monotonic() >= gone_s:
+            raise client_gone()
+
+    with opened_handle(nursery=patient) as handle:
+        first = pid_of(handle)
+        assert summary(handle.read([replace(task, check=check)])) == [ClientGone]
+        assert time.monotonic() - gone_s < 5.0
+        assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
+        # The next one is not given up with it.
+        late = replace(task, deadline=time.monotonic() + 0.6)
+        assert summary(handle.read([late])) == [DeadlineExceeded]
+
+
+def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Nursery) -> None:
+    image = noise(1)
+    limits = Limits(deadline_s=0.1, grace_s=0.1)
+    with opened_handle(limits, nursery=plain) as handle, opened_handle(nursery=plain) as other:
+        stopped = pid_of(handle)
+        os.kill(stopped, signal.SIGSTOP)
+        began_s = time.monotonic()
+        assert summary(handle.read([a_task(image, 0.3)])) == [DeadlineExceeded]
+        assert time.monotonic() - began_s < 3.0
+        assert not state_of(stopped)
+        assert summary(other.read([a_task(image)])) == [crc(image)]
+        assert summary(handle.read([a_task(image)])) == [crc(image)]
+        assert handle._quarantine.is_empty()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tr's double in its GPU build, and the double of NVML."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc is not on PATH")
+    folder = tmp_path_factory.mktemp("tr-gpu")
+    build_home(folder, gpu=True)
+    return folder
+
+
+@contextmanager
+def handle_on_card(home: Path, mode: Mode, card_bytes: int | Share | None) -> Iterator[IsolatedHandle]:
+    """A child of some 90 MB on a card of 2000 MB, which takes 10 MB more with each page."""
+    with ExitStack() as until, pytest.MonkeyPatch.context() as patch:
+        card = SimulatedCard(home / "card", 2000 * MB)
+        until.callback(card.close)
+        card.behave(mode)
+        leaking = {"LIBTR_DOUBLE_CARD_BYTES": str(30 * MB), "LIBTR_DOUBLE_CARD_LEAK_BYTES": str(10 * MB)}
+        for name, value in {**card.environment, **leaking}.items():
+            patch.setenv(name, value)
+        limits = Limits(card_bytes=card_bytes, children=7)
+        yield until.enter_context(opened_handle(limits, engine="tr", tr_home=home, device="cuda"))
+
+
+@pytest.mark.parametrize("card_bytes", [200 * MB, Share(10), None], ids=["bytes", "share", "default"])
+def test_a_child_that_fills_the_card_is_replaced_at_its_limit(home: Path, card_bytes: int | Share | None) -> None:
+    page = a_task(np.full((60, 80), 255, np.uint8))
+    with handle_on_card(home, Mode.PLAIN, card_bytes) as handle:
+        first = pid_of(handle)
+
+        def is_replaced() -> bool:
+            handle.read([page])
+            return pid_of(handle) != first
+
+        wait_until(is_replaced, f"{handle.child.card_bytes} bytes of the card, and nobody minds")
+        assert 0 < handle.child.card_bytes < 200 * MB
+
+
+def test_a_child_whose_share_of_the_card_nobody_tells_is_left_to_the_workers_limits(home: Path) -> None:
+    page = a_task(np.full((60, 80), 255, np.uint8))
+    with handle_on_card(home, Mode.HIDES, 100 * MB) as handle:
+        first = pid_of(handle)
+        for _ in range(5):
+            handle.read([page])
+        assert (handle.child.card_bytes, pid_of(handle)) == (0, first)
+
+
+def test_the_limits_of_children_follow_the_settings() -> None:
+    limits = limits_for(Settings(boot_limit_s=7.0, child_gpu_bytes=Share(25)), ThreadPlan(2, 8, 4))
+    assert (limits.open_s, limits.card_bytes, limits.children) == (7.0, Share(25), 8)

@@ -1,0 +1,429 @@
+"""Does a PDF's process that misbehaves cost its own document alone, and one that cannot start nobody the blame?"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import math
+import mmap
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import GRAY, pdf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import clean_environment, wait_until
+from test_umi_documents import READ
+from web_support import KnownEngine, json_of, running_app
+
+from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
+from ocrsvc.imaging import child_process, text_layer
+from ocrsvc.imaging import pdf as pdf_room
+from ocrsvc.imaging.child_program import MESSAGE_BYTES
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import open_document
+from ocrsvc.imaging.pdf import Pdf
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.records import ReadOptions
+from ocrsvc.settings import Settings
+
+MEGAPIXEL = 1_000_000
+SOON_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """No file stays open, and no process runs or waits to be buried."""
+    before = open_files()
+    yield
+    assert open_files() == before
+    assert [process.returncode for process in started if process.returncode is None] == []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that a test has started."""
+    known: list[subprocess.Popen[bytes]] = []
+    spawn = child_process._spawn
+
+    def noting(*how: Any) -> subprocess.Popen[bytes]:
+        known.append(spawn(*how))
+        return known[-1]
+
+    monkeypatch.setattr(child_process, "_spawn", noting)
+    return known
+
+
+@pytest.fixture
+def _double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents are drawn by the double, and nobody waits long for it."""
+    monkeypatch.setattr(pdf_room, "_PROGRAM", "doubles.pdf_program")
+    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
+    monkeypatch.setattr(child_process, "_LOOK_UP_S", 0.05)
+
+
+def open_files() -> list[str]:
+    return sorted(file.name for file in Path("/proc/self/fd").iterdir())
+
+
+def file_that(**told: str) -> bytes:
+    """What makes the double answer so; it begins as a PDF does."""
+    return b"%PDF-" + json.dumps(told).encode()
+
+
+@contextmanager
+def opened(data: bytes, check: Callable[[], object] = bool) -> Iterator[Pdf]:
+    with closing(Pdf(data, MEGAPIXEL, check)) as document:
+        yield document
+
+
+# What a process may do wrong
+
+WRONG = {
+    "ends": "!exit",
+    "crashes": "!crash",
+    "says nothing": "!silent",
+    "is stopped": "!stop",
+    "floods": "!flood",
+    "says what has no end": "x" * 10_000,
+    "says an empty message": "",
+    "says another word": "drawn",
+    "says no number": "pages",
+    "says too many numbers": "pages 1 2",
+    "says nan": "pages nan",
+    "says infinity": "pages -inf",
+    "says 1e300": "pages 1e300",
+    "says a number with 250 digits": "pages " + "9" * 250,
+    "says letters": "pages many",
+    "says bytes that are no text": "pages \xff",
+    "nests": "[" * MESSAGE_BYTES,
+}
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("how", WRONG)
+def test_a_process_that_misbehaves_costs_its_document_alone(how: str) -> None:
+    with pytest.raises(BrokenImage), opened(file_that(open=WRONG[how])) as document:
+        # One that floods has answered the first question rightly.
+        document.draw(1, 72, 1000, bool, gray=True)
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("word", ["size", "draw"])
+@pytest.mark.parametrize("how", ["!stop", "!exit", "!flood", "points nan 1", "x" * 300])
+def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(word: str, how: str) -> None:
+    with opened(file_that(**{word: how})) as document:
+        for _ in range(2):
+            with pytest.raises(BrokenImage):
+                document.draw(1, 72, 1000, bool, gray=True)
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"open": "pages -1"}, BrokenImage),
+        ({"size": "points -1 10"}, BrokenImage),
+        ({"size": "points 1e14 1e14"}, ImageTooLarge),
+        ({"draw": "large_image 1e14 -1e14"}, ImageTooLarge),
+        ({"draw": "damaged_page 1e14"}, BrokenImage),
+    ],
+)
+def test_numbers_beyond_reason_are_held_against_the_limits(told: dict[str, str], error: type[OcrsvcError]) -> None:
+    with pytest.raises(error), opened(file_that(**told)) as document:
+        document.draw(1, 72, 1000, bool, gray=True)
+
+
+@pytest.mark.usefixtures("_double")
+def test_no_more_pages_are_believed_than_a_list_of_them_can_hold() -> None:
+    with opened(file_that(open="pages 1e14")) as document:
+        assert document.count < 10_000_000
+
+
+@pytest.mark.usefixtures("_double")
+def test_a_stopped_process_gives_its_turn_back_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", 60.0)
+    # One engine thread: two documents at once.
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
+    reader.start()
+    try:
+        for _ in range(3):
+            (read,) = reader.read_files([file_that(draw="!stop")], ReadOptions(), SOON_S)
+            assert [type(error) for _, error in read.errors] == [DeadlineExceeded] * len(read.pages)
+        assert reader.read_files([file_that()], ReadOptions(), 30.0)[0].readings
+    finally:
+        reader.stop(5.0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=2 * MESSAGE_BYTES) | st.from_regex(r"[a-z]+( [0-9eE.+-]{1,20}){0,9}").map(str.encode))
+def test_a_message_is_a_word_and_numbers_that_can_be_reckoned_with_or_is_refused(message: bytes) -> None:
+    with suppress(ValueError):
+        word, numbers = child_process._read_answer(message)
+        assert " " not in word
+        assert len(message) <= MESSAGE_BYTES
+        assert all(math.isfinite(number) for number in numbers)
+
+
+# What is the service's fault
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("ready", ["!exit", "!silent", "", "ready", "ready 1", "pages 1", "ready nan nan", "x" * 1000])
+def test_a_process_that_does_not_get_ready_is_not_the_file_s_fault(
+    ready: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    child_process._log_once.cache_clear()
+    monkeypatch.setattr(child_process, "START_LIMIT_S", SOON_S if ready == "!silent" else 30.0)
+    for _ in range(2):
+        with pytest.raises(ResourcesExhausted, match="did not start") as refusal, opened(file_that(ready=ready)):
+            pass
+    assert refusal.value.retryable
+    told = [record.message for record in caplog.records if "did not start" in record.message]
+    # The code may be another: that with which it ended, or that with which it was.
+    assert 1 <= len(told) <= 2
+
+
+@pytest.mark.usefixtures("_double")
+def test_a_slow_start_is_not_counted_as_the_file_s_time(
+    monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]]
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+
+    def check() -> None:
+        if not now_s[0] and started and is_stopped(started[0].pid):
+            now_s[0] += 10 * SOON_S
+            os.kill(started[0].pid, signal.SIGCONT)
+
+    with opened(file_that(ready="!stop"), check) as document:
+        assert now_s[0] > SOON_S
+        assert document.count == 2
+
+
+def is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"
+
+
+def lowest_free_number() -> int:
+    number = os.dup(0)
+    os.close(number)
+    return number
+
+
+def failing(code: int, calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which fails from so many calls on."""
+    left = iter(range(calls))
+
+    def call(*args: Any, **how: Any) -> Any:
+        if next(left, None) is None:
+            raise OSError(code, os.strerror(code))
+        return real(*args, **how)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("where", "calls", "code"),
+    [
+        ((os, "memfd_create"), 0, errno.EMFILE),
+        ((os, "memfd_create"), 1, errno.EMFILE),
+        ((os, "write"), 0, errno.ENOSPC),
+        ((fcntl, "fcntl"), 1, errno.EPERM),
+        ((socket, "socketpair"), 0, errno.ENFILE),
+        ((subprocess, "Popen"), 0, errno.EAGAIN),
+        ((subprocess, "Popen"), 0, errno.ENOMEM),
+        ((os, "ftruncate"), 0, errno.ENOMEM),
+        ((mmap, "mmap"), 0, errno.ENOMEM),
+    ],
+)
+def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
+    where: tuple[Any, str], calls: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*where, failing(code, calls, getattr(*where)))
+    with pytest.raises(ResourcesExhausted, match=os.strerror(code)), opened(pdf(GRAY)) as document:
+        document.draw(1, 72, 1000, bool, gray=True)
+
+
+def lay_text() -> bytes:
+    return text_layer.lay_text(pdf(GRAY, GRAY), [READ], 30.0)
+
+
+@pytest.mark.parametrize("read", [lambda: Pdf(pdf(GRAY), MEGAPIXEL, bool).close(), lay_text])
+def test_without_file_descriptors_documents_wait_for_better_times(read: Callable[[], object]) -> None:
+    before, (soft, hard) = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused = 0
+    try:
+        for most in range(lowest_free_number(), soft):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            try:
+                read()
+            except ResourcesExhausted:
+                refused += 1
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                assert open_files() == before, "left behind"
+            else:
+                break
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    # Files, both ends of the connection, and what starting a process takes.
+    assert refused >= 5
+
+
+def test_a_refusal_is_answered_as_one_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "_spawn", failing(errno.EAGAIN, 0, child_process._spawn))
+    with running_app() as app:
+        answer = app.test_client().post("/v1/ocr", data=pdf(GRAY), content_type="application/pdf")
+    problem = json_of(answer)
+    assert (answer.status_code, problem["code"], answer.headers["Retry-After"]) == (503, "resources_exhausted", "2")
+
+
+# The program's own side
+
+
+@contextmanager
+def program(*arguments: int, name: str = "ocrsvc.imaging.pdf_child") -> Iterator[tuple[Any, socket.socket]]:
+    """A PDF's program that this test speaks with itself."""
+    file, canvas = (child_process.open_memory("test", data) for data in (pdf(GRAY), b""))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", name, *map(str, [*arguments, file, canvas])]
+    with ours:
+        process = subprocess.Popen(
+            command, stdin=theirs.fileno(), stderr=subprocess.DEVNULL, pass_fds=(file, canvas), env=clean_environment()
+        )
+        theirs.close()
+        os.close(file)
+        os.close(canvas)
+        ours.settimeout(30)
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_program_whose_parent_is_gone_already_ends_before_it_begins() -> None:
+    # Its parent is this process, and not the first of all.
+    with program(1, 1 << 30, 0) as (process, ours):
+        assert process.wait(30) == -signal.SIGKILL
+        assert ours.recv(MESSAGE_BYTES) == b""
+
+
+@pytest.mark.parametrize(
+    "request_", [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 size", b"1 size 1 2 3", b"x open"]
+)
+def test_a_program_that_is_asked_nonsense_ends(request_: bytes) -> None:
+    with program(os.getpid(), 1 << 30, 0) as (process, ours):
+        assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
+        ours.send(request_)
+        process.wait(30)
+
+
+def test_a_program_ends_when_its_parent_closes_the_connection() -> None:
+    with program(os.getpid(), 1 << 30, 0) as (process, ours):
+        assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
+        ours.close()
+        assert process.wait(30) == 0
+
+
+def test_a_program_is_late_by_its_own_clock_too() -> None:
+    endless = (
+        "import os, signal, sys; from ocrsvc.imaging import child_program; child_program._GRACE_S = 0; "
+        "child_program.begin(); child_program.serve({'wait': signal.pause}, ())"
+    )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", endless, str(os.getpid()), str(1 << 30), "0"],
+            stdin=theirs.fileno(),
+            env=clean_environment(),
+        )
+        ours.settimeout(30)
+        assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
+        ours.send(b"1 wait")
+        assert process.wait(30) == -signal.SIGALRM
+
+
+def test_a_program_is_gone_when_the_process_that_started_it_is_killed() -> None:
+    source = (
+        "import sys, time; from ocrsvc.imaging import pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
+        f"document = pdf.Pdf({file_that()!r}, 1000, bool); print(document._child._process.pid, flush=True); "
+        "time.sleep(60)"
+    )
+    environment = clean_environment() | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    parent = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, env=environment)
+    with parent:
+        assert parent.stdout is not None
+        process = int(parent.stdout.readline())
+        parent.kill()
+    wait_until(lambda: has_ended(process), "the end of the child")
+
+
+def has_ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+# What it is held to
+
+
+def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it(started: list[subprocess.Popen[bytes]]) -> None:
+    with opened(pdf(GRAY)):
+        lines = Path(f"/proc/{started[0].pid}/status").read_text("ascii").splitlines()
+    held = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    if "Seccomp" not in held:
+        pytest.skip("this kernel has no seccomp")
+    assert (held["Seccomp"], held["NoNewPrivs"], held["Threads"]) == ("2", "1", "1")
+
+
+def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:
+    with opened(pdf(GRAY)) as document, pytest.raises(PermissionError):
+        os.pwrite(document._file, b"x", 0)
+
+
+@pytest.mark.parametrize(
+    ("landlock", "seccomp", "told"), [(0, True, ["no Landlock"]), (3, False, ["no seccomp"]), (3, True, [])]
+)
+def test_what_the_kernel_lacks_is_told_once(
+    landlock: int, seccomp: bool, told: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    child_process._log_once.cache_clear()
+    for _ in range(2):
+        child_process._check_ready("ready", [landlock, seccomp])
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == len(told)
+    assert all(one in whole for one, whole in zip(told, warnings, strict=True))
+
+
+# What is known before a page is drawn
+
+
+@pytest.mark.parametrize("gray", [True, False])
+def test_the_size_of_a_page_is_known_before_it_is_drawn(gray: bool) -> None:
+    with closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 200, bool, bool)) as document:
+        told = document.drawn_bytes(1, gray=gray, check=bool)
+        drawn = document.open(1, gray=gray, check=bool, take=bool)
+    assert told == getattr(drawn, "pixels").nbytes  # noqa: B009  a picture here, which the type does not say
+
+
+def test_a_text_layer_s_process_is_held_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter([0.0] + [100.0] * 1000)
+    monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(child_process, "_LOOK_UP_S", 0.01)
+    with pytest.raises(DeadlineExceeded):
+        lay_text()

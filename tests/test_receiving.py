@@ -1,0 +1,203 @@
+"""Bodies as the event loop receives them: whatever way they are cut, in time, at a least rate, within the account."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError, QueueFull
+from ocrsvc.serving.limits import Budget, Share
+from ocrsvc.worker.receiving import FREE_CHUNKS, MAX_LINE_BYTES, ReceivedBody
+
+
+class Asked:
+    """gunicorn's request, as far as a body knows it."""
+
+    def __init__(self) -> None:
+        self.closes = False
+
+    def force_close(self) -> None:
+        self.closes = True
+
+
+class Client:
+    """A body on its way, on a clock of its own."""
+
+    def __init__(self, length: int | None, most: int = 100_000, end_s: float = 60.0, budget: int = 10**9) -> None:
+        self.now_s = 0.0
+        self.asked = Asked()
+        self.budget = Budget(budget)
+        sock = socket.socket()
+        sock.close()
+        self.body = ReceivedBody(sock, self.asked, length, most, Share(self.budget), end_s, lambda: self.now_s)
+
+    def send(self, piece: bytes, after_s: float = 0.0, *, scarce: bool = False) -> bytes:
+        """Wait, as the loop looks on four times a second, and send."""
+        for _ in range(int(after_s / 0.25)):
+            self.now_s += 0.25
+            self.body.check_pace(self.now_s, scarce=scarce)
+        return b"" if self.body.settled else self.body.feed(piece)
+
+
+def in_chunks(data: bytes, *sizes: int, trailers: bytes = b"") -> bytes:
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(b"%x;ext=1\r\n%s\r\n" % (size, data[at : at + size]))
+        at += size
+    rest = data[at:]
+    return b"".join(pieces) + (b"%X\r\n%s\r\n" % (len(rest), rest) if rest else b"") + b"0\r\n" + trailers + b"\r\n"
+
+
+def cut(data: bytes, places: set[int]) -> list[bytes]:
+    edges = [0, *sorted(place for place in places if place < len(data)), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
+
+
+@given(st.binary(min_size=1, max_size=300), st.sets(st.integers(1, 400), max_size=8), st.lists(st.integers(1, 40)))
+def test_a_body_is_the_same_wherever_it_is_cut(data: bytes, places: set[int], sizes: list[int]) -> None:
+    sizes = [size for size, end in zip(sizes, itertools.accumulate(sizes), strict=True) if end <= len(data)]
+    for length, sent in ((len(data), data), (None, in_chunks(data, *sizes, trailers=b"X-Sum: 1\r\n"))):
+        client = Client(length)
+        rest = [client.send(piece) for piece in cut(sent + b"next", places)]
+        unread = len(sent) + 4 - sum(len(piece) for piece in cut(sent + b"next", places)[: len(rest)])
+        assert (client.body.settled, unread) == (True, 0)
+        assert client.body.take() == data
+        assert not client.asked.closes
+        assert client.body.share.held_bytes == len(data)
+
+
+def test_what_follows_a_body_is_left_for_the_next_request() -> None:
+    assert Client(3).send(b"abcGET /") == b"GET /"
+    assert Client(None).send(in_chunks(b"abc") + b"GET /") == b"GET /"
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"nonsense\r\n", "instead of the size"),
+        (b"\r\n", "instead of the size"),
+        (b"-1\r\n", "instead of the size"),
+        (b"3\nabc", "does not end with CR LF"),
+        (b"3\r\nabcd\r\n", "more data than a chunk announced"),
+        (b"1" * 17 + b"\r\n", "instead of the size"),
+        (b"3;" + b"x" * MAX_LINE_BYTES, f"more than {MAX_LINE_BYTES} bytes"),
+        (b"0\r\n" + b"a:b\r\n" * 200, "a trailer that may not be there"),
+        (b"0\r\nno trailer\r\n", "a trailer that may not be there"),
+        (b"0\r\nHost: evil\r\n\r\n", "a trailer that may not be there"),
+        (b"0\r\nContent-Length: 5\r\n\r\n", "a trailer that may not be there"),
+    ],
+)
+def test_chunks_that_are_malformed_are_the_callers_error_and_end_the_connection(sent: bytes, told: str) -> None:
+    for size in (1, len(sent)):
+        client = Client(None)
+        for at in range(0, len(sent), size):
+            client.send(sent[at : at + size])
+        with pytest.raises(CallerError, match=told):
+            client.body.take()
+        assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
+
+
+def test_chunks_of_a_byte_each_are_refused_long_before_they_cost_time() -> None:
+    client = Client(None, most=10**8)
+    began_s = time.perf_counter()
+    client.send(b"1\r\na\r\n" * 2_000_000)
+    assert time.perf_counter() - began_s < 1
+    with pytest.raises(CallerError, match="chunks that are too small"):
+        client.body.take()
+
+
+def test_small_chunks_are_read_while_they_are_few() -> None:
+    client = Client(None)
+    client.send(in_chunks(b"a" * (FREE_CHUNKS - 2), *[1] * (FREE_CHUNKS - 2)))
+    assert len(client.body.take()) == FREE_CHUNKS - 2
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "told", "ended_s"),
+    [
+        ([1.0, 1.0, 11.0], "nothing came for 10 seconds", 10.0),
+        ([1.0] * 100, "less than 1000 bytes a second", 10.0),
+        ([9.0] * 100, "less than 1000 bytes a second", 10.0),
+    ],
+)
+def test_a_body_that_stops_or_drips_ends_in_time(pauses_s: list[float], told: str, ended_s: float) -> None:
+    client = Client(1000)
+    for pause_s in pauses_s:
+        client.send(b"a", pause_s)
+    with pytest.raises(BodyTimeout, match=told):
+        client.body.take()
+    assert client.asked.closes
+    assert ended_s - 1 <= client.body.began_s + ended_s <= client.now_s
+
+
+def test_a_body_that_comes_at_the_least_rate_is_read_while_memory_is_plentiful() -> None:
+    client = Client(48_000)
+    for _ in range(40):
+        client.send(bytes(1200), 1.0)
+    assert len(client.body.take()) == 48_000
+
+
+def test_a_slow_body_makes_room_when_memory_is_scarce() -> None:
+    client = Client(48_000)
+    for _ in range(40):
+        client.send(bytes(1200), 1.0, scarce=True)
+    with pytest.raises(BodyTimeout):
+        client.body.take()
+
+
+def test_a_body_that_is_not_there_at_the_deadline_is_given_up() -> None:
+    client = Client(10**6, most=10**6, end_s=5.0)
+    for _ in range(10):
+        client.send(bytes(90_000), 1.0)
+    with pytest.raises(BodyTimeout, match="the deadline of the request passed"):
+        client.body.take()
+
+
+def outcome(client: Client) -> OcrsvcError:
+    with pytest.raises(OcrsvcError) as error:
+        client.body.take()
+    return error.value
+
+
+def test_what_is_too_large_is_not_kept() -> None:
+    declared, chunked = Client(101, most=100), Client(None, most=100)
+    assert declared.body.settled
+    chunked.send(in_chunks(bytes(101)))
+    for client in (declared, chunked):
+        assert isinstance(outcome(client), BodyTooLarge)
+        assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
+
+
+def test_what_does_not_fit_beside_others_is_refused_and_what_can_never_fit_is_too_large() -> None:
+    beside = Client(80, budget=100)
+    beside.budget.take(50)
+    beside.send(bytes(40))
+    assert beside.budget.held_bytes == 90
+    beside.send(bytes(40))
+    assert isinstance(outcome(beside), QueueFull)
+    assert beside.budget.held_bytes == 50
+    alone = Client(200, budget=100)
+    alone.send(bytes(101))
+    assert isinstance(outcome(alone), BodyTooLarge)
+
+
+def test_a_body_that_ends_early_is_the_callers_error() -> None:
+    client = Client(20)
+    client.send(bytes(10))
+    client.body.end()
+    assert "after 10 of 20 bytes" in outcome(client).detail
+
+
+def test_whatever_reads_it_as_a_stream_gets_it_too() -> None:
+    client = Client(10)
+    client.send(b"0123456789")
+    assert [client.body.read(4), client.body.read(), client.body.read(4)] == [b"0123", b"456789", b""]
+
+
+def test_a_closed_connection_is_gone() -> None:
+    assert Client(1).body.is_gone()

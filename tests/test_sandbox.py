@@ -1,0 +1,209 @@
+"""Has a process that was restricted given up the network, files, programs and other processes, and nothing else?"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import clean_environment
+
+from ocrsvc.sandbox import landlock, restrict, seccomp
+from ocrsvc.sandbox.restrict import Restrictions
+
+DONE = "done"
+
+# What the child tries, in this order; each in a thread of its own, so that those are held too.
+TRIES = {
+    "read what is open": "os.pread(OPEN, 1, 0)",
+    "write what is open": "os.pwrite(OUT, b'x', 0)",
+    "answer over what is connected": "CONNECTED.send(b'x')",
+    "start a thread": "threading.Thread(target=int).start()",
+    "take memory": "bytearray(1 << 24)",
+    "read the clock and chance": "(time.sleep(0), os.urandom(8))",
+    "signal itself": "os.kill(os.getpid(), 0)",
+    "ask for its limits": "resource.getrlimit(resource.RLIMIT_AS)",
+    "read a file that it may": "open(READABLE).read()",
+    "list a folder that it may": "os.listdir(os.path.dirname(READABLE))",
+    "read another file": "open(OTHER).read()",
+    "read another file of another process": "open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "make a socket": "socket.socket()",
+    "make a Unix socket": "socket.socket(socket.AF_UNIX)",
+    "make two that are connected": "socket.socketpair()",
+    "connect": "LOOSE.connect(('127.0.0.1', 9))",
+    "listen": "LOOSE.listen()",
+    "open for writing": "os.open(READABLE, os.O_WRONLY)",
+    "open for both": "os.open(READABLE, os.O_RDWR)",
+    "empty a file": "os.open(READABLE, os.O_RDONLY | os.O_TRUNC)",
+    "make a file": "os.open(READABLE + 'x', os.O_RDONLY | os.O_CREAT)",
+    "make a file without a name": "os.open(os.path.dirname(READABLE), os.O_TMPFILE | os.O_RDWR)",
+    "make a file in memory": "os.memfd_create('x')",
+    "make a folder": "os.mkdir(READABLE + 'x')",
+    "remove a file": "os.unlink(READABLE)",
+    "rename a file": "os.rename(READABLE, READABLE + 'x')",
+    "link a file": "os.link(READABLE, READABLE + 'x')",
+    "cut a file": "os.truncate(READABLE, 0)",
+    "change a file's rights": "os.chmod(READABLE, 0)",
+    "change a file's times": "os.utime(READABLE)",
+    "start a program": "subprocess.run(['true'])",
+    "become a program": "os.execv('/bin/true', ['true'])",
+    "become an open program": "os.execve(OPEN, ['true'], {})",
+    "fork": "os.fork()",
+    "trace its parent": "call(101 if X86 else 117, 16, os.getppid(), 0, 0)",
+    "read its parent's memory": "call(310 if X86 else 270, os.getppid(), 0, 0, 0, 0, 0)",
+    "signal its parent": "os.kill(os.getppid(), 0)",
+    "signal its group": "os.kill(0, 0)",
+    "change its parent's limits": "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (64, 64))",
+    "change its parent's processors": "os.sched_setaffinity(os.getppid(), {0})",
+    "use the 32-bit numbers": "call(0x40000000 + 41, 2, 1, 0)",
+    "make a ring": "call(425, 1, 0)",
+    "open by a structure": "call(437, -100, 0, 0, 0)",
+    "watch a program": "call(321 if X86 else 280, 0, 0, 0)",
+    "raise its own limit": "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+    "lower its own limit": "resource.prlimit(0, resource.RLIMIT_AS, (1 << 31, 1 << 31))",
+}
+ALLOWED = list(TRIES)[:10]
+# Other answers than "not permitted": Landlock's own, and one that makes libraries take an older call.
+OTHERWISE = {
+    "read another file": errno.EACCES,
+    "read another file of another process": errno.EACCES,
+    "open by a structure": errno.ENOSYS,
+}
+SOURCE = """
+import ctypes, json, os, resource, socket, subprocess, sys, threading, time
+from ocrsvc.sandbox import restrict
+from ocrsvc.sandbox.libc import system_call as call
+READABLE, OTHER, TRIES = json.loads(sys.argv[1])
+X86 = os.uname().machine == "x86_64"
+OPEN, OUT = os.open(READABLE, os.O_RDONLY), os.open(OTHER, os.O_RDWR)
+CONNECTED, peer = socket.socketpair()
+LOOSE = socket.socket()
+resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))
+held = restrict.restrict([os.path.dirname(READABLE), "/not/there"])
+found = {}
+def attempt(name):
+    try:
+        eval(TRIES[name])
+        found[name] = None
+    except OSError as error:
+        found[name] = error.errno
+    except ValueError:
+        # What Python makes of a limit that cannot be raised.
+        found[name] = 1
+for name in TRIES:
+    thread = threading.Thread(target=attempt, args=(name,))
+    thread.start()
+    thread.join()
+print(json.dumps([held.landlock, held.seccomp, found]))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the restricted process could do: Landlock's version, whether there is seccomp, and each try's error."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("readable", "other")]
+    files = [folder / "file" for folder in folders]
+    for file in files:
+        file.write_bytes(b"content")
+        file.chmod(0o755)
+    told = json.dumps([*map(str, files), TRIES])
+    done = subprocess.run(
+        [sys.executable, "-c", SOURCE, told], capture_output=True, timeout=60, check=True, env=clean_environment()
+    )
+    assert [file.read_bytes() for file in files] == [b"content", b"xontent"]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_restricted_process_can_still(name: str, outcome: Any) -> None:
+    assert outcome[2][name] is None
+
+
+@pytest.mark.parametrize("name", [name for name in TRIES if name not in ALLOWED])
+def test_a_restricted_process_cannot(name: str, outcome: Any) -> None:
+    version, has_seccomp, found = outcome
+    if not (version if OTHERWISE.get(name) == errno.EACCES else has_seccomp):
+        pytest.skip("this kernel has not what would refuse it")
+    assert found[name] == OTHERWISE.get(name, errno.EPERM)
+
+
+def test_all_that_the_kernel_has_is_used(outcome: Any) -> None:
+    try:
+        version = landlock.read_version()
+    except OSError:
+        version = 0
+    filters = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+    assert outcome[:2] == [version, filters and os.uname().machine in seccomp._ARCHITECTURES]
+
+
+def test_where_the_kernel_has_neither_the_process_goes_on_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "none")
+
+    monkeypatch.setattr(restrict, "confine_to", refused)
+    monkeypatch.setattr(restrict, "refuse_calls", refused)
+    assert restrict.restrict() == Restrictions(0, seccomp=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "rights"),
+    [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (99, 16)],
+)
+def test_an_older_landlock_is_asked_for_what_it_knows(version: int, rights: int) -> None:
+    assert landlock._of(landlock._FILE_RIGHTS, version) == (1 << rights) - 1
+    assert landlock._of(landlock._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
+
+
+def test_an_architecture_whose_calls_nobody_wrote_down_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "_ARCHITECTURES", {})
+    with pytest.raises(OSError, match="no filter"):
+        seccomp.refuse_calls()
+
+
+HEADERS = {
+    "x86_64": (1, Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), r"#define __NR_(\w+)\s+(\d+)"),
+    "aarch64": (2, Path("/usr/include/asm-generic/unistd.h"), r"#define __NR(?:3264)?_(\w+)\s+(\d+)\b"),
+}
+
+
+@pytest.mark.parametrize("architecture", HEADERS)
+def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
+    column, header, pattern = HEADERS[architecture]
+    if not header.exists():
+        pytest.skip("the kernel's headers are not installed")
+    known = {name: int(number) for name, number in re.findall(pattern, header.read_text("utf-8"))}
+    tables = (seccomp._REFUSED, seccomp._ABSENT, seccomp._OWN, seccomp._OWN_OR_ZERO, seccomp._LIMIT)
+    more = (seccomp._OPEN, seccomp._OPENAT, seccomp._CLONE)
+    rows = [call.split() for table in (*tables, *more) for call in table.split(",")]
+    # Headers may be older than a call, and then do not have it.
+    wrong = [row[0] for row in rows if row[0] in known and known[row[0]] != int(row[column])]
+    missing = [row[0] for row in rows if row[0] not in known and 0 <= int(row[column]) < 435]
+    assert (wrong, missing) == ([], [])
+
+
+@pytest.mark.parametrize(("written", "kept", "told"), [(100, 100, b"MemoryError"), (101, 100, b"OSError")])
+def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept: int, told: bytes) -> None:
+    file = os.memfd_create("out")
+    source = (
+        "import os; from ocrsvc.sandbox.restrict import limit_resources; limit_resources(1 << 30, 100, 16); "
+        f"os.pwrite({file}, bytes(100), 0); os.pwrite({file}, bytes({written} - 100), 100); bytes(2 << 30)"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            pass_fds=(file,),
+            capture_output=True,
+            env=clean_environment(),
+            timeout=60,
+            check=False,
+        )
+        assert (os.fstat(file).st_size, done.returncode != 0) == (kept, True)
+        assert told in done.stderr
+    finally:
+        os.close(file)

@@ -1,0 +1,264 @@
+"""Stored documents have a share for each caller, and a full disk loses none and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from documents import GRAY, pdf
+from support import wait_until
+from web_support import KnownEngine, json_of
+
+from ocrsvc.app import create_app
+from ocrsvc.errors import QueueFull
+from ocrsvc.plan import ThreadPlan
+from ocrsvc.reader import Reader
+from ocrsvc.settings import Settings
+from ocrsvc.tasks import runner as tasks_runner
+from ocrsvc.tasks import store
+from ocrsvc.tasks.runner import Runner
+from ocrsvc.tasks.shares import Bounds, Need, Stored, displaced
+from ocrsvc.tasks.store import StorageFull, Task, Tasks, storing
+
+DOCUMENT = pdf(GRAY)
+
+# Who makes room: documents as "caller + number", finished ones in capitals, the oldest first
+
+
+def stored_of(names: str) -> list[Stored]:
+    """Documents of 10 bytes each."""
+    return [
+        Stored(name, name[0].lower(), 10, came_s, is_done=name[0].isupper())
+        for came_s, name in enumerate(names.split())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "caller", "gone"),
+    [
+        ("a1 a2", "a", []),
+        # Its own finished ones, the oldest first, before anybody else's.
+        ("B1 A1 a2 A3", "a", ["A1"]),
+        # One caller with everything makes room for each new one: finished ones first, else what came last.
+        ("A1 a2 a3 a4", "b", ["A1"]),
+        ("a1 a2 a3 a4", "b", ["a4"]),
+        ("a1 a2 a3 b1", "b", ["a3"]),
+        ("a1 a2 A3 b1", "c", ["A3"]),
+        # Who has his share displaces nobody; nor does one who has more.
+        ("a1 a2 b1 b2", "b", None),
+        ("a1 a2 A3 b1", "a", ["A3"]),
+        ("a1 a2 a3 B1", "a", None),
+        # Everybody has his share: a new caller displaces what is finished, and nothing that is not.
+        ("a1 B1 c1 D1", "e", ["B1"]),
+        ("a1 b1 c1 d1", "e", None),
+    ],
+)
+def test_room_is_made_by_who_has_most_and_by_what_is_finished(
+    names: str, caller: str, gone: Sequence[str] | None
+) -> None:
+    found = displaced(stored_of(names), Need(caller, 10), Bounds(documents=4, size=10**6))
+    assert (found if found is None else [document.id for document in found]) == gone
+
+
+@pytest.mark.parametrize(
+    ("size", "document", "gone"),
+    [
+        (10, "", ["A1"]),
+        (20, "", ["A1", "a4"]),
+        (25, "", None),
+        (10, "b1", ["A1"]),
+        # More than half of everything is more than one of two may have.
+        (21, "b1", None),
+        (41, "", None),
+    ],
+)
+def test_bytes_have_shares_too(size: int, document: str, gone: Sequence[str] | None) -> None:
+    names = "A1 a2 a3 a4" if not document else "A1 a2 a3 b1"
+    found = displaced(stored_of(names), Need("b", size, document), Bounds(documents=100, size=40))
+    assert (found if found is None else [entry.id for entry in found]) == gone
+
+
+def test_the_document_that_files_are_made_of_does_not_make_room_for_them() -> None:
+    assert displaced(stored_of("A1 A2"), Need("a", 10, document="A1"), Bounds(documents=9, size=20)) == [
+        stored_of("A1 A2")[1]
+    ]
+
+
+class Clock:
+    """Monotonic seconds that a test moves on, and a little by themselves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def small(tmp_path: Path, clock: Clock) -> Tasks:
+    """Room for 1,000 bytes."""
+    return Tasks(tmp_path, most_bytes=1000, keep_s=100.0, clock=clock)
+
+
+def test_one_caller_cannot_keep_others_out(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_TASKS", 4)
+    first, *_, last = [small.add(b"%d" % number, {}, "hog") for number in range(4)]
+    with pytest.raises(QueueFull):
+        small.add(b"5", {}, "hog")
+    other = small.add(b"6", {}, "other")
+    assert (first.is_there(), last.is_there(), other.data()) == (True, False, b"6")
+    first.finish("success")
+    small.add(b"7", {}, "hog")
+    assert not first.is_there()
+
+
+def test_files_that_are_made_displace_others_of_the_same_caller(small: Tasks) -> None:
+    old, made = small.add(bytes(300), {}, "a"), small.add(bytes(300), {}, "a")
+    old.finish("success")
+    made.finish("success")
+    small.put_out(made, "a.txt", bytes(500))
+    assert (old.is_there(), made.out("a.txt")) == (False, bytes(500))
+    with pytest.raises(QueueFull):
+        small.put_out(made, "b.txt", bytes(500))
+
+
+def test_what_is_too_old_makes_room(small: Tasks, clock: Clock) -> None:
+    small.add(bytes(600), {})
+    clock.now_s += 101
+    new = small.add(bytes(600), {})
+    assert small.all() == [new]
+
+
+def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: Tasks) -> None:
+    task = small.add(bytes(600), {})
+    for moved_s in (0, 2**33):
+        os.utime(task.folder / "file", (moved_s, moved_s))
+        small.sweep()
+    assert small.waiting() == [task]
+
+
+# A disk without room
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of every file that is written whole, half is written, and then there is no room."""
+    write_bytes = Path.write_bytes
+
+    def write_half(path: Path, data: bytes) -> NoReturn:
+        write_bytes(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", write_half)
+        yield
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks) -> None:
+    with pytest.raises(StorageFull), storing():
+        small.add(bytes(600), {})
+    assert files_of(small.folder) == {".door"}
+
+
+def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks, request: Any) -> None:
+    task = small.add(b"a document", {})
+    before = files_of(small.folder)
+    request.getfixturevalue("full_disk")
+    for write in (lambda: task.finish("success"), lambda: task.begin(1), lambda: small.put_out(task, "a", b"1234")):
+        with pytest.raises(OSError, match="No space"):
+            write()
+    assert files_of(small.folder) - {f"{task.id}/out"} == before
+
+
+def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: Tasks) -> None:
+    task = small.add(b"a document", {})
+    task.add_page({"number": 1})
+    (task.folder / "pages.jsonl").rename(task.folder / "kept")
+    (task.folder / "pages.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        task.add_page({"number": 2})
+    (task.folder / "kept").rename(task.folder / "pages.jsonl")
+    task.add_page({"number": 3})
+    assert ([page["number"] for page in task.pages()], task.count_pages()) == ([1, 3], 2)
+
+
+def test_other_errors_are_not_taken_for_a_full_disk() -> None:
+    with pytest.raises(FileNotFoundError), storing():
+        Path("/nowhere/at/all").read_bytes()
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    made = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    made.start()
+    yield made
+    made.stop(5.0)
+
+
+def test_who_fills_the_store_over_http_keeps_nobody_else_out(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_TASKS", 3)
+    settings = Settings(caller_header="X-Real-IP")
+    client = create_app(settings, reader, tasks=Tasks(tmp_path, 10**6, 100.0)).test_client()
+
+    def upload(caller: str) -> int:
+        form = {"file": (io.BytesIO(DOCUMENT), "a.pdf")}
+        return client.post("/api/doc/upload", data=form, headers={"X-Real-IP": caller}).status_code
+
+    assert [upload(caller) for caller in ("hog", "hog", "hog", "hog", "other", "other")] == [200] * 3 + [503, 200, 503]
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> None:
+    app = create_app(Settings(), reader, tasks=Tasks(tmp_path, 10**6, 100.0))
+    answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
+    assert (answer.status_code, answer.headers["Retry-After"], json_of(answer)["code"]) == (503, "30", 903)
+    assert files_of(tmp_path) == {".door"}
+
+
+def test_a_full_disk_is_told_once_and_tried_again_ever_later(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    tasks = Tasks(tmp_path, 10**6, 100.0)
+    task = tasks.add(DOCUMENT, {"numbers": [1], "options": {}})
+    runner = Runner(tasks, reader, 10.0, lambda: len(pauses) >= 9)
+    monkeypatch.setattr(runner._stopped, "wait", pauses.append)
+    monkeypatch.setattr(tasks_runner, "_LOOK_S", 0.001)
+    real = Task.add_page
+
+    def add_page(task: Task, page: object) -> None:
+        if len(pauses) < 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(task, page)
+        pauses.append(0.0)
+
+    monkeypatch.setattr(Task, "add_page", add_page)
+    with caplog.at_level(logging.ERROR, logger="ocrsvc.tasks"):
+        runner.start()
+        wait_until(lambda: len(pauses) >= 9)
+        runner.stop(5.0)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "documents cannot be read; tried again later"
+    ]
+    assert [page["number"] for page in task.pages() if "page" in page] == [1]
+    assert task.state() == ("success", "")
