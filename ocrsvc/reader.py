@@ -188,7 +188,6 @@ class Reader:
         Raises:
             OcrsvcError: As for reading it.
         """
-        deadline = self._clock() + limit_s
         # Whoever waits for an engine needs an end to it.
         deadline = self._clock() + min(limit_s, self._settings.deadline_s)
         check = make_check(wish, deadline, self._clock)

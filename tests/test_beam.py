@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.beam import Steps, beam_search, pad, prune
+from ocrsvc.errors import DeadlineExceeded
 
 Table = NDArray[np.float64]
 Text = tuple[int, ...]
@@ -101,3 +102,15 @@ def test_a_line_reads_the_same_alone_and_in_any_batch() -> None:
     alone = [beam_search(line, 10)[0].tolist() for line in lines]
     together: Steps = pad(lines)
     assert [text.tolist() for text in beam_search(together, 10)] == alone
+
+
+def test_the_search_stops_between_two_steps() -> None:
+    calls = itertools.count(1)
+
+    def check() -> None:
+        if next(calls) == 4:
+            raise DeadlineExceeded("Too late.")
+
+    with pytest.raises(DeadlineExceeded):
+        beam_search(prune(logits(1, 2, 50, 9)), 4, check)
+    assert next(calls) == 5

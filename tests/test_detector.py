@@ -12,6 +12,7 @@ import pytest
 from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.detector import ARENA_VALUES, Detector, Turns
 from ocrsvc.engines.ppocr.session import Session, Tensor
+from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Pixels
 
 LIMIT_S = 10.0
@@ -75,6 +76,33 @@ def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: Cr
         page.join(LIMIT_S)
     assert (wide.runs, wide.most) == (2, 1)
     assert narrow.runs == 1
+
+
+def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(crew: Crew) -> None:
+    narrow, wide = Watched(), Watched()
+    detector = Detector(cast(Session, narrow), cast(Session, wide), crew)
+    stop, given_up = threading.Event(), threading.Event()
+
+    def check() -> None:
+        if stop.is_set():
+            raise DeadlineExceeded("Too late.")
+
+    def look() -> None:
+        with crew.page(), pytest.raises(DeadlineExceeded):
+            detector.run(LARGE, check)
+        given_up.set()
+
+    first = read(detector, crew, LARGE)
+    assert wide.entered.acquire(timeout=LIMIT_S)
+    waiting = threading.Thread(target=look)
+    waiting.start()
+    last = read(detector, crew, LARGE)
+    stop.set()
+    assert given_up.wait(LIMIT_S)
+    wide.go_on.set()
+    for thread in (first, waiting, last):
+        thread.join(LIMIT_S)
+    assert wide.runs == 2
 
 
 def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:

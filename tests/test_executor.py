@@ -271,7 +271,7 @@ def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() ->
 
 
 def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:
-    """The engine cannot be stopped, and its thread's time is spent either way."""
+    """Where it does not look: its thread's time is spent either way."""
     gate, gone = threading.Event(), threading.Event()
     with running(lambda: Upper(gate)) as executor:
         with executor.admit(Wish(is_gone=gone.is_set)) as place:

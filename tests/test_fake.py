@@ -8,13 +8,15 @@ import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ocrsvc.allocator import give_back
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, FakeSettings, hash_text
-from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -147,6 +149,19 @@ def test_a_hanging_read_ends_when_the_engine_closes() -> None:
     thread.join(DEADLINE_S)
     assert still_hanging
     assert kinds(answers) == [EngineFailed]
+
+
+@pytest.mark.parametrize("settings", [FakeSettings(latency_s=60.0), FakeSettings(burn_s=60.0)])
+def test_it_stops_soon_when_nobody_waits_any_more_and_reads_the_next_image(settings: FakeSettings) -> None:
+    began_s = time.monotonic()
+
+    def check() -> None:
+        if time.monotonic() >= began_s + 0.2:
+            raise DeadlineExceeded("Too late.")
+
+    answers = open_fake(settings).read([replace(task(noise(1)), check=check)] * 2)
+    assert kinds(answers) == [DeadlineExceeded] * 2
+    assert time.monotonic() - began_s < DEADLINE_S
 
 
 CRASH = """

@@ -138,7 +138,7 @@ def test_a_megabyte_behind_the_first_bytes_of_a_format_costs_linear_time_to_open
 
     def open_pages(data: bytes) -> None:
         # A resolution of 0 reads no PDF: what draws them is another process.
-        open_document(data, _LIMITS, 0, lambda *_: None).close()
+        open_document(data, _LIMITS, 0, lambda *_: None, lambda *_: None).close()
 
     assert all_complaints({"open_document": open_pages}, texts) == []
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +25,9 @@ from ocrsvc.engines.ppocr.runs import DECIDED
 from ocrsvc.engines.ppocr.session import Running
 from ocrsvc.engines.ppocr.store import Store
 from ocrsvc.engines.ppocr.tensors import to_tensor
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.errors import DeadlineExceeded
+from ocrsvc.records import Check, Decoder, Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.serving.queue import Wish, make_check
 
 PAGES = Path(__file__).parent / "pages"
 NOTICE = [line.split() for line in (PAGES / "notice.txt").read_text("utf-8").splitlines()]
@@ -156,6 +160,42 @@ def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
     proto = onnx.load_from_string(models.read_model(models.DETECTION))
     with pytest.raises(ValueError, match="comes from Sigmoid"):
         surgery.decide_inside(proto)
+
+
+def give_up_at(call: int) -> Check:
+    """A check that raises from so many calls on."""
+    calls = itertools.count(1)
+
+    def check() -> None:
+        if next(calls) >= call:
+            raise DeadlineExceeded("Too late.")
+
+    return check
+
+
+@pytest.mark.parametrize(("decoder", "call"), [("greedy", 1), ("greedy", 2), ("greedy", 4), ("beam", 30)])
+def test_a_page_that_is_not_wanted_any_more_is_left_wherever_it_is_and_its_neighbours_are_read(
+    handle: PageHandle, call: int, decoder: Decoder
+) -> None:
+    image = Image(load("notice.png"), "png")
+    given_up = ReadTask(image, ReadOptions(decoder=decoder), check=give_up_at(call))
+    answers = handle.read([given_up, ReadTask(image)])
+    assert isinstance(answers[0], DeadlineExceeded)
+    assert isinstance(answers[1], Page)
+    assert words(answers[1]) == "".join(map("".join, NOTICE))
+
+
+def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: PageHandle) -> None:
+    """All of it would take several times as long."""
+    dense = np.tile(load("notice.png"), (3, 3, 1))
+    began_s = time.monotonic()
+    check = make_check(Wish(), began_s + 0.5, time.monotonic)
+    (answer,) = handle.read([ReadTask(Image(dense, "png"), check=check)])
+    spent_s = time.monotonic() - began_s
+    assert isinstance(answer, DeadlineExceeded)
+    began_s = time.monotonic()
+    handle.read([ReadTask(Image(dense, "png"))])
+    assert spent_s < (time.monotonic() - began_s) / 1.5
 
 
 def test_a_page_reads_the_same_by_beam_search(handle: PageHandle) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ocrsvc.errors import ClientGone, NotReady, QueueFull
-from ocrsvc.serving.queue import BATCH_TURN, GONE_S, PLAIN_WISH, Item, Priority, Wish, WorkQueue
+from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
+from ocrsvc.serving.queue import BATCH_TURN, GONE_S, PLAIN_WISH, Item, Priority, Wish, WorkQueue, make_check
 
 BATCH = Wish("batch")
 
@@ -241,3 +241,31 @@ def test_room_is_told_without_taking_it() -> None:
     queue.close()
     with pytest.raises(NotReady):
         queue.check_room()
+
+
+def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:
+    clock = Clock()
+    check = make_check(Wish(), clock.now_s + 10.0, clock)
+    clock.now_s += 9.9
+    check()
+    clock.now_s += 0.1
+    with pytest.raises(DeadlineExceeded):
+        check()
+
+
+def test_running_work_asks_seldom_for_its_client_and_learns_soon_that_it_has_gone() -> None:
+    clock = Clock()
+    asked: list[float] = []
+
+    def is_gone() -> bool:
+        asked.append(clock.now_s)
+        return len(asked) == 5
+
+    check = make_check(Wish(is_gone=is_gone), 1000.0, clock)
+    while len(asked) < 4:
+        clock.now_s += GONE_S / 50
+        check()
+    clock.now_s += GONE_S
+    with pytest.raises(ClientGone):
+        check()
+    assert clock.now_s - 100.0 == pytest.approx(5 * GONE_S, rel=0.05)

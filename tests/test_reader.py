@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -12,6 +13,7 @@ import pytest
 from support import wait_until
 
 from ocrsvc.engines.base import Driving
+from ocrsvc.engines.fake import FakeEngine, FakeSettings
 from ocrsvc.errors import (
     BodyTooLarge,
     BrokenImage,
@@ -348,6 +350,21 @@ def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
     for page in pages:
         timing = page.timing
         assert 0 < timing.decode_s <= timing.decode_s + timing.queue_s + timing.engine_s <= timing.total_s
+
+
+@pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, DeadlineExceeded), (SOON_S, ClientGone)])
+def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
+    deadline_s: float, expected: type[OcrsvcError]
+) -> None:
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(FakeSettings(latency_s=60.0)))
+    reader.start()
+    began_s = time.monotonic()
+    wish = Wish(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
+    with pytest.raises(expected):
+        reader.read(png(30, 20), ReadOptions(), deadline_s, wish)
+    reader.stop(SOON_S)
+    assert time.monotonic() - began_s < SOON_S / 3
+    assert reader.stuck_threads() == 0
 
 
 def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_kept() -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr import models
+from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.opening import open_session
 from ocrsvc.engines.ppocr.recognise import WIDEST_PX, Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether, beginnings, bucket_of, own_steps
-from ocrsvc.engines.ppocr.session import Running
+from ocrsvc.engines.ppocr.runs import BUCKETS_PX, Crop, RunsApart, RunsTogether, beginnings, bucket_of, own_steps
+from ocrsvc.engines.ppocr.session import Runner, Running
+from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.batcher import Limits
 
@@ -94,3 +99,52 @@ def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None
     best = np.array([5, 5, 0, 0, 5, 7, 7, 0, 3])
     assert beginnings(best).tolist() == [0, 4, 5, 8]
     assert beginnings(np.zeros(4, np.int64)).tolist() == []
+
+
+class Deciding:
+    """A session that finds nothing on any line, and counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, _tensor: object, _outputs: object) -> list[NDArray[Any]]:
+        self.runs += 1
+        return [np.zeros(4, np.int64), np.zeros(0, np.float32)]
+
+
+def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() -> None:
+    session, crew = Deciding(), Crew(1)
+    runs = RunsApart(cast(Runner, session), crew)
+
+    def check() -> None:
+        if session.runs == 3:
+            raise DeadlineExceeded("Too late.")
+
+    with crew.page(), pytest.raises(DeadlineExceeded):
+        runs.map(lambda decided: decided.best, [Crop(line(320))] * 20, check)
+    assert session.runs == 3
+    crew.close()
+
+
+def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:
+    entered, gate, ran = threading.Event(), threading.Event(), []
+
+    def run(cuts: Sequence[Crop], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
+        entered.set()
+        assert gate.wait(30)
+        ran.append(len(cuts))
+        return [np.zeros((len(cuts), 4), np.int64), np.zeros((len(cuts), 4), np.float32)]
+
+    def check() -> None:
+        if entered.is_set():
+            raise DeadlineExceeded("Too late.")
+
+    runs = RunsTogether(cast(Runner, None), SMALL, run=run)
+    with pytest.raises(DeadlineExceeded):
+        runs.map(lambda decided: decided.best, [Crop(line(480))] * 12, check)
+    gate.set()
+    neighbour = runs.map(lambda decided: len(decided.best), [Crop(line(480))])
+    runs.close()
+    assert neighbour == [4]
+    # What was under way when the page was given up, and the neighbour's line.
+    assert sum(ran) <= SMALL.most_items + 1

@@ -30,6 +30,7 @@ from ocrsvc.records import Check, Pixels, no_check
 # Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values. A run on
 # more takes hundreds of megabytes.
 ARENA_VALUES: Final = 3 * 960 * 768
+_CHECK_S: Final = 0.25
 WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
 
 
@@ -73,10 +74,16 @@ class Turns:
             self._changed.notify_all()
             return True
 
-    def wait(self, ticket: Ticket) -> None:
-        """Return when the turn has come."""
+    def wait(self, ticket: Ticket, check: Check = no_check) -> None:
+        """Return when the turn has come; what `check` raises meanwhile gives the ticket back."""
         with self._changed:
-            self._changed.wait_for(lambda: self.has_come(ticket))
+            try:
+                while not self._changed.wait_for(lambda: self.has_come(ticket), _CHECK_S):
+                    check()
+            except BaseException:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
+                raise
 
     def end(self, ticket: Ticket) -> None:
         """The look is done."""
@@ -127,7 +134,7 @@ class Detector:
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
         """(h, w[, 3]) uint8 in, (h, w) probabilities out; the sides must be multiples of STRIDE.
 
-        `check` is called before the model runs, after the wait for its turn.
+        `check` is called before the model runs, and during the wait for its turn.
         """
         height, width = pixels.shape[:2]
         check()
@@ -136,17 +143,16 @@ class Detector:
         if self._wide is None or self._crew is None:
             return _probabilities(self._narrow, pixels)
         size = 3 * height * width
-        with self._turn(size, self._crew), self._crew.all_hands() as alone:
-            check()
+        with self._turn(size, self._crew, check), self._crew.all_hands() as alone:
             return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
 
     @contextmanager
-    def _turn(self, size: int, crew: Crew) -> Iterator[None]:
+    def _turn(self, size: int, crew: Crew, check: Check) -> Iterator[None]:
         """A turn; while the page waits for it, another one may use its hand."""
         ticket = self._turns.queue(size)
         if not self._turns.has_come(ticket):
             with crew.hand_laid_down():
-                self._turns.wait(ticket)
+                self._turns.wait(ticket, check)
         try:
             yield
         finally:
