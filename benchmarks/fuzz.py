@@ -5,7 +5,8 @@
 In process, without sockets, over a reader that has its answer ready once the image is decoded.
 
 - HTTP: each format's good requests to the WSGI application are bent at random: bytes changed, cut, doubled, pieces of
-  other requests put in, members of JSON replaced by other values, other content types, paths, methods and queries.
+  other requests put in, members of JSON replaced by other values, a few bytes repeated up to a megabyte of text, other
+  content types, paths, methods and queries.
 - gRPC's messages (grpc_messages): those of each method, their fields left out, doubled and replaced at any depth.
 - gRPC's connections (grpc_frames): whole conversations in HTTP/2 frames, with floods of each kind of frame, odd
   headers, wrong lengths and windows, cut into pieces anywhere.
@@ -79,6 +80,60 @@ VALUES: tuple[object, ...] = (
     *("\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "\0", "http://127.0.0.1/x.png", "data:,"),
     *([], {}, [[]], [None], [0], [[1, 2]], [[[1, 2], [3, 4]]], [[["x", 2], [3, 4]]], {"a": {}}, ["image"], "image"),
 )
+# What a parser may look at again and again, when there is a lot of it.
+FLOODS = (
+    *(
+        b"=",
+        b"A",
+        b"A=",
+        b"= ",
+        b" ",
+        b"\n",
+        b"\r\n",
+        b"A\n",
+        b"AAAA ",
+        b"%",
+        b"%2B",
+        b"%3D",
+        b"%zz",
+        b"+",
+        b"-_",
+        b"data:,",
+        b";",
+    ),
+    *(
+        b"[",
+        b"]",
+        b"[],",
+        b"{}",
+        b'{"a":',
+        b'"',
+        b'\\"',
+        b'","',
+        b",",
+        b"0",
+        b"1e",
+        b"-",
+        b"\\u0041",
+        b"\\ud83d\\ude00",
+        b"\\",
+    ),
+    *(
+        b"&",
+        b"a=&",
+        b"=&",
+        b"--",
+        b"\r\n--",
+        b"\r\n--x\r\n",
+        b"a: b\r\n",
+        b"\0",
+        b"\xff",
+        "é".encode(),
+        "\U0001f600".encode(),
+    ),
+)
+FLOOD_BITS = (6.0, 20.0)
+MOST_BODY_BYTES = 1 << 20
 NAMES = (
     *("image", "images", "file", "fileType", "base64", "options", "key", "value", "visualize", "logId", "image_data"),
     *("textDetLimitSideLen", "textRecScoreThresh", "textDetLimitType", "useDocOrientationClassify", "returnWordBox"),
@@ -131,7 +186,7 @@ def _parts(only: str | None) -> list[Part]:
     good = [exchange for exchange in exchanges(image) if only in {None, exchange.dialect}]
     found: list[Part] = []
     if good:
-        application = create_app(Settings(max_body_bytes=1 << 20), cast(Reader, DecodingReader())).wsgi_app
+        application = create_app(Settings(max_body_bytes=MOST_BODY_BYTES), cast(Reader, DecodingReader())).wsgi_app
         found += [partial(_send_request, application, exchange, good) for exchange in good]
     grpc = [] if only and not only.startswith("grpc") else [Bench(image)]
     for bench in grpc:
@@ -222,8 +277,16 @@ def _bend_json(exchange: Exchange, _others: Sequence[Exchange], chance: random.R
     return replace(exchange, body=json.dumps(members).encode(), content_type=JSON)
 
 
+def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
+    """Text of up to a megabyte anywhere in the body; as often a hundred bytes as a hundred thousand."""
+    piece, size = chance.choice(FLOODS), int(2 ** chance.uniform(*FLOOD_BITS))
+    at = chance.randint(0, len(exchange.body))
+    text = piece * (size // len(piece) + 1)
+    return replace(exchange, body=(exchange.body[:at] + text + exchange.body[at:])[:MOST_BODY_BYTES])
+
+
 BENDS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (
-    *(_change_bytes, _cut, _double, _swap_body, _swap_path, _swap_type, _bend_json, _bend_json),
+    *(_change_bytes, _cut, _double, _swap_body, _swap_path, _swap_type, _bend_json, _bend_json, _flood),
 )
 
 

@@ -22,7 +22,6 @@ _FIELDS: Final = (
     (":method", "POST"),
     (":scheme", "http"),
     (":authority", "localhost"),
-    ("content-type", "application/grpc"),
 )
 
 
@@ -38,7 +37,8 @@ def greeting(*pairs: tuple[int, int]) -> bytes:
 
 def fields(path: str = METHOD, *more: tuple[str, str]) -> bytes:
     """The header block of a call, which needs no others before it."""
-    return bytes(Encoder().encode([*_FIELDS, (":path", path), ("te", "trailers"), *more]))
+    own = [*_FIELDS, (":path", path), ("content-type", "application/grpc"), ("te", "trailers")]
+    return bytes(Encoder().encode([*own, *more]))
 
 
 def call(stream: int, message: bytes, path: str = METHOD, *more: tuple[str, str]) -> bytes:

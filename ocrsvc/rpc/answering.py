@@ -50,18 +50,9 @@ class Job:
 
     def __call__(self) -> Answer:
         """Make it. Raises OcrsvcError, CallFailed."""
-        share = self._call.share
-        try:
-            message = self._open(share)
-        except BaseException:
-            share.release()
-            raise
-        # Whoever reads the images holds more in the same share, and gives that back by itself, perhaps later.
-        held_bytes = share.held_bytes
-        try:
-            return pack(self._method.answer(message, self._call), Share(self._memory))
-        finally:
-            share.give_back(held_bytes)
+        # Pixels that an engine still works on are in a part of their own, which is not released here.
+        with self._call.share as share:
+            return pack(self._method.answer(self._open(share), self._call), Share(self._memory))
 
     def _open(self, share: Share) -> Any:
         """The message; what it was made of is dropped."""
