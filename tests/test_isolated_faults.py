@@ -212,14 +212,13 @@ def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Nursery, task
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
 def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Nursery, task: Task) -> None:
-    gone_s = time.monotonic() + 0.3
+    with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
+        first, gone_s = pid_of(handle), time.monotonic() + 0.3
 
-    def check() -> None:
-        if time.monotonic() >= gone_s:
-            raise client_gone()
+        def check() -> None:
+            if time.monotonic() >= gone_s:
+                raise client_gone()
 
-    with opened_handle(nursery=patient) as handle:
-        first = pid_of(handle)
         assert summary(handle.read([replace(task, check=check)])) == [ClientGone]
         assert time.monotonic() - gone_s < 5.0
         assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)

@@ -256,7 +256,7 @@ def test_drawing_stops_between_two_lines() -> None:
 @pytest.mark.parametrize("boxes", ["rect", "poly"])
 def test_a_drawing_that_takes_too_long_is_told_at_the_deadline(boxes: str) -> None:
     pixels = opencv(".jpg", np.full((2000, 2000), 200, np.uint8))
-    with app_with(Budget(1 << 30), Talkative(200_000), trwebocr_boxes=boxes) as app:
+    with app_with(Budget(1 << 30), Talkative(600_000), trwebocr_boxes=boxes) as app:
         began_s = time.monotonic()
         answer = app.test_client().post(
             "/api/tr-run/?compress=2000", data=pixels, content_type="image/jpeg", headers={"X-Request-Timeout": "1"}
