@@ -264,7 +264,7 @@ def _swap_type(exchange: Exchange, _others: Sequence[Exchange], chance: random.R
 def _bend_json(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
     try:
         value = json.loads(exchange.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = {}
     members = value if isinstance(value, dict) else {}
     for _ in range(chance.randint(1, 4)):

@@ -305,8 +305,8 @@ def test_pdfs_can_be_switched_off() -> None:
     assert (problem["status"], problem["code"]) == (415, "unsupported_image")
 
 
-# 20 kB that take pdfium minutes.
-ENDLESS = pdf(b"0 0 700 800 re f\n" * 500_000, GRAY, size=(600, 800))
+# 4 kB that take pdfium half a minute, within its memory.
+ENDLESS = pdf(b"0 0 700 800 re f\n" * 100_000, GRAY, size=(600, 800))
 
 
 def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_drawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import select
@@ -26,7 +27,6 @@ from web_support import picture
 
 from ocrsvc.serving.limits import Budget
 from ocrsvc.worker.loop import HEAD_BYTES, HEAD_S, RequestLimits
-from ocrsvc.worker.receiving import GRACE_S
 from ocrsvc.worker.threads import FairThreadWorker
 
 _ANSWER_S = 30.0
@@ -263,10 +263,47 @@ def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:
         loop.finish_request(conn, kept())
         loop.turn()
         assert conn in loop._moving
-        conn.pace.began_s -= GRACE_S
-        conn.pace.moved_bytes = 9999
+        # What has gone into the kernels' buffers is little for a day.
+        conn.pace.began_s -= 86_400
         loop.murder_pending()
         assert (loop.nr_conns, len(loop._moving), len(conn.unsent)) == (0, 0, 0)
+
+
+def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_the_kernel_holds() -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, GET)
+        conn = loop.ready.pop()
+        conn.unsent.append(memoryview(bytes(8 << 20)))
+        loop.finish_request(conn, kept())
+        taken, now_s, end_s = 0, time.monotonic(), time.monotonic() + _ANSWER_S
+        while taken < 8 << 20 and time.monotonic() < end_s:
+            loop.turn()
+            with suppress(BlockingIOError):
+                got = len(client.recv(25_000, socket.MSG_DONTWAIT))
+                # 25 kB a second, as the loop's clock would have it.
+                taken, now_s = taken + got, now_s + got / 25_000
+            if conn.unsent:
+                loop._check_pace(conn, now_s=now_s, scarce=False)
+        assert (taken, loop.nr_conns) == (8 << 20, 1)
+
+
+@pytest.mark.parametrize("waiting", ["head", "kept"])
+def test_a_connection_that_the_poller_refuses_is_forgotten_once(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, GET)
+        conn = loop.ready.pop()
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no watches")
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(loop.poller, "register", refuse)
+            conn.ahead = b"GET / HT" if waiting == "head" else b""
+            loop.finish_request(conn, kept())
+        assert (loop.nr_conns, len(loop.pending_conns), len(loop.keepalived_conns)) == (0, 0, 0)
+        loop.murder_pending()
+        loop.murder_keepalived(force=True)
+        assert loop.nr_conns == 0
 
 
 def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_before() -> None:

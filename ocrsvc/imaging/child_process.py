@@ -54,7 +54,7 @@ class ChildProcess:
 
     Args:
         program: A module that calls `child_program.begin` and `serve`.
-        memory_bytes: The most address space that it may take.
+        memory_bytes: The most memory of its own that it may take.
         file_bytes: To which a file may grow on which it writes.
         files: Numbers of open files that it gets.
         check: Asked while it starts.

@@ -28,6 +28,9 @@ MAX_SEGMENTS = 10_000
 MAX_SCANS = 500
 """An ordinary progressive file has about ten; each costs a pass over all pixels, and a hundred bytes can hold one."""
 
+MAX_SCANNED_PIXELS = 1_500_000_000
+"""Pixels times scans: a few seconds of decoding; the largest page that is read may have thirty scans."""
+
 COLOUR = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 GRAY = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
 
@@ -37,7 +40,7 @@ class _Header:
     width: int = 0
     height: int = 0
     components: int = 0
-    progressive: bool = False
+    has_scans: bool = False
     coefficient_bytes: int = 0
     exif: bytes = b""
     scan_offset: int = 0
@@ -48,15 +51,15 @@ def open_jpeg(raw: bytes) -> Picture:
     header = _read_markers(raw)
     if not header.components:
         raise broken("JPEG", "ends before it says how large it is")
-    if header.progressive:
-        _check_scans(raw, header.scan_offset)
+    if header.has_scans:
+        _check_scans(raw, header)
 
     def read(*, gray: bool) -> Samples:
         return _decode(raw, header, GRAY if gray else COLOUR)
 
     orientation, colourless = read_orientation(header.exif), header.components == 1
-    # libjpeg holds all coefficients of a progressive file until its last scan.
-    beside = header.coefficient_bytes if header.progressive else 0
+    # libjpeg holds all coefficients of a file of several scans until the last one.
+    beside = header.coefficient_bytes if header.has_scans else 0
     need = (max(2, 1 + beside), max(6, 3 + beside))
     return Picture("jpeg", header.width, header.height, read, orientation, colourless, need)
 
@@ -84,6 +87,9 @@ def _read_markers(raw: bytes) -> _Header:
 def _note_segment(header: _Header, marker: int, body: bytes) -> None:
     if marker in FRAME_MARKERS:
         _note_frame(header, marker, body)
+    elif marker == START_OF_SCAN:
+        # Progressive, or the components one after the other.
+        header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
     elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
         header.exif = body
 
@@ -93,7 +99,7 @@ def _note_frame(header: _Header, marker: int, body: bytes) -> None:
         depth, header.height, header.width, header.components = struct.unpack_from(">BHHB", body)
     except struct.error as cause:
         raise broken("JPEG", "has a frame header that is too short") from cause
-    header.progressive = marker in PROGRESSIVE_MARKERS
+    header.has_scans = marker in PROGRESSIVE_MARKERS
     header.coefficient_bytes = _coefficient_bytes(body[FRAME_BYTES : FRAME_BYTES + 3 * header.components])
     if depth != 8:
         raise UnsupportedImage(f"This JPEG has {depth} bits a sample.", "Send a JPEG of 8 bits, or a PNG.")
@@ -110,17 +116,20 @@ def _coefficient_bytes(components: bytes) -> int:
     return -(-2 * sum(across * down for across, down in sides) // max(1, finest))
 
 
-def _check_scans(raw: bytes, start: int) -> None:
-    scans = 1 + raw.count(b"\xff\xda", start)
-    if scans > MAX_SCANS:
-        raise broken("JPEG", f"has {scans} scans, more than the {MAX_SCANS} that are read")
+def _check_scans(raw: bytes, header: _Header) -> None:
+    scans = 1 + raw.count(b"\xff\xda", header.scan_offset)
+    most = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
+    if scans > most:
+        raise broken(
+            "JPEG", f"has {scans} scans, more than the {most} that are read of {header.width} x {header.height} pixels"
+        )
 
 
 def _decode(raw: bytes, header: _Header, flags: int) -> Samples:
     # From the back, where it stands: from the front the search reads the whole file with the interpreter's lock held.
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")
-    samples = None if header.progressive else try_opencv(raw + END_OF_IMAGE, flags)
+    samples = None if header.has_scans else try_opencv(raw + END_OF_IMAGE, flags)
     if samples is None or _is_cut_off(samples):
         raise broken("JPEG", "is cut off: its pixels end before the last row")
     return samples

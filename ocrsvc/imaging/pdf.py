@@ -36,7 +36,8 @@ LEAST_DPI: Final = 72
 """Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
 PAGE_LIMIT_S: Final = 10.0
 """For opening the file, and for each page; a scan of 50 megapixels takes a second or two."""
-_MEMORY_BYTES: Final = 1 << 30
+# A scan of 50 megapixels needs less than half of it; what is drawn lies in the canvas, and is counted apart.
+_MEMORY_BYTES: Final = 144 << 20
 _BYTES_PER_PIXEL: Final = 4
 _PROGRAM: Final = "ocrsvc.imaging.pdf_child"
 # pdfium believes a file that says that it has a million.
@@ -59,7 +60,7 @@ class Pdf:
 
     def __init__(self, raw: bytes, most_pixels: int, check: Check) -> None:
         self._most_pixels = most_pixels
-        self._memory_bytes = _MEMORY_BYTES + len(raw) + 2 * _BYTES_PER_PIXEL * most_pixels
+        self._memory_bytes = _MEMORY_BYTES + len(raw)
         self._child: ChildProcess | None = None
         with ExitStack() as opened:
             with resources_exhausted():

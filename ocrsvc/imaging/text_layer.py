@@ -23,7 +23,7 @@ from ocrsvc.imaging.child_process import (
 )
 from ocrsvc.records import Page
 
-_MEMORY_BYTES: Final = 1 << 30
+_MEMORY_BYTES: Final = 192 << 20
 _PROGRAM: Final = "ocrsvc.imaging.text_layer_child"
 # A result may be so many times as large as the file, and so much more: one that unpacks without end is cut here.
 _GROWTH: Final = 2

@@ -15,6 +15,7 @@ from ocrsvc.sandbox.landlock import confine_to
 from ocrsvc.sandbox.libc import PARENT_DEATH_SIGNAL, prctl
 from ocrsvc.sandbox.seccomp import refuse_calls
 
+_NICE: Final = 5
 _OOM_SCORE: Final = "500"
 
 
@@ -50,14 +51,20 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
     """Hold this process to limits that it cannot raise.
 
     Args:
-        memory_bytes: Address space.
+        memory_bytes: Of its own, which it need not share: its heap and the stacks of its threads.
         file_bytes: To which a file may grow.
         open_files: Numbers of open files are below this.
     """
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def let_others_go_first() -> None:
+    """Use the processors that others leave: a stranger's file may keep this process busy for as long as it may."""
+    with suppress(OSError):
+        os.nice(_NICE)
 
 
 def be_ended_first() -> None:

@@ -29,10 +29,10 @@ class Budget:
         self._held_bytes = 0
         self._lock = threading.Lock()
 
-    def take(self, size_bytes: int) -> bool:
-        """Hold so many bytes more, and never wait for them: whether they were free."""
+    def take(self, size_bytes: int, most_bytes: float | None = None) -> bool:
+        """Hold so many bytes more, and never wait for them: whether they were free, below `most_bytes` in all."""
         with self._lock:
-            if self._held_bytes + size_bytes > self.total_bytes:
+            if self._held_bytes + size_bytes > (self.total_bytes if most_bytes is None else most_bytes):
                 return False
             self._held_bytes += size_bytes
             return True
@@ -78,8 +78,12 @@ class Share:
         """For what may be needed longer than the request lasts: it is not released with this share."""
         return Share(self._budget, self._whole)
 
-    def take(self, size_bytes: int) -> None:
+    def take(self, size_bytes: int, part: float = 1.0) -> None:
         """Hold so many bytes more; asked before they are allocated.
+
+        Args:
+            size_bytes: How many.
+            part: Of all memory, which may be filled so; a request that is alone may fill it all.
 
         Raises:
             BodyTooLarge: This request alone would hold more than all requests may.
@@ -91,7 +95,10 @@ class Share:
                 "worker may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send fewer or smaller images at once, or ask the operator to raise the limit.",
             )
-        if not self._budget.take(size_bytes):
+        most_bytes = self._budget.total_bytes * part
+        if self._budget.held_bytes <= self._whole.held_bytes:
+            most_bytes = self._budget.total_bytes
+        if not self._budget.take(size_bytes, most_bytes):
             raise QueueFull(
                 "The requests under way hold all the memory that they may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send the request again after the time that Retry-After names.",

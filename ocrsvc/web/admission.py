@@ -1,4 +1,4 @@
-"""Which requests may come in now? Asked before a body is received, so that a refusal costs next to nothing.
+"""Which requests may come in now? Asked when the body is there, before anything is made of it.
 
 A caller's own cap, memory for the body, and room in front of the engine. Only POST is asked: health checks always come
 in. What a request holds is given back when it ends, whatever way.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
+import termios
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +21,11 @@ from gunicorn.workers import gthread
 from ocrsvc.serving.limits import Budget, Share
 from ocrsvc.worker.receiving import Pace, ReceivedBody
 
+UNSENT_BYTES: Final = 1 << 17
+"""What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
+which clients that do not read would hold outside of every account."""
+
+_RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
 
 
@@ -71,8 +80,9 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         body: That request's body; None where its head is wrong.
         is_quick: Whether the request cannot want the engine: health checks, metrics, pages.
         expects_continue: Whether its client waits to be told to send the body.
-        unsent: What the client has not taken of the answer.
-        pace: How quickly it takes that.
+        unsent: What the kernel has not taken of the answer.
+        sent_bytes: What it has taken, since the answer's thread left it to the loop.
+        pace: How quickly the client takes that.
         done: What the request's thread made of it.
         close_s, close_bytes: Until when, and how much of what is still sent is thrown away.
     """
@@ -81,12 +91,15 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         super().__init__(cfg, sock, client, server)
         self.parser = ParsedHead(cfg, client)
         self.initialized = True
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.head = bytearray()
         self.ahead = b""
         self.body: ReceivedBody | None = None
         self.is_quick = True
         self.expects_continue = False
         self.unsent: deque[memoryview] = deque()
+        self.sent_bytes = 0
         self.pace = Pace(0.0, 0.0)
         self.done: Future[object] | None = None
         self.close_s = 0.0
@@ -115,10 +128,24 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
             while self.unsent and total < most_bytes:
                 sent = self.sock.send(self.unsent[0][:most_bytes])
                 total += sent
+                self.sent_bytes += sent
                 rest = self.unsent.popleft()[sent:]
                 if rest:
                     self.unsent.appendleft(rest)
         return total
+
+    def note_taken(self, now_s: float) -> None:
+        """What has arrived at the client since the last time, whatever waits in the kernel."""
+        with suppress(OSError):
+            (waiting,) = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+            taken = self.sent_bytes - waiting - self.pace.moved_bytes
+            if taken > 0:
+                self.pace.move(taken, now_s)
+
+    def cut_off(self) -> None:
+        """Have the kernel forget at once what the client has not taken."""
+        with suppress(OSError):
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def forget_request(self) -> None:
         """Its answer has left, or never will: what it held is free again."""

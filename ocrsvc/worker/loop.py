@@ -28,7 +28,7 @@ from gunicorn.workers import gthread
 from ocrsvc.serving.limits import Budget
 from ocrsvc.worker.connection import Connection
 from ocrsvc.worker.pool import start_pool
-from ocrsvc.worker.receiving import Pace
+from ocrsvc.worker.receiving import READER_STALL_S, Pace
 from ocrsvc.worker.sending import Sender
 
 HEAD_S: Final = 10.0
@@ -112,12 +112,6 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         self.nr_conns += 1
         self._guarded(conn, self._begin_head)
 
-    def on_client_socket_readable(self, conn: Any, client: socket.socket) -> None:
-        """A kept connection begins its next request, or ends."""
-        self.poller.unregister(client)
-        self.keepalived_conns.remove(conn)
-        self._guarded(conn, self._begin_head)
-
     def enqueue_req(self, conn: Any) -> None:
         """Give a request that is whole to a thread; one that cannot want the engine to those that are reserved."""
         pool = self._reserved if conn.is_quick and self._reserved is not None else self.tpool
@@ -142,18 +136,17 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def _go_on_sending(self, conn: Connection) -> None:
         now_s = time.monotonic()
         conn.sock.setblocking(False)
-        conn.pace = Pace(now_s, now_s)
+        conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
         self._moving.add(conn)
         self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
 
     def _on_writable(self, conn: Connection) -> None:
         """The kernel takes more of an answer."""
         try:
-            sent = conn.send_more(_SEND_BYTES)
+            conn.send_more(_SEND_BYTES)
         except OSError:
             self._drop(conn)
             return
-        conn.pace.move(sent, time.monotonic())
         if not conn.unsent:
             self._moving.discard(conn)
             self.poller.unregister(conn.sock)
@@ -165,12 +158,29 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         done = conn.done
         if done is None or done.cancelled() or done.exception() is not None or not done.result():
             self._begin_close(conn)
-        elif conn.ahead:
-            # A client that does not wait for its answers: the rest of its next request may be a while.
-            conn.sock.setblocking(False)
-            self._begin_head(conn)
         else:
-            super().finish_request(conn, done)
+            conn.sock.setblocking(False)
+            # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
+            conn.ahead = conn.ahead.removeprefix(b"\r\n")
+            if conn.ahead:
+                # A client that does not wait for its answers: the rest of its next request may be a while.
+                self._begin_head(conn)
+            else:
+                self._keep(conn)
+
+    def _keep(self, conn: Connection) -> None:
+        """Wait for the next request on a connection; when the worker stops, not for long."""
+        conn.set_timeout()
+        if not self.alive:
+            conn.timeout = min(conn.timeout, time.monotonic() + gthread.STOP_KEEPALIVE_LINGER)
+        self._listen(conn, self._on_kept)
+        self.keepalived_conns.append(conn)
+
+    def _on_kept(self, conn: Connection) -> None:
+        """A kept connection begins its next request, or ends."""
+        self.poller.unregister(conn.sock)
+        self.keepalived_conns.remove(conn)
+        self._begin_head(conn)
 
     def murder_pending(self) -> None:
         """End what is over its time: heads, silent connections, crawling bodies and readers, long goodbyes."""
@@ -181,24 +191,29 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         is_crowded = self.nr_conns >= self.worker_connections
         over_s = now_s + (HEAD_S - HASTE_S if is_crowded else 0)
         while self.pending_conns and self.pending_conns[0].timeout <= over_s:
-            conn = self.pending_conns.popleft()
-            if conn.head:
-                self.poller.unregister(conn.sock)
-                self._refuse(conn, _TOO_LATE)
-            else:
-                self._drop(conn)
+            self._guarded(self.pending_conns.popleft(), self._end_head)
         memory = self.limits.memory
         scarce = is_crowded or memory.held_bytes > SCARCE * memory.total_bytes
         for conn in list(self._moving):
-            self._check_pace(conn, now_s, scarce=scarce)
+            self._guarded(conn, partial(self._check_pace, now_s=now_s, scarce=scarce))
         for conn in [conn for conn in self._closing if conn.close_s <= now_s]:
             self._drop(conn)
         self._make_room(now_s)
 
-    def _check_pace(self, conn: Connection, now_s: float, *, scarce: bool) -> None:
+    def _end_head(self, conn: Connection) -> None:
+        """A head is late, or none has begun."""
+        if conn.head:
+            self.poller.unregister(conn.sock)
+            self._refuse(conn, _TOO_LATE)
+        else:
+            self._drop(conn)
+
+    def _check_pace(self, conn: Connection, *, now_s: float, scarce: bool) -> None:
         if conn.unsent:
-            if conn.pace.is_too_slow(now_s, scarce=scarce):
+            conn.note_taken(now_s)
+            if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
                 self.log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
+                conn.cut_off()
                 self._drop(conn)
         elif conn.body is not None:
             conn.body.check_pace(now_s, scarce=scarce)
@@ -246,8 +261,8 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             act(conn)
             return
         conn.timeout = time.monotonic() + (HEAD_S if self.alive else gthread.STOP_KEEPALIVE_LINGER)
-        self.pending_conns.append(conn)
         self._listen(conn, self._on_head)
+        self.pending_conns.append(conn)
 
     def _on_head(self, conn: Connection) -> None:
         """More of a head is there."""
@@ -348,6 +363,9 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             self.poller.unregister(conn.sock)
         self._moving.discard(conn)
         self._closing.discard(conn)
+        for waiting in (self.pending_conns, self.keepalived_conns):
+            with suppress(ValueError):
+                waiting.remove(conn)
         conn.forget_request()
         self.nr_conns -= 1
         conn.close()

@@ -20,6 +20,10 @@ from ocrsvc.serving.limits import Share
 STALL_S: Final = 10.0
 """Longest silence. TCP resends a lost packet after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are survived."""
 
+READER_STALL_S: Final = 60.0
+"""The same for one that takes an answer, while memory is plentiful: its kernel tells that there is room again only when a
+sixteenth of its buffer is free, which may be half a megabyte."""
+
 GRACE_S: Final = 10.0
 """From here on bytes must have moved at the least rate since the beginning: a byte now and then is no silence."""
 
@@ -28,6 +32,9 @@ SCARCE_BYTES_PER_S: Final = 1 << 17
 """The least rates, with memory to spare and with most of it held: then slow clients make room for the others."""
 
 SCARCE_GRACE_S: Final = 2.0
+ARRIVING: Final = 0.6
+"""The part of all memory for requests that arriving bodies may fill: what comes of those that are there needs more."""
+
 MAX_LINE_BYTES: Final = 4096
 """The longest line that announces a chunk, or of a trailer."""
 
@@ -61,11 +68,12 @@ class Pace:
         self.moved_bytes += size_bytes
         self.last_s = now_s
 
-    def is_too_slow(self, now_s: float, *, scarce: bool) -> bool:
+    def is_too_slow(self, now_s: float, *, scarce: bool, stall_s: float = STALL_S) -> bool:
         """Whether to wait no longer; `scarce` when others need the memory."""
+        stall_s = STALL_S if scarce else stall_s
         grace_s, least = (SCARCE_GRACE_S, SCARCE_BYTES_PER_S) if scarce else (GRACE_S, LEAST_BYTES_PER_S)
         passed_s = now_s - self.began_s
-        return now_s - self.last_s >= STALL_S or (passed_s >= grace_s and self.moved_bytes < least * passed_s)
+        return now_s - self.last_s >= stall_s or (passed_s >= grace_s and self.moved_bytes < least * passed_s)
 
 
 class Chunks:
@@ -201,9 +209,14 @@ class ReceivedBody:
 
     def feed(self, piece: bytes) -> bytes:
         """What the client sent next; counted before it is kept. What belongs to the next request comes back."""
+        if self.error is not None:
+            return b""
         self._pace.move(len(piece), self._clock())
         try:
-            return self._feed(piece)
+            rest = self._feed(piece)
+            # It waits for as long as this request takes.
+            self.share.take(len(rest))
+            return rest
         except OcrsvcError as error:
             self.fail(error)
             return b""
@@ -211,7 +224,7 @@ class ReceivedBody:
     def _feed(self, piece: bytes) -> bytes:
         own = piece if self._length is None else piece[: self._length - len(self._data)]
         before_bytes = len(self._data)
-        self.share.take(len(own))
+        self.share.take(len(own), ARRIVING)
         rest = piece[len(own) :]
         try:
             if self._chunks is None:

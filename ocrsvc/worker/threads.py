@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.worker.loop import EventLoopWorker
@@ -85,7 +86,14 @@ class FairThreadWorker(EventLoopWorker):
 
     def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001  gunicorn's signature
         """Accept connections or leave them in the kernel's queue; the main loop asks for them again on each turn."""
-        super().set_accept_enabled(enabled and time.monotonic() >= self._courtesy_end_s)
+        try:
+            super().set_accept_enabled(enabled and time.monotonic() >= self._courtesy_end_s)
+        except OSError as error:
+            for listener in self.sockets:
+                with suppress(KeyError, ValueError):
+                    self.poller.unregister(listener)
+            self._accepting = False
+            self._pause_accepting(error)
 
     def enqueue_req(self, conn: Any) -> None:
         """Give a request that is whole to a thread."""
