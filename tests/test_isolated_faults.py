@@ -219,7 +219,7 @@ def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Nursery
             if time.monotonic() >= gone_s:
                 raise client_gone()
 
-        assert summary(handle.read([replace(task, check=check)])) == [ClientGone]
+        assert summary(handle.read([replace(task, check=check, deadline=time.monotonic() + 60.0)])) == [ClientGone]
         assert time.monotonic() - gone_s < 5.0
         assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
         # The next one is not given up with it.

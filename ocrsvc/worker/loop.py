@@ -292,33 +292,37 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def _start(self, conn: Connection) -> None:
         """The head is whole: receive the body, of which most has come with it where it is small."""
         conn.parse_head(self.limits.memory, self.limits.most_body_bytes, self.limits.deadline_s)
-        body = conn.body
-        if body is None or body.settled:
-            self.enqueue_req(conn)
-            return
-        if conn.expects_continue:
+        if conn.body is not None and not conn.body.settled and conn.expects_continue:
             with suppress(OSError):
                 conn.sock.send(_CONTINUE)
+        # The rest has often come meanwhile.
+        if conn.body is None or conn.body.settled or self._receive_body(conn):
+            self.enqueue_req(conn)
+            return
         self._moving.add(conn)
         self._listen(conn, self._on_body)
 
     def _on_body(self, conn: Connection) -> None:
         """More of a body is there, or its end."""
+        if self._receive_body(conn):
+            self.poller.unregister(conn.sock)
+            self._end_body(conn)
+
+    def _receive_body(self, conn: Connection) -> bool:
+        """Receive what is there, once; whether nothing more is waited for."""
         body = conn.body
         assert body is not None, "only requests with one get here"
         try:
             piece = conn.sock.recv(min(_RECEIVE_BYTES, body.wanted_bytes or _RECEIVE_BYTES))
         except BlockingIOError:
-            return
+            return False
         except OSError:
             piece = b""
         if piece:
             conn.ahead = body.feed(piece)
         else:
             body.end()
-        if body.settled:
-            self.poller.unregister(conn.sock)
-            self._end_body(conn)
+        return body.settled
 
     def _end_body(self, conn: Connection) -> None:
         """The request is whole, or its body will never be."""

@@ -21,8 +21,8 @@ STALL_S: Final = 10.0
 """Longest silence. TCP resends a lost packet after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are survived."""
 
 READER_STALL_S: Final = 60.0
-"""The same for one that takes an answer, while memory is plentiful: its kernel tells of room only when a sixteenth of its
-buffer is free, which may be half a megabyte."""
+"""The same for one that takes an answer, while memory is plentiful: its kernel tells of room only when a sixteenth of
+its buffer is free, which may be half a megabyte."""
 
 GRACE_S: Final = 10.0
 """From here on bytes must have moved at the least rate since the beginning: a byte now and then is no silence."""
