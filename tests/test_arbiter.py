@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
+from gunicorn.pidfile import Pidfile
 
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
-from ocrsvc.worker.pidfile import PidFile
+from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.rota import Rota
 from ocrsvc.worker.scoreboard import Board
 
@@ -117,8 +118,34 @@ def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(tmp_path:
     assert list((tmp_path / "run").iterdir()) == []
 
 
+@pytest.mark.parametrize("left", ["99999999999\n", "-1\n", "1" * 5000, "text", "\xff"])
+def test_whatever_an_old_pid_file_says_stops_neither_the_start_nor_the_service(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "pid"
+    path.write_text(left, encoding="latin-1")
+    remove_stale(str(path))
+    # As gunicorn does at the start, before it calls a hook.
+    Pidfile(str(path)).create(os.getpid())
+    path.write_text(left, encoding="latin-1")
+    server = arbiter()
+    server.pidfile = PidFile(str(path), server.pid)
+    server.pidfile.check_again()
+    server._keep_pidfile()
+    assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_nothing_that_a_pid_file_does_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
+    monkeypatch.setattr(PidFile, "keep", failing(OverflowError()))
+    server = arbiter()
+    server.pidfile = PidFile(str(tmp_path / "pid"), server.pid)
+    server.manage_workers()
+    server._pidfile_name = server.pidfile.fname
+    server._move_pidfile(server.pidfile)
+
+
 def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(f"{os.getppid()}\n")
+    remove_stale(str(tmp_path / "pid"))
     with pytest.raises(RuntimeError, match="lives"):
         PidFile(str(tmp_path / "pid"), os.getpid()).create(os.getpid())
     assert (tmp_path / "pid").read_text() == f"{os.getppid()}\n"

@@ -110,8 +110,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Fork those that are missing, end those that are too many."""
         with self._going_on("The workers are counted again in a second"):
             super().manage_workers()
-        if self.pidfile is not None:
-            self.pidfile.keep(self.log)
+        self._keep_pidfile()
 
     def murder_workers(self) -> None:
         """Once a second: bury the dead, decide who is replaced, and end workers that do not answer."""
@@ -203,7 +202,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self.pidfile = before or (PidFile(name, self.pid) if name else None)
         if self.pidfile is not None:
             self.pidfile.check_again()
-            self.pidfile.keep(self.log)
+        self._keep_pidfile()
+
+    def _keep_pidfile(self) -> None:
+        with self._going_on("The pid file is looked at again in a second"):
+            if self.pidfile is not None:
+                self.pidfile.keep(self.log)
 
     def _forgive_after_standstill(self) -> None:
         """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""

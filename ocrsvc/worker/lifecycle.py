@@ -38,6 +38,7 @@ from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
 from ocrsvc.worker.loop import RequestLimits
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
 from ocrsvc.worker.rota import Arbiter, Rota
@@ -313,6 +314,8 @@ def check_server(config: Config) -> None:
 
 def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
     """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
+    if before is None and server.cfg.pidfile:
+        remove_stale(server.cfg.pidfile)
     current_rota().count_changed(server, count, before)
 
 
