@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.cards import VISIBLE, pin
-from ocrsvc.errors import OcrsvcError, SettingsError
+from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.gpu import Gauge, open_gauge
 from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
@@ -504,12 +504,13 @@ def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -
     slot.ready_s = time.monotonic()
     boot_s = slot.ready_s - slot.forked_s - waited_s
     watched = Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, current_reader().stuck_threads)
+    # While a thread that is refused still ends this worker.
+    worker.watch(watched)
+    head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
     if slot.state != State.DRAINING:
         slot.state = State.READY
-    head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
-    worker.watch(watched)
 
 
 def _rss_bounds(worker: RecyclingWorker) -> Bounds:
@@ -593,11 +594,18 @@ def _ending_at_failure(worker: RecyclingWorker) -> Iterator[None]:
         yield
     except OcrsvcError as error:
         worker.log.error("The engine cannot be opened: %s", error)
-        head.unusable = int(not head.ever_ready)
+        head.unusable = int(head.unusable or (not head.ever_ready and _is_final(error)))
         sys.exit(BOOT_FAILED)
     except Exception:
         worker.log.exception("The worker cannot boot")
         sys.exit(BOOT_FAILED)
+
+
+def _is_final(error: OcrsvcError) -> bool:
+    """Whether the engine itself said that it cannot be opened here, which a child that only died did not."""
+    while isinstance(error.__cause__, OcrsvcError):
+        error = error.__cause__
+    return isinstance(error, OperatorError)
 
 
 @contextmanager
@@ -617,6 +625,8 @@ def _leaver(worker: RecyclingWorker) -> Callable[[int, object], NoReturn]:
     """A handler that ends the process from the main thread, and says that it went because it was told to."""
 
     def leave(_signal: int, _frame: object) -> NoReturn:
+        # The arbiter kills who has drained for too long, by this time.
+        worker.slot.drained_s = time.monotonic()
         worker.slot.state = State.DRAINING
         sys.exit(0)
 
