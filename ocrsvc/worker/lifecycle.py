@@ -337,7 +337,7 @@ def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
         current_numbers().common.count(BOOT_FAILURES)
     current_numbers().fold(worker.place)
     if _Process.suspects is not None:
-        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state != State.READY)
+        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state == State.BOOTING)
     current_rota().after_exit(server, worker)
 
 
@@ -421,8 +421,10 @@ def _boot(worker: RecyclingWorker) -> None:
     _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
-def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
+def worker_exit(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
+    # Whoever comes so far did not die over a request.
+    current_in_flight().clear(worker.place)
     rpc, _Process.rpc = _Process.rpc, None
     if rpc is not None:
         rpc.stop(0.0)
