@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from gunicorn.arbiter import Arbiter
+from gunicorn.config import Config
 from gunicorn.errors import HaltServer
 from gunicorn.pidfile import Pidfile
 
@@ -27,6 +28,7 @@ from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.lifecycle import _is_final, _leaver
+from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.rota import Rota
 from ocrsvc.worker.scoreboard import Board, State
@@ -164,6 +166,21 @@ def test_a_failed_temporary_file_does_not_leave_its_umask_behind(monkeypatch: py
     finally:
         os.umask(before)
     assert server.rota.is_backing_off()
+
+
+def test_a_log_that_cannot_be_opened_again_does_not_stop_the_others(tmp_path: Path) -> None:
+    cfg = Config()
+    cfg.set("errorlog", str(tmp_path / "gone" / "error"))
+    cfg.set("accesslog", str(tmp_path / "access"))
+    (tmp_path / "gone").mkdir()
+    log = LastingLogger(cfg)
+    (tmp_path / "gone").rename(tmp_path / "moved")
+    (tmp_path / "access").rename(tmp_path / "access.1")
+    log.reopen_files()
+    log.access_log.info("a line")
+    assert "a line" in (tmp_path / "access").read_text()
+    for handler in [*log.error_log.handlers, *log.access_log.handlers]:
+        handler.close()
 
 
 def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(tmp_path: Path) -> None:
