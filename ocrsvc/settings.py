@@ -339,7 +339,7 @@ class Settings(BaseModel):
     caller_header: HeaderName = _knob(
         "",
         "Header that tells callers apart, by its last entry, such as X-Forwarded-For behind a proxy that sets it; "
-        "empty, or where a request lacks it, the remote address does.",
+        "empty, or where a request lacks it, the remote address does (of IPv6 its first 64 bits).",
     )
     max_pixels: int = _knob(
         50_000_000,

@@ -136,6 +136,25 @@ def test_the_caller_is_the_last_entry_of_the_header_else_the_address(
     assert caller_of({"REMOTE_ADDR": "127.0.0.1", **sent}, header) == expected
 
 
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::9", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("", ""),
+        ("a:name", "a:name"),
+    ],
+)
+def test_a_customer_with_a_whole_ipv6_network_is_one_caller(address: str, expected: str) -> None:
+    assert caller_of({"REMOTE_ADDR": address}, "") == expected
+    header = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REAL_IP": "2001:db8::1"}
+    assert caller_of(header, "X-Real-IP") == "2001:db8::1", "what a header names is the operator's choice"
+
+
 def test_a_full_queue_refuses_before_the_body_is_read() -> None:
     with gated_app(queue_size=1) as (app, engine), under_way(app, engine), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(post, app)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,19 +17,28 @@ from typing import Any
 
 import pytest
 from gunicorn.arbiter import Arbiter
+from gunicorn.config import Config
 from gunicorn.errors import HaltServer
+from gunicorn.pidfile import Pidfile
 
+from ocrsvc.engines.isolated.crew import Crew
+from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.errors import EngineFailed, EngineUnavailable
+from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
-from ocrsvc.worker.pidfile import PidFile
+from ocrsvc.worker.lifecycle import _is_final, _leaver
+from ocrsvc.worker.logger import LastingLogger
+from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.rota import Rota
-from ocrsvc.worker.scoreboard import Board
+from ocrsvc.worker.scoreboard import Board, State
 
 
 def arbiter(pid: int = os.getpid()) -> LastingArbiter:
     """gunicorn's arbiter, taken over before it has forked anything."""
     server = Arbiter.__new__(Arbiter)
     server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
-    server._num_workers = 0
+    server._num_workers, server.SIG_QUEUE = 0, queue.SimpleQueue()
     server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
     take_over(server, Rota(Board()))
     assert isinstance(server, LastingArbiter)
@@ -72,9 +84,68 @@ def test_a_worker_that_somebody_else_has_waited_for_is_counted_out() -> None:
     assert (server.WORKERS, worker.ended) == ({}, [1])
 
 
-def test_exit_codes_of_workers_end_the_service_only_until_one_was_ready() -> None:
+def test_a_worker_that_cannot_boot_does_not_end_the_service_while_another_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = arbiter()
-    assert (server.WORKER_BOOT_ERROR, server.APP_LOAD_ERROR) == (3, 4)
+    server.cfg.child_exit = lambda server, worker: server.rota.after_exit(server, worker)
+    server._num_workers, server.reexec_pid, server.dirty_arbiter_pid = 2, 0, 0
+    server.cfg.nworkers_changed = server.rota.count_changed
+    server.rota.board.head.base = 2
+    for pid in (11, 12):
+        server.WORKERS[pid] = SimpleNamespace(pid=pid, place=server.rota.board.take(0.0), tmp=io.BytesIO())
+    statuses = iter([(11, 3 << 8), (0, 0), (12, 70 << 8), (0, 0)])
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(statuses))
+    server.reap_workers()
+    assert (list(server.WORKERS), server.rota.board.head.boot_failures) == ([12], 1)
+    server.rota.board.head.boot_failures = 2
+    with pytest.raises(HaltServer, match="3 workers could not start"):
+        server.reap_workers()
+
+
+def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    server = arbiter()
+    server.cfg.graceful_timeout, server.systemd = 30.0, False
+    for pid, state in ((11, State.BOOTING), (12, State.DRAINING)):
+        place = server.rota.board.take(0.0)
+        server.rota.board.slot(place).state = state
+        server.WORKERS[pid] = SimpleNamespace(place=place)
+
+    def kill(pid: int, sig: int) -> None:
+        sent.append((pid, sig))
+        if sent.count((11, signal.SIGTERM)) == 2:
+            server.WORKERS.clear()
+
+    monkeypatch.setattr(server, "kill_worker", kill)
+    monkeypatch.setattr(server, "reap_workers", lambda: None)
+    monkeypatch.setattr(arbiter_module, "_TELL_AGAIN_S", 0.01)
+    monkeypatch.setattr(arbiter_module, "_STOP_CHECK_S", 0.01)
+    server.stop()
+    assert sent == [(11, signal.SIGTERM), (12, signal.SIGTERM), (11, signal.SIGTERM)]
+
+
+def test_a_service_that_gives_up_at_a_reload_removes_its_pid_file_and_stops_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arbiter, "reload", failing(HaltServer("hopeless")))
+    server = arbiter()
+    server.pidfile = pid_file = PidFile(str(tmp_path / "pid"), server.pid)
+    with pytest.raises(HaltServer):
+        server.reload()
+    assert server.pidfile is pid_file
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    server.cfg.child_exit = lambda server, worker: server.rota.after_exit(server, worker)
+    server.cfg.graceful_timeout, server.systemd, server.rota.board.head.boot_failures = 0.0, False, 3
+    server.WORKERS[child.pid] = SimpleNamespace(pid=child.pid, place=server.rota.board.take(0.0))
+    server.stop()
+    assert server.WORKERS == {}
+
+
+def test_an_application_that_is_none_ends_the_service_only_until_one_was_ready() -> None:
+    server = arbiter()
+    assert server.APP_LOAD_ERROR == 4
     server.rota.board.head.ever_ready = 1
     # No process can exit with it, and whoever tries exits with 70.
     assert server.WORKER_BOOT_ERROR == server.APP_LOAD_ERROR == 256 + 70
@@ -97,6 +168,21 @@ def test_a_failed_temporary_file_does_not_leave_its_umask_behind(monkeypatch: py
     assert server.rota.is_backing_off()
 
 
+def test_a_log_that_cannot_be_opened_again_does_not_stop_the_others(tmp_path: Path) -> None:
+    cfg = Config()
+    cfg.set("errorlog", str(tmp_path / "gone" / "error"))
+    cfg.set("accesslog", str(tmp_path / "access"))
+    (tmp_path / "gone").mkdir()
+    log = LastingLogger(cfg)
+    (tmp_path / "gone").rename(tmp_path / "moved")
+    (tmp_path / "access").rename(tmp_path / "access.1")
+    log.reopen_files()
+    log.access_log.info("a line")
+    assert "a line" in (tmp_path / "access").read_text()
+    for handler in [*log.error_log.handlers, *log.access_log.handlers]:
+        handler.close()
+
+
 def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(tmp_path: Path) -> None:
     now_s = 0.0
     file = PidFile(str(tmp_path / "run" / "pid"), os.getpid(), clock=lambda: now_s)
@@ -117,8 +203,67 @@ def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(tmp_path:
     assert list((tmp_path / "run").iterdir()) == []
 
 
+@pytest.mark.parametrize("left", ["99999999999\n", "-1\n", "1" * 5000, "text", "\xff"])
+def test_whatever_an_old_pid_file_says_stops_neither_the_start_nor_the_service(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "pid"
+    path.write_text(left, encoding="latin-1")
+    remove_stale(str(path))
+    # As gunicorn does at the start, before it calls a hook.
+    Pidfile(str(path)).create(os.getpid())
+    path.write_text(left, encoding="latin-1")
+    server = arbiter()
+    server.pidfile = PidFile(str(path), server.pid)
+    server.pidfile.check_again()
+    server._keep_pidfile()
+    assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_nothing_that_a_pid_file_does_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
+    monkeypatch.setattr(PidFile, "keep", failing(OverflowError()))
+    server = arbiter()
+    server.pidfile = PidFile(str(tmp_path / "pid"), server.pid)
+    server.manage_workers()
+    server._pidfile_name = server.pidfile.fname
+    server._move_pidfile(server.pidfile)
+
+
 def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(f"{os.getppid()}\n")
+    remove_stale(str(tmp_path / "pid"))
     with pytest.raises(RuntimeError, match="lives"):
         PidFile(str(tmp_path / "pid"), os.getpid()).create(os.getpid())
     assert (tmp_path / "pid").read_text() == f"{os.getppid()}\n"
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_final"),
+    [
+        (None, True),
+        (EngineFailed("x"), False),
+        (EngineUnavailable("The model is missing."), True),
+        (OSError(24, "Too many open files"), True),
+    ],
+)
+def test_only_what_an_engine_says_itself_is_taken_for_the_last_word(cause: Exception | None, *, is_final: bool) -> None:
+    error = EngineUnavailable("x")
+    error.__cause__ = cause
+    assert _is_final(error) is is_final
+
+
+def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
+    def spawn(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    crew = Crew(SimpleNamespace(spawn=spawn), SimpleNamespace(open_s=10.0))  # type: ignore[arg-type]
+    with pytest.raises(EngineUnavailable, match="Too many open files") as raised:
+        IsolatedHandle(crew, Quarantine(8, 60.0))
+    assert not _is_final(raised.value)
+
+
+def test_a_worker_that_leaves_while_it_loads_says_since_when() -> None:
+    slot = Board().slot(0)
+    with pytest.raises(SystemExit):
+        _leaver(SimpleNamespace(slot=slot))(signal.SIGTERM, None)  # type: ignore[arg-type]
+    assert slot.state == State.DRAINING
+    assert time.monotonic() - slot.drained_s < 30.0

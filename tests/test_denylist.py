@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import grpc
 import pytest
@@ -25,6 +26,7 @@ from ocrsvc.app import create_app
 from ocrsvc.engines.isolated.quarantine import STRIKES, Quarantine
 from ocrsvc.errors import BrokenImage, RequestStopsWorker
 from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.metrics import Numbers
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
 from ocrsvc.records import ReadOptions
@@ -32,6 +34,9 @@ from ocrsvc.serving.guard import RequestGuard, mark_of, take_body, waiting
 from ocrsvc.serving.inflight import BodyMark, InFlight, InFlightTable, Stage
 from ocrsvc.serving.limits import Room, make_room
 from ocrsvc.settings import Settings
+from ocrsvc.worker import lifecycle
+from ocrsvc.worker.rota import Rota
+from ocrsvc.worker.scoreboard import Board, State
 from ocrsvc.worker.suspects import Suspects, blamed, cpu_s_of
 
 ANSWER_S = 20.0
@@ -261,6 +266,43 @@ def test_requests_that_wait_are_told_and_not_suspected(service: Service) -> None
         service.die_over(BODY, waits=True)
     assert "stage=waiting" in service.lines.getvalue()
     assert service.denylist.entries() == []
+
+
+def test_a_worker_that_was_killed_while_nothing_computed_makes_nothing_suspect(service: Service) -> None:
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY, "an-id")
+        for pid in (PID, PID + 1):
+            service.suspects.note_kill(pid, 1, timeout_s=1e6)
+    assert "LOST with worker 4712: id=an-id" in service.lines.getvalue()
+    assert service.denylist.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "ends_by_itself", "died"),
+    [
+        (State.BOOTING, False, False),
+        (State.READY, False, True),
+        (State.DRAINING, False, True),
+        (State.DRAINING, True, False),
+    ],
+)
+def test_a_worker_may_die_over_a_request_while_it_drains_too(
+    service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
+) -> None:
+    rota = Rota(Board())
+    place = 1
+    rota.board.slot(place).state, rota.board.head.high, rota.board.head.ever_ready = state, 2, 1
+    worker: Any = SimpleNamespace(pid=PID, place=place, slot=rota.board.slot(place))
+    server: Any = SimpleNamespace(num_workers=0, log=service.log)
+    process = {"rota": rota, "in_flight": service.table, "suspects": service.suspects, "numbers": Numbers(2)}
+    for name, value in process.items():
+        monkeypatch.setattr(lifecycle._Process, name, value)
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY)
+        if ends_by_itself:
+            lifecycle.worker_exit(server, worker)
+        lifecycle.child_exit(server, worker)
+    assert ("DIED" in service.lines.getvalue()) is died
 
 
 def test_a_worker_that_was_told_to_end_is_no_death(service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import signal
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ class Processes:
         self.rota = Rota(Board(), clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
+        self.killed: list[tuple[int, int]] = []
         self.refusing = False
         self._count: int | None = None
         self._pid = 1000
@@ -87,6 +89,9 @@ class Processes:
             self._try_to_fork()
         self.manage()
         assert self.cfg.graceful_timeout == 0, "the loop would wait for the old workers"
+
+    def kill_worker(self, pid: int, sig: int) -> None:
+        self.killed.append((pid, sig))
 
     def reap(self, pid: int) -> None:
         worker = self.WORKERS.pop(pid)
@@ -417,6 +422,23 @@ def test_while_nobody_serves_the_next_fork_is_tried_soon() -> None:
         processes.turn()
 
 
+@pytest.mark.parametrize("ending", ["dies", "drains"])
+def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(ending: str) -> None:
+    processes = Processes(1)
+    (pid,) = processes.WORKERS
+    processes.make_ready(pid)
+    for _ in range(8):
+        processes.rota.fork_refused(processes, BlockingIOError(11, "try again"))
+    assert processes.rota.board.head.backoff_until_s == processes.now_s + 60.0
+    if ending == "dies":
+        processes.reap(pid)
+    else:
+        processes.slot(pid).state, processes.slot(pid).drained_s = State.DRAINING, processes.now_s
+        processes.turn()
+    processes.now_s += 4.0
+    assert not processes.rota.is_backing_off()
+
+
 def test_a_service_whose_first_forks_are_refused_ends_with_the_reason() -> None:
     processes = Processes(BASE)
     for pid in list(processes.WORKERS):
@@ -442,6 +464,30 @@ def test_a_service_does_not_end_while_a_worker_still_loads() -> None:
         processes.turn()
     with pytest.raises(HaltServer):
         processes.reap(loading)
+
+
+@pytest.mark.parametrize(("unusable", "failures"), [(1, 1), (0, 3)])
+def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(unusable: int, failures: int) -> None:
+    processes = Processes(2)
+    failed, loading = processes.WORKERS
+    processes.rota.board.head.boot_failures, processes.rota.board.head.unusable = failures, unusable
+    processes.reap(failed)
+    processes.now_s += 61.0
+    processes.turn()
+    assert list(processes.WORKERS) == [loading]
+    processes.make_ready(loading)
+    processes.turn()
+    assert len(processes.WORKERS) == 2, "it was the one that had failed"
+
+
+def test_a_drain_that_takes_too_long_is_ended_as_gunicorn_ends_a_worker() -> None:
+    processes = all_ready()
+    pid = processes.pids(State.READY)[0]
+    slot = processes.slot(pid)
+    slot.pid, slot.state, slot.drained_s = pid, State.DRAINING, processes.now_s
+    processes.now_s += 35.1
+    processes.rota.look(processes)
+    assert processes.killed == [(pid, signal.SIGKILL)]
 
 
 def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> None:

@@ -6,7 +6,10 @@ import errno
 import io
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -149,6 +152,40 @@ def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: Tasks) -> None:
     assert small.waiting() == [task]
 
 
+def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_LOCK_WAIT_S", 0.05)
+    kept = small.add(b"1", {})
+    with ThreadPoolExecutor(1) as pool, small._alone():
+        waiting = pool.submit(small.add, b"2", {}), pool.submit(small.put_out, kept, "a", b"3")
+        errors = [future.exception(timeout=10.0) for future in waiting]
+    assert [type(error) for error in errors] == [QueueFull, QueueFull]
+    assert small.all() == [kept]
+    assert {path.name for path in small.folder.iterdir()} == {".door", kept.id}
+
+
+def test_a_document_is_written_before_the_store_is_held(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[set[str]] = []
+    alone = small._alone
+
+    def look() -> Any:
+        written.append({path.name for path in small.folder.rglob("*")})
+        return alone()
+
+    monkeypatch.setattr(small, "_alone", look)
+    small.add(b"1", {})
+    assert "file" in written[0]
+
+
+def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: Tasks) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    dead, living, cleared = f".{child.pid}-{'a' * 32}", f".{os.getppid()}-{'b' * 32}", f".{'c' * 32}"
+    for name in (dead, living, cleared):
+        (small.folder / name).mkdir()
+    task = small.add(b"1", {})
+    assert {path.name for path in small.folder.iterdir()} == {".door", living, task.id}
+
+
 # A disk without room
 
 
@@ -174,7 +211,7 @@ def files_of(folder: Path) -> set[str]:
 def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks) -> None:
     with pytest.raises(StorageFull), storing():
         small.add(bytes(600), {})
-    assert files_of(small.folder) == {".door"}
+    assert files_of(small.folder) == set()
 
 
 def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks, request: Any) -> None:
@@ -231,7 +268,7 @@ def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> Non
     app = create_app(Settings(), reader, tasks=Tasks(tmp_path, 10**6, 100.0))
     answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
     assert (answer.status_code, answer.headers["Retry-After"], json_of(answer)["code"]) == (503, "30", 903)
-    assert files_of(tmp_path) == {".door"}
+    assert files_of(tmp_path) == set()
 
 
 def test_a_full_disk_is_told_once_and_tried_again_ever_later(
@@ -262,3 +299,22 @@ def test_a_full_disk_is_told_once_and_tried_again_ever_later(
     ]
     assert [page["number"] for page in task.pages() if "page" in page] == [1]
     assert task.state() == ("success", "")
+
+
+@pytest.mark.parametrize("numbers", [[1], []])
+def test_a_document_whose_end_cannot_be_written_is_laid_down(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
+) -> None:
+    tasks = Tasks(tmp_path, 10**6, 100.0)
+    task = tasks.add(DOCUMENT, {"numbers": numbers, "options": {}})
+    (task.folder / "begun.json").write_bytes(b"[1, 1]")
+
+    def finish(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Task, "finish", finish)
+    if not numbers:
+        monkeypatch.setattr(Reader, "read_in_turn", lambda *_: 1 / 0)
+    with pytest.raises(StorageFull):
+        Runner(tasks, reader, 10.0, lambda: False)._read(task)
+    assert task.state() == ("waiting", "")

@@ -48,7 +48,7 @@ from ocrsvc.rpc.method import Call, Method
 from ocrsvc.rpc.sender import Sender
 from ocrsvc.rpc.stream import STREAM_BYTES, Stream
 from ocrsvc.rpc.wire import ENCODINGS, PREFIX_BYTES, MessageReader, Sent, escaped, timeout_s
-from ocrsvc.serving.limits import Budget, Share
+from ocrsvc.serving.limits import Budget, Share, network_of
 
 # A call whose answer is not there at its deadline is given up by its own thread first; then by the loop.
 _GRACE_S: Final = 0.5
@@ -311,8 +311,9 @@ class Connection:
             if method is _NO_METHOD:
                 raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
             if not method.quick:
-                self._host.callers.enter(self.caller)
-                stream.caller = self.caller
+                caller = network_of(self.caller)
+                self._host.callers.enter(caller)
+                stream.caller = caller
         except (CallFailed, OcrsvcError) as failure:
             self._fail(stream, failure)
 

@@ -94,7 +94,7 @@ class InFlightTable:
         self._memory = mmap.mmap(-1, workers * rows * _ROW_BYTES)
 
     def clear(self, worker: int) -> None:
-        """Arbiter, before a fork: whatever an earlier worker left in this place."""
+        """Arbiter, before a fork: whatever an earlier worker left in this place. Worker, at its end: what it leaves."""
         for row in range(self._rows):
             _STAGE.pack_into(self._memory, self._at(worker, row), Stage.FREE)
 

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from ipaddress import AddressValueError, IPv6Address, IPv6Network
+from typing import TYPE_CHECKING, Final, Self
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
 
 if TYPE_CHECKING:
     # It needs numpy, which must not come into the arbiter.
     from ocrsvc.serving.guard import RequestGuard
+
+_CUSTOMER_BITS: Final = 64
 
 
 class Budget:
@@ -205,3 +208,14 @@ class Room:
 def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None) -> Room:
     """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
     return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)
+
+
+def network_of(address: str) -> str:
+    """Who has this address: of IPv6 the /64, for each customer of a provider has at least so many; else itself."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except AddressValueError:
+        return address
+    return str(parsed.ipv4_mapped or IPv6Network((parsed, _CUSTOMER_BITS), strict=False))

@@ -93,15 +93,22 @@ class Runner:
                     self._read(task)
 
     def _read(self, task: Task) -> None:
-        """Read what is left of a task."""
-        wish = Wish("batch", lambda: self._ends() or not task.is_there())
+        """Read what is left of a task; one that meets a full disk, also at its very end, is left to be gone on with."""
         try:
-            about = task.about()
-            numbers = about["numbers"][task.count_pages() :]
             with storing():
-                self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+                self._read_to_the_end(task)
         except StorageFull:
             task.lay_down()
+            raise
+
+    def _read_to_the_end(self, task: Task) -> None:
+        wish = Wish("batch", lambda: self._ends() or not task.is_there())
+        try:
+            with storing():
+                about = task.about()
+                numbers = about["numbers"][task.count_pages() :]
+                self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+        except StorageFull:
             raise
         except (ClientGone, Refused):
             return

@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import orjson
 
@@ -46,8 +46,12 @@ MOST_TRIES: Final = 3
 """How often a page may be begun that is never finished: by then it is what ends the processes that read it."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BESIDE: Final = re.compile(r"\.[0-9a-f]{32}")
+_BESIDE: Final = re.compile(r"\.((?P<pid>[0-9]{1,9})-)?[0-9a-f]{32}")
 _RETRY_S: Final = 30
+_AGAIN: Final = "Send it again later."
+# Others need milliseconds, unless a disk or a process has stopped.
+_LOCK_WAIT_S: Final = 5.0
+_LOCK_CHECK_S: Final = 0.02
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _COUNT_BYTES: Final = 1 << 16
 _TOLD_DIGITS: Final = 8
@@ -97,9 +101,7 @@ def storing() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _LACKS:
             raise
-        raise StorageFull(
-            f"Documents cannot be stored now: {error.strerror}.", "Send it again later.", _RETRY_S
-        ) from error
+        raise StorageFull(f"Documents cannot be stored now: {error.strerror}.", _AGAIN, _RETRY_S) from error
 
 
 def remove_folder(folder: Path) -> None:
@@ -217,9 +219,7 @@ class Task:
     def claim(self) -> Iterator[bool]:
         """Whether the task is this process's own within the block, and nobody else's."""
         with (self.folder / "lock").open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(lock):
                 yield False
                 return
             self._cut_half_a_line()
@@ -286,22 +286,22 @@ class Tasks:
         """Take in a document of a caller, for which others may have to go (see `shares`).
 
         Raises:
-            QueueFull: There is no room for it.
+            QueueFull: There is no room for it, or others are stored that take too long.
             OSError: It cannot be stored; nothing is left of it.
         """
-        with self._alone():
-            self._remove_left()
-            self._clear_for(Need(caller, len(data)))
-            beside = self.folder / f".{uuid.uuid4().hex}"
-            try:
-                beside.mkdir(0o700)
-                (beside / "file").write_bytes(data)
-                (beside / "task.json").write_bytes(orjson.dumps(about))
+        beside = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
+        try:
+            beside.mkdir(0o700)
+            # Before the lock, which nobody may hold for as long as a large file takes on a slow disk.
+            (beside / "file").write_bytes(data)
+            (beside / "task.json").write_bytes(orjson.dumps(about))
+            with self._alone():
+                self._clear_for(Need(caller, len(data)))
                 (beside / "taken.json").write_bytes(orjson.dumps([caller, self._clock()]))
                 task = Task(beside.rename(self.folder / str(uuid.uuid4())))
-            except BaseException:
-                shutil.rmtree(beside, ignore_errors=True)
-                raise
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
         self.news.set()
         return task
 
@@ -338,10 +338,7 @@ class Tasks:
 
     def all(self) -> list[Task]:
         """All that are kept."""
-        try:
-            return [Task(Path(entry)) for entry in os.scandir(self.folder) if _ID.fullmatch(entry.name)]
-        except FileNotFoundError:
-            return []
+        return [Task(Path(entry)) for entry in self._entries() if _ID.fullmatch(entry.name)]
 
     def waiting(self) -> list[Task]:
         """Those that are not done, the oldest first."""
@@ -360,24 +357,52 @@ class Tasks:
         shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what is too old."""
+        """Remove what is too old, and what is left of those that were not taken in or not cleared to the end."""
+        self._remove_left()
         for task in self.all():
             with suppress(FileNotFoundError):
                 if self._clock() - task.came_s() > self._keep_s:
                     self.clear(task)
 
+    def _entries(self) -> list[os.DirEntry[str]]:
+        try:
+            return list(os.scandir(self.folder))
+        except FileNotFoundError:
+            return []
+
     def _remove_left(self) -> None:
-        """What processes that died were adding or clearing; only for who is alone, so that nobody is adding any."""
-        for entry in os.scandir(self.folder):
-            if _BESIDE.fullmatch(entry.name):
+        """What processes that died were adding, and what they, or others now, are clearing."""
+        for entry in self._entries():
+            found = _BESIDE.fullmatch(entry.name)
+            if found and not (found["pid"] and _lives(int(found["pid"]))):
                 shutil.rmtree(entry, ignore_errors=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process takes one in meanwhile."""
+        """No other process takes one in meanwhile. Raises QueueFull when another, which may be frozen, does not end."""
+        until_s = time.monotonic() + _LOCK_WAIT_S
         with (self.folder / _DOOR).open("ab") as door:
-            fcntl.flock(door, fcntl.LOCK_EX)
+            while not _try_lock(door):
+                if time.monotonic() >= until_s:
+                    raise QueueFull("Other documents are being stored, and that takes long.", _AGAIN, _RETRY_S)
+                time.sleep(_LOCK_CHECK_S)
             yield
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return True
 
 
 def _size(file: Path) -> int:

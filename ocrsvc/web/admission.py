@@ -14,7 +14,7 @@ from werkzeug.wsgi import get_path_info
 
 from ocrsvc.reader import Reader
 from ocrsvc.serving.guard import RequestGuard
-from ocrsvc.serving.limits import Room, Share, make_room
+from ocrsvc.serving.limits import Room, Share, make_room, network_of
 from ocrsvc.settings import Settings, bytes_of
 from ocrsvc.settings import Share as Amount
 from ocrsvc.web.body import SHARE_KEY, received
@@ -97,4 +97,4 @@ def memory_of_requests(given: int | Amount | None, workers: int, whole_bytes: in
 def caller_of(environ: Environ, header: str) -> str:
     """Who asks: the last entry of the header, which the nearest proxy has written, else the remote address."""
     sent = environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
-    return sent.rpartition(",")[2].strip() or environ.get("REMOTE_ADDR", "")
+    return sent.rpartition(",")[2].strip() or network_of(environ.get("REMOTE_ADDR", ""))

@@ -23,6 +23,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
 from ocrsvc.worker.pidfile import PidFile
+from ocrsvc.worker.scoreboard import State
 from ocrsvc.worker.succession import BOOT_FAILED
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _STANDSTILL_S: Final = 2.0
 # After a second signal that asks to end at once.
 _QUICK_STOP_S: Final = 2.0
 _STOP_CHECK_S: Final = 0.1
+_TELL_AGAIN_S: Final = 1.0
 # No exit code of a process is as large; as an exit code it is BOOT_FAILED.
 _NEVER: Final = 256 + BOOT_FAILED
 
@@ -65,14 +67,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self._pidfile_name: str | None = self.cfg.pidfile
         self.pidfile: PidFile | None = PidFile(self._pidfile_name, self.pid) if self._pidfile_name else None
 
-    @property
-    def WORKER_BOOT_ERROR(self) -> int:  # noqa: N802  gunicorn's name
-        """The exit code of a worker that ends the service: none, once any worker was ready."""
-        return _NEVER if self.rota.board.head.ever_ready else int(Arbiter.WORKER_BOOT_ERROR)
+    # The exit code of a worker that ends the service: none, for what one could not do another may; see rota.py.
+    WORKER_BOOT_ERROR = _NEVER
 
     @property
-    def APP_LOAD_ERROR(self) -> int:  # noqa: N802  as above
-        """The same for an application that cannot be imported."""
+    def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
+        """The same for an application that is none: until any worker was ready."""
         return _NEVER if self.rota.board.head.ever_ready else int(Arbiter.APP_LOAD_ERROR)
 
     def setup(self, app: Any) -> None:
@@ -110,8 +110,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Fork those that are missing, end those that are too many."""
         with self._going_on("The workers are counted again in a second"):
             super().manage_workers()
-        if self.pidfile is not None:
-            self.pidfile.keep(self.log)
+        self._keep_pidfile()
 
     def murder_workers(self) -> None:
         """Once a second: bury the dead, decide who is replaced, and end workers that do not answer."""
@@ -153,8 +152,13 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         cfg, pidfile = self.cfg, self.pidfile
         # gunicorn would remove the pid file, and fail to write the next.
         self.pidfile = None
-        with self._going_on("SIGHUP is not followed to its end"):
-            super().reload()
+        try:
+            with self._going_on("SIGHUP is not followed to its end"):
+                super().reload()
+        except HaltServer:
+            # It is removed at the end.
+            self.pidfile = pidfile
+            raise
         if self.cfg is cfg:
             self.app.cfg = cfg
             os.environ.update(cfg.env)
@@ -162,23 +166,33 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def stop(self, graceful: bool = True) -> None:  # noqa: FBT001, FBT002  gunicorn's signature
         """Stop all workers; as gunicorn does it, by a clock that never jumps."""
-        self.rota.give_back(self.cfg)
+        self.rota.stop(self.cfg)
         self._close_listeners()
         self.kill_workers(signal.SIGTERM if graceful else signal.SIGQUIT)
         end_s = time.monotonic() + self.cfg.graceful_timeout
+        again_s = time.monotonic() + _TELL_AGAIN_S
         while self.WORKERS and time.monotonic() < end_s:
             if graceful and self._is_told_to_hurry():
                 self.log.info("Quick shutdown requested")
                 graceful = False
                 self.kill_workers(signal.SIGQUIT)
                 end_s = time.monotonic() + _QUICK_STOP_S
+            if time.monotonic() >= again_s:
+                again_s += _TELL_AGAIN_S
+                self._tell_again()
             self._reap_at_the_end()
             time.sleep(_STOP_CHECK_S)
         self.kill_workers(signal.SIGKILL)
         self._reap_at_the_end()
 
+    def _tell_again(self) -> None:
+        """A worker that was just forked still has the arbiter's handlers, and what is sent to it then is lost."""
+        for pid, worker in list(self.WORKERS.items()):
+            if self.rota.board.slot(worker.place).state != State.DRAINING:
+                self.kill_worker(pid, signal.SIGTERM)
+
     def _reap_at_the_end(self) -> None:
-        """Whether any worker ever worked does not matter any more."""
+        """An application that cannot be loaded does not matter any more."""
         with suppress(HaltServer):
             self.reap_workers()
 
@@ -203,7 +217,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self.pidfile = before or (PidFile(name, self.pid) if name else None)
         if self.pidfile is not None:
             self.pidfile.check_again()
-            self.pidfile.keep(self.log)
+        self._keep_pidfile()
+
+    def _keep_pidfile(self) -> None:
+        with self._going_on("The pid file is looked at again in a second"):
+            if self.pidfile is not None:
+                self.pidfile.keep(self.log)
 
     def _forgive_after_standstill(self) -> None:
         """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from ocrsvc import __version__
 from ocrsvc.allocator import limit_arenas
 from ocrsvc.cards import VISIBLE, pin
-from ocrsvc.errors import OcrsvcError, SettingsError
+from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.gpu import Gauge, open_gauge
 from ocrsvc.logs import AccessLog
 from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
@@ -38,6 +38,7 @@ from ocrsvc.worker.config import configuration
 from ocrsvc.worker.listening import address_of, listen
 from ocrsvc.worker.loop import RequestLimits
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
 from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
 from ocrsvc.worker.rota import Arbiter, Rota
@@ -313,6 +314,8 @@ def check_server(config: Config) -> None:
 
 def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
     """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
+    if before is None and server.cfg.pidfile:
+        remove_stale(server.cfg.pidfile)
     current_rota().count_changed(server, count, before)
 
 
@@ -334,7 +337,7 @@ def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
         current_numbers().common.count(BOOT_FAILURES)
     current_numbers().fold(worker.place)
     if _Process.suspects is not None:
-        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state != State.READY)
+        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state == State.BOOTING)
     current_rota().after_exit(server, worker)
 
 
@@ -418,8 +421,10 @@ def _boot(worker: RecyclingWorker) -> None:
     _note_ready(worker, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
-def worker_exit(_server: Arbiter, _worker: RecyclingWorker) -> None:
+def worker_exit(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
+    # Whoever comes so far did not die over a request.
+    current_in_flight().clear(worker.place)
     rpc, _Process.rpc = _Process.rpc, None
     if rpc is not None:
         rpc.stop(0.0)
@@ -501,12 +506,13 @@ def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -
     slot.ready_s = time.monotonic()
     boot_s = slot.ready_s - slot.forked_s - waited_s
     watched = Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, current_reader().stuck_threads)
+    # While a thread that is refused still ends this worker.
+    worker.watch(watched)
+    head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
     if slot.state != State.DRAINING:
         slot.state = State.READY
-    head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
-    worker.watch(watched)
 
 
 def _rss_bounds(worker: RecyclingWorker) -> Bounds:
@@ -590,11 +596,18 @@ def _ending_at_failure(worker: RecyclingWorker) -> Iterator[None]:
         yield
     except OcrsvcError as error:
         worker.log.error("The engine cannot be opened: %s", error)
-        head.unusable = int(not head.ever_ready)
+        head.unusable = int(head.unusable or (not head.ever_ready and _is_final(error)))
         sys.exit(BOOT_FAILED)
     except Exception:
         worker.log.exception("The worker cannot boot")
         sys.exit(BOOT_FAILED)
+
+
+def _is_final(error: OcrsvcError) -> bool:
+    """Whether the engine itself said that it cannot be opened here, which a child that only died did not."""
+    while isinstance(error.__cause__, OcrsvcError):
+        error = error.__cause__
+    return isinstance(error, OperatorError)
 
 
 @contextmanager
@@ -614,6 +627,8 @@ def _leaver(worker: RecyclingWorker) -> Callable[[int, object], NoReturn]:
     """A handler that ends the process from the main thread, and says that it went because it was told to."""
 
     def leave(_signal: int, _frame: object) -> NoReturn:
+        # The arbiter kills who has drained for too long, by this time.
+        worker.slot.drained_s = time.monotonic()
         worker.slot.state = State.DRAINING
         sys.exit(0)
 

@@ -47,4 +47,8 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
         try:
             super().reopen_files()
         except OSError as error:
+            # The others would be left as they are: each is opened by its next line.
+            for handler in (handler for log in (self.error_log, self.access_log) for handler in log.handlers):
+                if isinstance(handler, logging.FileHandler):
+                    handler.close()
             self.error("A log file cannot be opened again: %s", error)

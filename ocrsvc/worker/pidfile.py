@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,13 @@ from gunicorn import pidfile
 from ocrsvc.worker.succession import backoff_s
 
 _MODE: Final = 0o644
+
+
+def remove_stale(name: str) -> None:
+    """Remove a file that names no living process; at the start, which gunicorn ends at a number that can be none."""
+    with suppress(OSError):
+        if PidFile(name, os.getpid()).validate() is None:
+            Path(name).unlink()
 
 
 class PidFile(pidfile.Pidfile):  # type: ignore[misc]  # gunicorn has no types
@@ -37,6 +45,19 @@ class PidFile(pidfile.Pidfile):  # type: ignore[misc]  # gunicorn has no types
         self._clock = clock
         self._due_s = math.inf
         self._failures = 0
+
+    def validate(self) -> int | None:
+        """The living process that the file names; None for any other text.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        try:
+            pid: int | None = super().validate()
+        except (OverflowError, ValueError):
+            return None
+        # A negative number would be a group of processes.
+        return pid if pid and pid > 0 else None
 
     def check_again(self) -> None:
         """Have `keep` see to it that the file is there."""

@@ -113,7 +113,7 @@ class RecyclingWorker(FairThreadWorker):
         return Siblings(*self.board.card(self.place)) if self.board is not None else Siblings()
 
     def watch(self, watched: Watched) -> None:
-        """Start to watch over this worker, until it drains."""
+        """Start to watch over this worker, from when it is READY until it drains."""
         watched = replace(watched, limits=replace(watched.limits, max_requests=self._most_requests))
         threading.Thread(target=self._keep_watching, args=(watched,), name="retirement", daemon=True).start()
 
@@ -129,6 +129,8 @@ class RecyclingWorker(FairThreadWorker):
 
     def _keep_watching(self, watched: Watched) -> None:
         """Nobody would replace a worker whose watch has ended by an error."""
+        while self.slot.state == State.BOOTING:
+            time.sleep(CHECK_S)
         while self.slot.state == State.READY:
             try:
                 self._watch(watched)

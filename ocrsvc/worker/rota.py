@@ -25,7 +25,7 @@ from ocrsvc.worker.succession import BOOT_ERROR, LONGEST_BACKOFF_S, Grant, Times
 _KILL_AFTER_S: Final = 5.0
 # How often a worker may die before any was ever ready.
 _BOOT_TRIES: Final = 3
-# While nobody serves, a fork that is refused costs less than the wait.
+# While nobody serves, a try costs less than the wait.
 _ALONE_BACKOFF_S: Final = 4.0
 _HELD_BACK: Final = ("workers", "graceful_timeout")
 
@@ -37,6 +37,9 @@ class Arbiter(Protocol):
     log: logging.Logger
     num_workers: int
     WORKERS: dict[int, Any]
+
+    def kill_worker(self, pid: int, sig: int) -> None:
+        """Send a signal to a worker."""
 
 
 class Heartbeat:
@@ -100,14 +103,16 @@ class Rota:
                 return
 
     def is_backing_off(self) -> bool:
-        """Whether it is too early for another worker: the last ones died before they were ready, or were refused."""
-        return self._clock() < self.board.head.backoff_until_s
+        """Whether it is too early for another worker: the last ones died before they were ready, or were refused.
+
+        After too many of them those that still load decide whether the service ends, which others would only put off.
+        """
+        return self._is_hopeless() or self._clock() < self.board.head.backoff_until_s
 
     def fork_refused(self, arbiter: Arbiter, error: Exception) -> None:
         """A worker could not be forked: nobody waits for it any more, and the next try is later."""
         self._forget_missing(arbiter)
-        serves = any(worker.state is State.READY for worker in self.board.live())
-        wait_s = self._back_off(LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S)
+        wait_s = self._back_off()
         arbiter.log.error(
             "No worker can be started: %s: %s. The next try is in %.0f s; the workers that serve go on.",
             *(type(error).__name__, error, wait_s),
@@ -139,6 +144,8 @@ class Rota:
         """On each turn of the arbiter's loop: grant, count, and end who drains for too long. Idempotent."""
         self.give_back(arbiter.cfg)
         self._forget_missing(arbiter)
+        self._shorten_back_off()
+        self._give_up_if_hopeless()
         head, workers = self.board.head, self.board.live()
         times = Times(self._clock(), head.backoff_until_s, head.exited_s)
         if grant := next_grant(head.base, workers, times, head.gpu_footprint_bytes):
@@ -163,6 +170,7 @@ class Rota:
         self.board.head.exited_s = self._clock()
         self._release(worker.place)
         self._set_count(arbiter)
+        self._shorten_back_off()
         self._give_up_if_hopeless()
 
     def reload(self, arbiter: Arbiter) -> None:
@@ -214,13 +222,27 @@ class Rota:
             slot = self.board.slot(standing.slot)
             slot.alive_s = max(slot.alive_s, self._clock())
 
-    def _back_off(self, longest_s: float = LONGEST_BACKOFF_S) -> float:
+    def stop(self, cfg: Any) -> None:
+        """The service ends: whether any worker ever worked does not matter any more."""
+        self._ended = True
+        self.give_back(cfg)
+
+    def _back_off(self) -> float:
         """One more worker that was never ready; seconds until the next may be tried."""
         head = self.board.head
         head.boot_failures += 1
-        wait_s = min(backoff_s(head.boot_failures), longest_s)
+        wait_s = min(backoff_s(head.boot_failures), self._longest_back_off_s())
         head.backoff_until_s = self._clock() + wait_s
         return wait_s
+
+    def _shorten_back_off(self) -> None:
+        """Whoever served when the wait began may have gone since."""
+        head = self.board.head
+        head.backoff_until_s = min(head.backoff_until_s, self._clock() + self._longest_back_off_s())
+
+    def _longest_back_off_s(self) -> float:
+        serves = any(worker.state is State.READY for worker in self.board.live())
+        return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
 
     def _forget_missing(self, arbiter: Arbiter) -> None:
         """Free the slots of workers that were never forked, or of which nobody was told that they ended."""
@@ -238,13 +260,17 @@ class Rota:
             *(worker.pid, self.board.head.boot_failures - 1, wait_s),
         )
 
+    def _is_hopeless(self) -> bool:
+        """Whether nothing ever worked, and it was tried often enough."""
+        head = self.board.head
+        return not head.ever_ready and bool(head.unusable or head.boot_failures >= _BOOT_TRIES)
+
     def _give_up_if_hopeless(self) -> None:
         """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
         head = self.board.head
         # One that still loads may yet serve.
         loads = any(worker.state is State.BOOTING for worker in self.board.live())
-        is_hopeless = head.unusable or (head.boot_failures >= _BOOT_TRIES and not loads)
-        if head.ever_ready or self._ended or not is_hopeless:
+        if self._ended or loads or not self._is_hopeless():
             return
         self._ended = True
         told = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
@@ -265,4 +291,4 @@ class Rota:
             return
         if standing.pid in arbiter.WORKERS:
             arbiter.log.error("Worker %s drains for more than %.0f s; it is killed.", standing.pid, limit_s)
-            os.kill(standing.pid, signal.SIGKILL)
+            arbiter.kill_worker(standing.pid, signal.SIGKILL)

@@ -66,7 +66,7 @@ class Suspects:
         guilty = blamed(in_flight, used_s, timeout_s)
         if not guilty:
             self._log.error("HELD worker %s: no request of it computed while it did not answer.", pid)
-            self._strike(pid, in_flight, "killed")
+            self._tell_lost(pid, in_flight)
             return
         # Where two requests computed, one of them is innocent.
         strikes = STRIKES if len(guilty) == 1 else 1
@@ -77,7 +77,7 @@ class Suspects:
         self._tell_lost(pid, [request for request in in_flight if request not in guilty])
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
-        """A worker has ended; `expected` is one that was told to, or had not begun to serve."""
+        """A worker has ended; `expected` is one that had not begun to serve."""
         is_known = expected or pid in self._killed or pid in self._told_to_end
         self._killed.discard(pid)
         self._told_to_end.discard(pid)
@@ -96,7 +96,7 @@ class Suspects:
         return True
 
     def _strike(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
-        """Without proof against one of them, whatever was worked on counts once."""
+        """The worker died over one of them: without proof which, whatever was worked on counts once."""
         self._tell_lost(pid, in_flight)
         at_work = {request.mark: request for request in in_flight if request.stage.is_risky}
         for request in at_work.values():

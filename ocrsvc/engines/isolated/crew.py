@@ -68,6 +68,7 @@ class Crew:
         self.turn = threading.Lock()
         self._failures = 0
         self._reason = ""
+        self._failure: Exception | None = None
         self._not_before_s = 0.0
         self._told: set[str] = set()
         self.info: EngineInfo | None = None
@@ -77,7 +78,7 @@ class Crew:
         if time.monotonic() < self._not_before_s:
             raise EngineFailed(
                 f"The engine cannot be opened again: {self._reason}", "The log says why; it is tried again and again."
-            )
+            ) from self._failure
         return Child(self._nursery)
 
     def note_opened(self, child: Child) -> None:
@@ -91,7 +92,7 @@ class Crew:
         is_late = isinstance(failure, ChildLost) and failure.cause in _TOO_LATE
         if is_late or isinstance(failure, OcrsvcError):
             self._failures = max(self._failures, _FREE_TRIES)
-        self._reason = self._reason_of(failure)
+        self._reason, self._failure = self._reason_of(failure), failure.with_traceback(None)
         if (late := self._failures - _FREE_TRIES) >= 0:
             self._not_before_s = time.monotonic() + min(2.0 ** min(late, 16), _LONGEST_BACKOFF_S)
         LOG.error("The engine does not open in a child: %s", self._reason)

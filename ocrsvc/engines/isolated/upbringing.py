@@ -30,7 +30,7 @@ from ocrsvc.engines.isolated.exchange import (
     pack_ready,
     unpack_tasks,
 )
-from ocrsvc.errors import EngineUnavailable, OcrsvcError
+from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.settings import Settings
@@ -55,7 +55,7 @@ def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) 
         handle = engine.open_handle()
         handle.warm_up()
     except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
-        _send(wire, {"failed": pack_failure(_as_unavailable(failure))})
+        _send(wire, {"failed": pack_failure(_as_told(failure))})
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
     _send(wire, {"ready": pack_ready(_ready(engine, card))})
@@ -90,10 +90,11 @@ def _answer(reader: FileReader, card: CardMemory, message: bytes, area: Area) ->
     return {"answer": place, "private_bytes": read_private_bytes(), "card_bytes": card.read()[0]}
 
 
-def _as_unavailable(failure: Exception) -> OcrsvcError:
+def _as_told(failure: Exception) -> OcrsvcError:
+    """What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time."""
     if isinstance(failure, OcrsvcError):
         return failure
-    return EngineUnavailable(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
+    return EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
 
 
 def _receive(wire: socket.socket) -> bytes:
