@@ -214,6 +214,67 @@ def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: b
     assert host.refused == ["a frame or a header block that does not end"]
 
 
+def test_a_frame_whose_rest_is_not_read_for_what_is_to_be_sent_does_not_end_the_connection() -> None:
+    host = roomy()
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    pair = Pair(host, window=1 << 20)
+    pair.client.increment_flow_control_window(1 << 20)
+    pair.call(1, EMPTY, end=True)
+    host.answer(pair.connection)
+    pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
+    for now_s in (15.0, 31.0):
+        pair.now_s = now_s
+        pair.connection.look()
+    assert not pair.connection.broken
+    pair.connection.take_out().clear()
+    pair.now_s = 60.0
+    pair.connection.look()
+    assert not pair.connection.broken
+    pair.now_s = 62.0
+    pair.connection.look()
+    assert pair.connection.broken
+
+
+def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> None:
+    host = roomy()
+    host.limit_s = 5.0
+    pair = Pair(host, window=0)
+    pair.call(1, prefixed(TEXT), end=True)
+    host.answer(pair.connection)
+    pair.now_s = 6.0
+    pair.connection.look()
+    pair.client.increment_flow_control_window(1 << 16, 1)
+    pair.move()
+    assert pair.status(1) == "0"
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> None:
+    host = Slow()
+    host.limit_s = 5.0
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY, EMPTY, b"\0\0\0\0\5ab")
+    if leaving:
+        pair.connection.leave()
+    host.answer(pair.connection)
+    pair.now_s = 6.0
+    pair.connection.look()
+    # h2's client takes no goodbye while it has calls.
+    pair.connection.take_out().clear()
+    for _ in range(2):
+        pair.client.increment_flow_control_window(5, 1)
+        pair.move()
+        if host.ran:
+            host.answer(pair.connection)
+        pair.connection.look()
+    pair.move()
+    assert (pair.answers, pair.status(1)) == (2, None)
+    pair.now_s = 12.0
+    pair.connection.look()
+    pair.move()
+    assert pair.status(1) == "4"
+
+
 def begun(pair: Pair, number: int, path: str, method: str = "POST") -> None:
     headers = [(":method", method), (":scheme", "http"), (":authority", "x"), (":path", path)]
     pair.client.send_headers(number, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])

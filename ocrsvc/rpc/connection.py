@@ -183,7 +183,10 @@ class Connection:
                 self._look_at(stream, now_s)
             if self._parting_s is not None and not self._parted and now_s - self._parting_s > _DRAIN_PING_S:
                 self._finish_parting()
-            if self._is_partial() and now_s - self._partial_s > _FRAME_S:
+            if self._sender.full:
+                # Nothing is read while so much is to be sent: the client cannot end it.
+                self._partial_s = now_s
+            elif self._is_partial() and now_s - self._partial_s > _FRAME_S:
                 raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
 
     def answered(self, stream: Stream, outcome: Answer | BaseException) -> None:
@@ -240,8 +243,9 @@ class Connection:
         if self._is_unread(stream, now_s):
             self._reset(stream.number, ErrorCodes.CANCEL)
             self._forget(stream)
-        elif stream.trailers is not None:
-            return
+        elif stream.trailers is not None or stream.out:
+            # Being sent, which nothing cuts off but its rate; meanwhile its client may be unable to send the rest.
+            stream.message_s = now_s
         elif now_s - stream.call.deadline > _GRACE_S:
             self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
         elif stream.method.streaming and not stream.busy and not stream.in_line:
