@@ -198,6 +198,11 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
         CallerError,
         "letters that are not ASCII",
     ),
+    "JSON with a pair of escapes where a long text is cut": (
+        (b'{"image": "' + b"A" * ((1 << 20) - 6) + b"\\ud83d\\ude00" * 2 + b'"}', JSON),
+        CallerError,
+        "letters that are not ASCII",
+    ),
     "an open text": ((b'{"image": "QUJD', JSON), CallerError, "begins at byte 10 does not end"),
     "wrong behind a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "at byte 1012"),
     "wrong in a long text": ((b'{"image": "' + b"A" * 1000 + b'\\q"}', JSON), CallerError, "at byte 1011"),

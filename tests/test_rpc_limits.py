@@ -17,12 +17,14 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from h2.events import StreamReset
 from h2.settings import SettingCodes
 from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
 from rpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
 from rpc_support import MESSAGES, calling, serving, unary
 
 from ocrsvc.errors import QueueFull
+from ocrsvc.rpc import frame_limits
 from ocrsvc.rpc import server as server_module
 from ocrsvc.rpc.codes import CallFailed
 from ocrsvc.rpc.connection import Connection
@@ -103,8 +105,8 @@ def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> 
     held: list[Share] = []
 
     def answer(_sent: Any, call: Call) -> Any:
-        call.share.take(5000)
-        held.append(call.share)
+        held.append(call.share.part())
+        held[0].take(5000)
         raise QueueFull("Late.")
 
     host.methods = {"/t/Echo": Method(REQUEST, answer)}
@@ -210,6 +212,113 @@ def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: b
     pair.connection.look()
     assert pair.connection.broken
     assert host.refused == ["a frame or a header block that does not end"]
+
+
+def test_a_frame_whose_rest_is_not_read_for_what_is_to_be_sent_does_not_end_the_connection() -> None:
+    host = roomy()
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    pair = Pair(host, window=1 << 20)
+    pair.client.increment_flow_control_window(1 << 20)
+    pair.call(1, EMPTY, end=True)
+    host.answer(pair.connection)
+    pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
+    for now_s in (15.0, 31.0):
+        pair.now_s = now_s
+        pair.connection.look()
+    assert not pair.connection.broken
+    pair.connection.take_out().clear()
+    pair.now_s = 60.0
+    pair.connection.look()
+    assert not pair.connection.broken
+    pair.now_s = 62.0
+    pair.connection.look()
+    assert pair.connection.broken
+
+
+def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> None:
+    host = roomy()
+    host.limit_s = 5.0
+    pair = Pair(host, window=0)
+    pair.call(1, prefixed(TEXT), end=True)
+    host.answer(pair.connection)
+    pair.now_s = 6.0
+    pair.connection.look()
+    pair.client.increment_flow_control_window(1 << 16, 1)
+    pair.move()
+    assert pair.status(1) == "0"
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> None:
+    host = Slow()
+    host.limit_s = 5.0
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY, EMPTY, b"\0\0\0\0\5ab")
+    if leaving:
+        pair.connection.leave()
+    host.answer(pair.connection)
+    pair.now_s = 6.0
+    pair.connection.look()
+    # h2's client takes no goodbye while it has calls.
+    pair.connection.take_out().clear()
+    for _ in range(2):
+        pair.client.increment_flow_control_window(5, 1)
+        pair.move()
+        if host.ran:
+            host.answer(pair.connection)
+        pair.connection.look()
+    pair.move()
+    assert (pair.answers, pair.status(1)) == (2, None)
+    pair.now_s = 12.0
+    pair.connection.look()
+    pair.move()
+    assert pair.status(1) == "4"
+
+
+def begun(pair: Pair, number: int, path: str, method: str = "POST") -> None:
+    headers = [(":method", method), (":scheme", "http"), (":authority", "x"), (":path", path)]
+    pair.client.send_headers(number, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/t/None"), ("POST", "/t/Echo"), ("GET", "/")])
+def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPatch, method: str, path: str) -> None:
+    monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
+    host = Slow(threads=0, streaming=False)
+    pair = Pair(host)
+    for number in range(1, 301, 2):
+        begun(pair, number, path, method)
+        pair.move()
+        pair.client.send_data(number, EMPTY, end_stream=True)
+        pair.move()
+    assert (pair.connection.broken, host.under_way, host.refused) == (False, 0, [])
+    assert {told.get("grpc-status", "415") for told in pair.told.values()} <= {"12", "14", "415"}
+
+
+def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
+    host = Lone()
+    pair = Pair(host)
+    for number in range(1, 301, 2):
+        if not pair.connection.broken:
+            begun(pair, number, "/t/None")
+            pair.client.reset_stream(number)
+            pair.move()
+    assert host.refused == ["a flood of frames"]
+
+
+@pytest.mark.parametrize("more", [b"x", b""])
+def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
+    pair = Pair(Lone())
+    begun(pair, 1, "/t/None")
+    pair.move()
+    assert pair.status(1) == "12"
+    if more:
+        pair.client.send_data(1, more)
+        pair.connection.receive(pair.client.data_to_send())
+    else:
+        pair.connection.look()
+    events = pair.client.receive_data(bytes(pair.connection.take_out()))
+    assert [event.error_code for event in events if isinstance(event, StreamReset)] == [0]
 
 
 def test_a_failed_calls_image_does_not_wait_for_the_garbage_collector() -> None:

@@ -83,6 +83,8 @@ class Connection:
         self._clock = clock
         self._h2 = open_h2()
         self._streams: dict[int, Stream] = {}
+        # Calls that have their status, and whose requests have not ended.
+        self._unended: set[int] = set()
         self._uncounted = Budget(sys.maxsize)
         self._sender = Sender(self._h2, _HEADERS, clock)
         self._limits = FrameLimits(clock)
@@ -175,11 +177,16 @@ class Connection:
         """Give up what is over its time."""
         now_s = self._clock()
         with self._speaking():
+            while self._unended:
+                self._reset(self._unended.pop(), ErrorCodes.NO_ERROR)
             for stream in list(self._streams.values()):
                 self._look_at(stream, now_s)
             if self._parting_s is not None and not self._parted and now_s - self._parting_s > _DRAIN_PING_S:
                 self._finish_parting()
-            if self._is_partial() and now_s - self._partial_s > _FRAME_S:
+            if self._sender.full:
+                # Nothing is read while so much is to be sent: the client cannot end it.
+                self._partial_s = now_s
+            elif self._is_partial() and now_s - self._partial_s > _FRAME_S:
                 raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
 
     def answered(self, stream: Stream, outcome: Answer | BaseException) -> None:
@@ -236,8 +243,9 @@ class Connection:
         if self._is_unread(stream, now_s):
             self._reset(stream.number, ErrorCodes.CANCEL)
             self._forget(stream)
-        elif stream.trailers is not None:
-            return
+        elif stream.trailers is not None or stream.out:
+            # Being sent, which nothing cuts off but its rate; meanwhile its client may be unable to send the rest.
+            stream.message_s = now_s
         elif now_s - stream.call.deadline > _GRACE_S:
             self._fail(stream, CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
         elif stream.method.streaming and not stream.busy and not stream.in_line:
@@ -272,9 +280,7 @@ class Connection:
             case StreamEnded():
                 self._on_end(event.stream_id)
             case StreamReset():
-                if stream := self._streams.get(event.stream_id):
-                    self._forget(stream)
-                self._limits.charge(RESET_FRAMES)
+                self._on_reset(event.stream_id)
             case _:
                 self._on_connection_event(event)
 
@@ -299,7 +305,7 @@ class Connection:
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
             with contextlib.suppress(ProtocolError):
                 self._h2.send_headers(number, [(":status", "415")], end_stream=True)
-            self._reset(number, ErrorCodes.NO_ERROR)
+            self._unended.add(number)
             return
         method = self._host.methods.get(sent.get(":path", ""), _NO_METHOD)
         stream = self._begin(number, sent, method)
@@ -346,6 +352,9 @@ class Connection:
         stream = self._streams.get(event.stream_id)
         if stream is None:
             self._acknowledge(event.stream_id, event.flow_controlled_length)
+            if event.stream_ended is None:
+                self._unended.discard(event.stream_id)
+                self._reset(event.stream_id, ErrorCodes.NO_ERROR)
             return
         stream.active_s = self._clock()
         stream.unacknowledged += event.flow_controlled_length
@@ -366,6 +375,9 @@ class Connection:
             stream.pending.append(stream.reader.take())
 
     def _on_end(self, number: int) -> None:
+        if number in self._unended:
+            self._unended.remove(number)
+            self._limits.allow(ANSWER_FRAMES)
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -376,6 +388,15 @@ class Connection:
             self._fail(stream, _unfinished())
         else:
             self._advance(stream)
+
+    def _on_reset(self, number: int) -> None:
+        if number in self._unended:
+            # A client that is refused sends no more: the call was not begun for nothing by its will.
+            self._unended.remove(number)
+            return
+        if stream := self._streams.get(number):
+            self._forget(stream)
+        self._limits.charge(RESET_FRAMES)
 
     def _guarded(self, stream: Stream, turn: Callable[[], None]) -> None:
         """A turn of a stream; what is refused in it ends this call alone."""
@@ -472,6 +493,8 @@ class Connection:
             text = [("grpc-message", escaped(told))] if told else []
             stream.trailers = [("grpc-status", str(int(code))), *text, *more]
             stream.account.code = code
+            if stream.ended:
+                self._limits.allow(ANSWER_FRAMES)
             if code is not Code.OK:
                 stream.call.gone.set()
                 stream.drop()
@@ -505,7 +528,7 @@ class Connection:
                 head = [] if stream.begun else _HEADERS
                 self._h2.send_headers(stream.number, [*head, *stream.trailers], end_stream=True)
                 if not stream.ended:
-                    self._reset(stream.number, ErrorCodes.NO_ERROR)
+                    self._unended.add(stream.number)
                 self._forget(stream)
             else:
                 stream.unread.note(self._clock(), left=False)

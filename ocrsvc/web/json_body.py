@@ -32,6 +32,8 @@ _NAME_END: Final = re.compile(rb"[ \t\r\n]*:")
 # No client can guess it, so that no text of its own is taken for one that was cut out.
 _STAND_IN: Final = secrets.token_hex(16)
 _ASCII_LETTERS: Final = 128
+# The first escape of two that make one letter.
+_FIRST_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 # Bytes of a letter in memory, at worst.
 _WIDEST: Final = 4
 
@@ -207,7 +209,7 @@ def _is_escaped(body: bytes, begin: int, at: int) -> bool:
 
 
 def _slices(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the slices of a text begin and end, none of which cuts an escape."""
+    """Where the slices of a text begin and end, none of which cuts an escape or a pair of them."""
     while begin < end:
         cut = min(end, begin + _STEP_BYTES)
         if cut < end:
@@ -215,6 +217,8 @@ def _slices(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
             last = body.rfind(b"\\", cut - 5, cut)
             if last >= 0:
                 cut = last if not _is_escaped(body, begin, last) else last + 1
+            if _FIRST_HALF.fullmatch(body, cut - 6, cut) and not _is_escaped(body, begin, cut - 6):
+                cut -= 6
         yield begin, cut
         begin = cut
 
