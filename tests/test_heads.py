@@ -26,7 +26,8 @@ from support import Server, run_server
 from web_support import picture
 
 from ocrsvc.serving.limits import Budget
-from ocrsvc.worker.loop import HEAD_BYTES, HEAD_S, RequestLimits
+from ocrsvc.worker.connection import RequestLimits
+from ocrsvc.worker.loop import HEAD_BYTES, HEAD_S
 from ocrsvc.worker.threads import FairThreadWorker
 
 _ANSWER_S = 30.0
@@ -253,6 +254,23 @@ def test_health_is_answered_while_every_thread_waits_for_the_engine() -> None:
             assert requests.get(server.url + path, timeout=_ANSWER_S).status_code == 200
             assert time.monotonic() - began_s < _PROMPT_S
         assert not select.select(wires, [], [], 0)[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_quick"),
+    [
+        (GET, True),
+        (GET.replace(b"/healthz", b"/ops/workers"), True),
+        (GET.replace(b"/healthz", b"/slow/file"), False),
+        (GET.replace(b"GET", b"POST"), False),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab", False),
+    ],
+)
+def test_reserved_threads_get_what_takes_neither_the_engine_nor_time(sent: bytes, *, is_quick: bool) -> None:
+    with loop_with_a_client() as (loop, client):
+        loop.limits = RequestLimits(Budget(1 << 20), slow_paths=("/slow/",))
+        reach(loop, client, sent)
+        assert loop.ready[0].is_quick is is_quick
 
 
 def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:

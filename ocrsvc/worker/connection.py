@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import sys
 import termios
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gunicorn.http.body import ChunkedReader, LengthReader
@@ -27,6 +29,23 @@ which clients that do not read would hold outside of every account."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What requests may take before a thread sees them.
+
+    Attributes:
+        memory: For all of them together.
+        most_body_bytes: The largest body.
+        deadline_s: The longest time for a whole request.
+        slow_paths: Where those begin that may take time without the engine, as a download does.
+    """
+
+    memory: Budget
+    most_body_bytes: int = sys.maxsize
+    deadline_s: float = 3600.0
+    slow_paths: tuple[str, ...] = ()
 
 
 class ParsedHead:
@@ -78,7 +97,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         head: What has come of the head of the next request.
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
-        is_quick: Whether the request cannot want the engine: health checks, metrics, pages.
+        is_quick: Whether the request can want neither the engine nor time: health checks, metrics, pages.
         expects_continue: Whether its client waits to be told to send the body.
         unsent: What the kernel has not taken of the answer.
         sent_bytes: What it has taken, since the answer's thread left it to the loop.
@@ -105,16 +124,16 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.close_s = 0.0
         self.close_bytes = 0
 
-    def parse_head(self, memory: Budget, most_body_bytes: int, deadline_s: float) -> None:
+    def parse_head(self, limits: RequestLimits) -> None:
         """The head is whole: make the body that it announces, with what has come of it."""
         request, rest = self.parser.parse(bytes(self.head))
         self.head = bytearray()
         if request is None:
             return
         length = _body_length(request)
-        self.is_quick = length == 0 and request.method != "POST"
-        end_s = time.monotonic() + _seconds(request, deadline_s)
-        self.body = ReceivedBody(self.sock, request, length, most_body_bytes, Share(memory), end_s)
+        self.is_quick = length == 0 and request.method != "POST" and not request.path.startswith(limits.slow_paths)
+        end_s = time.monotonic() + _seconds(request, limits.deadline_s)
+        self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
         self.ahead = rest if length == 0 else self.body.feed(rest)
         self.expects_continue = request._expected_100_continue  # noqa: SLF001  pinned by a test

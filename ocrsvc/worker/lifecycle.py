@@ -35,8 +35,8 @@ from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
 from ocrsvc.web.model.statistics import Statistics
 from ocrsvc.worker.arbiter import take_over
 from ocrsvc.worker.config import configuration
+from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.listening import address_of, listen
-from ocrsvc.worker.loop import RequestLimits
 from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.recycling import RecyclingWorker, Watched
@@ -371,10 +371,11 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
 def _make_limits(worker: RecyclingWorker) -> RequestLimits:
     """What requests may take before a thread sees them; the memory is the application's too."""
     from ocrsvc.web.admission import room_of
+    from ocrsvc.web.dialects.umi_ocr.documents import PATH
 
     settings = current_settings()
     _Process.room = room_of(settings, worker.cfg.workers, _Process.guard)
-    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s)
+    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=(PATH,))
 
 
 def _make_guard(worker: RecyclingWorker) -> RequestGuard:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
@@ -26,7 +25,7 @@ from typing import Any, Final
 from gunicorn.workers import gthread
 
 from ocrsvc.serving.limits import Budget
-from ocrsvc.worker.connection import Connection
+from ocrsvc.worker.connection import Connection, RequestLimits
 from ocrsvc.worker.pool import start_pool
 from ocrsvc.worker.receiving import READER_STALL_S, Pace
 from ocrsvc.worker.sending import Sender
@@ -63,21 +62,6 @@ _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nConten
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESERVED_THREADS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """What requests may take before a thread sees them.
-
-    Attributes:
-        memory: For all of them together.
-        most_body_bytes: The largest body.
-        deadline_s: The longest time for a whole request.
-    """
-
-    memory: Budget
-    most_body_bytes: int = sys.maxsize
-    deadline_s: float = 3600.0
 
 
 class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
@@ -291,7 +275,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
 
     def _start(self, conn: Connection) -> None:
         """The head is whole: receive the body, of which most has come with it where it is small."""
-        conn.parse_head(self.limits.memory, self.limits.most_body_bytes, self.limits.deadline_s)
+        conn.parse_head(self.limits)
         if conn.body is not None and not conn.body.settled and conn.expects_continue:
             with suppress(OSError):
                 conn.sock.send(_CONTINUE)
