@@ -40,7 +40,7 @@ block that are not complete, and what h2 keeps."""
 SPARED_CONNECTIONS: Final = 32
 """Connections that are accepted where no memory is left, for health checks."""
 
-ARRIVING_SHARE: Final = 0.33
+ARRIVING_SHARE: Final = 0.25
 """Of the memory, what all messages may hold that are still to be begun: a client need not finish them."""
 
 _COMPLAIN_S: Final = 60.0

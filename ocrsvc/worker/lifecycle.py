@@ -62,6 +62,8 @@ _HEARTBEAT_S: Final = 1.0
 # By now every request has had its graceful time; what still runs is past its deadline.
 _STOP_S: Final = 2.0
 _TURN_CHECK_S: Final = 0.1
+# Of Python's own 5 ms each of many busy threads takes its turn before a health check comes to it.
+_SWITCH_S: Final = 0.001
 _STDERR: Final = 2
 _LAST_LINES_S: Final = 1.0
 
@@ -360,6 +362,7 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     logger.setLevel(worker.log.error_log.level)
     logger.propagate = False
     limit_arenas()
+    sys.setswitchinterval(_SWITCH_S)
     _take_card(worker)
     with _ending_at_failure(worker):
         worker.guard()
