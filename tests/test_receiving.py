@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError, QueueFull
 from ocrsvc.serving.limits import Budget, Share
-from ocrsvc.worker.receiving import FREE_CHUNKS, MAX_LINE_BYTES, ReceivedBody
+from ocrsvc.worker.receiving import FREE_CHUNKS, LARGE_BYTES, MAX_LINE_BYTES, ReceivedBody
 
 
 class Asked:
@@ -173,15 +173,26 @@ def test_what_is_too_large_is_not_kept() -> None:
         assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
 
 
-def test_what_does_not_fit_beside_others_is_refused_and_what_can_never_fit_is_too_large() -> None:
-    beside = Client(80, budget=100)
-    beside.budget.take(30)
-    beside.send(bytes(30))
-    assert beside.budget.held_bytes == 60
-    # What comes of bodies that are there needs the rest.
-    beside.send(bytes(10))
+def test_a_large_body_that_does_not_fit_beside_others_is_refused() -> None:
+    beside = Client(8 * LARGE_BYTES, most=10**8, budget=10 * LARGE_BYTES)
+    beside.budget.take(3 * LARGE_BYTES)
+    beside.send(bytes(3 * LARGE_BYTES))
+    assert beside.budget.held_bytes == 6 * LARGE_BYTES
+    # What comes of bodies that are there needs the rest, and others bring small ones.
+    beside.send(b"a")
     assert isinstance(outcome(beside), QueueFull)
-    assert beside.budget.held_bytes == 30
+    assert beside.budget.held_bytes == 3 * LARGE_BYTES
+
+
+def test_a_small_body_fits_beside_large_ones() -> None:
+    client = Client(LARGE_BYTES, most=10**8, budget=10 * LARGE_BYTES)
+    client.budget.take(9 * LARGE_BYTES)
+    client.send(bytes(LARGE_BYTES))
+    assert client.body.settled
+    assert client.body.error is None
+
+
+def test_what_can_never_fit_is_too_large() -> None:
     alone = Client(200, budget=100)
     alone.send(bytes(101))
     assert isinstance(outcome(alone), BodyTooLarge)

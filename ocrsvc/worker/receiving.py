@@ -33,7 +33,10 @@ SCARCE_BYTES_PER_S: Final = 1 << 17
 
 SCARCE_GRACE_S: Final = 2.0
 ARRIVING: Final = 0.6
-"""The part of all memory for requests that arriving bodies may fill: what comes of those that are there needs more."""
+"""The part of all memory for requests that large bodies may fill: what comes of those that are there needs more, and
+others bring small ones."""
+
+LARGE_BYTES: Final = 1 << 20
 
 MAX_LINE_BYTES: Final = 4096
 """The longest line that announces a chunk, or of a trailer."""
@@ -224,7 +227,7 @@ class ReceivedBody:
     def _feed(self, piece: bytes) -> bytes:
         own = piece if self._length is None else piece[: self._length - len(self._data)]
         before_bytes = len(self._data)
-        self.share.take(len(own), ARRIVING)
+        self.share.take(len(own), ARRIVING if before_bytes + len(own) > LARGE_BYTES else 1.0)
         rest = piece[len(own) :]
         try:
             if self._chunks is None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from ocrsvc.allocator import give_back
 from ocrsvc.gpu import Gauge, Siblings
 from ocrsvc.worker.memory import read_rss_bytes
 from ocrsvc.worker.retire import Limits, MemoryTrend, Readings, Reason, Usage, retire
@@ -34,6 +35,10 @@ _ORPHAN_S: Final = 2.5
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
+# Memory beyond that of a warm worker is looked after so often, from so much on, while requests hold so little.
+_GIVE_BACK_S: Final = 10.0
+_GROWN_BYTES: Final = 48 << 20
+_FREE: Final = 0.1
 # Between two heartbeats, while a companion finishes; and after an error of the watch.
 _WAIT_S: Final = 1.0
 
@@ -83,6 +88,7 @@ class RecyclingWorker(FairThreadWorker):
         self._most_requests = 0 if drawn == sys.maxsize else drawn
         self.max_requests: int = sys.maxsize
         self._draining = threading.Lock()
+        self._gave_back_s = 0.0
         self.companion: Companion | None = None
 
     def init_signals(self) -> None:
@@ -156,9 +162,18 @@ class RecyclingWorker(FairThreadWorker):
             self._want(retire(readings, watched.limits))
             stuck = self._note_stuck(watched.stuck_threads(), stuck)
             poked_s = self._ask_again(now_s, poked_s)
+            self._give_back_memory(now_s, slot.rss_bytes - watched.rss_bytes)
             if self._must_drain(stuck):
                 self._drain()
             time.sleep(CHECK_S)
+
+    def _give_back_memory(self, now_s: float, grown_bytes: int) -> None:
+        """After large requests: what is free goes back to the system, also where small ones never stop coming."""
+        memory = self.limits.memory
+        is_due = now_s - self._gave_back_s >= _GIVE_BACK_S and grown_bytes > _GROWN_BYTES
+        if is_due and memory.held_bytes < _FREE * memory.total_bytes:
+            self._gave_back_s = now_s
+            give_back()
 
     def _ask_again(self, now_s: float, poked_s: float) -> float:
         """Wake the arbiter for a wish that it has not granted; when that was done last (0 is never)."""
