@@ -93,8 +93,7 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
         return json_answer(v2.model_statistics(model.statistics.totals()))
 
     def index() -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        body = receive_body(request.environ, settings.max_body_bytes, deadline)
+        body = receive_body(request.environ, settings.max_body_bytes)
         only_ready = parse_json(body, share_of(request.environ)).get("ready") is True if body else False
         return json_answer(v2.repository_index(ready=model.ready, only_ready=only_ready))
 
@@ -131,7 +130,7 @@ def _unload(name: str) -> Response:
 
 def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _Asked:
     """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    body = receive_body(request.environ, settings.max_body_bytes, deadline)
+    body = receive_body(request.environ, settings.max_body_bytes)
     check_model(name, version or "")
     share = share_of(request.environ)
     with taking_apart(share, len(body), deadline):

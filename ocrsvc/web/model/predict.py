@@ -88,7 +88,7 @@ def _receive(
     settings: Settings, deadline: float, name: str, version: str | None, label: str | None
 ) -> tuple[bool, list[bytes]]:
     """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    body = receive_body(request.environ, settings.max_body_bytes, deadline)
+    body = receive_body(request.environ, settings.max_body_bytes)
     check_servable(name, version, label)
     share = share_of(request.environ)
     with taking_apart(share, len(body), deadline):

@@ -89,7 +89,7 @@ def packed(response: Response) -> Response:
     return response
 
 
-def receive_body(environ: Environ, max_body_bytes: int, _deadline: float) -> bytes:
+def receive_body(environ: Environ, max_body_bytes: int) -> bytes:
     """The whole body, unpacked; raises as `read_body`, and NotOffered for an encoding that is not known."""
     body = read_body(environ, max_body_bytes)
     take_body(body, request_id(environ))
