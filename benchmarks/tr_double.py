@@ -101,7 +101,7 @@ def main() -> int:
         f"{asked.seconds:g} s"
     )
     with tempfile.TemporaryDirectory() as home:
-        subprocess.run([sys.executable, str(ROOT / "tests" / "doubles" / "build.py"), home], check=True)
+        subprocess.run([sys.executable, str(ROOT / "tests" / "doubles" / "tr_home.py"), home], check=True)
         env = {
             "OCRSVC_ENGINE": "tr",
             "OCRSVC_TR_HOME": home,

@@ -24,8 +24,8 @@ from ocrsvc.gpu import Gauge, Siblings, Unreadable
 DOUBLES = Path(__file__).parent / "doubles"
 sys.path.insert(0, str(DOUBLES))
 
-from build import build_home  # noqa: E402  the path must be known first
-from card import PART_UUID, UUID, Mode, SimulatedCard  # noqa: E402  as above
+from card import PART_UUID, UUID, Mode, SimulatedCard  # noqa: E402  the path must be known first
+from tr_home import build_home  # noqa: E402  as above
 
 MB = 10**6
 CARD_BYTES = 1000 * MB

@@ -50,8 +50,7 @@ from ocrsvc.settings import Settings, Share
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
 from card import Mode, SimulatedCard
-
-from build import build_home
+from tr_home import build_home
 
 MB = 10**6
 

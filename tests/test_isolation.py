@@ -54,7 +54,7 @@ from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.settings import Settings
 
 PAGES = Path(__file__).parent / "pages"
-BUILD = Path(__file__).parent / "doubles" / "build.py"
+BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
 SOON_S = 10.0
 
 

@@ -24,7 +24,7 @@ from ocrsvc.formats.rects import to_rect
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = Path(__file__).parent / "doubles" / "build.py"
+BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
 SECOND_LINE = "你好AA世界"
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc is not on PATH")

@@ -1,6 +1,6 @@
 """Makes a folder that looks like Tr 2.3's: libtr.so (the double, compiled from libtr.c), ctpn.bin and crnn.bin.
 
-    python tests/doubles/build.py FOLDER [--gpu]
+    python tests/doubles/tr_home.py FOLDER [--gpu]
 
 Then OCRSVC_TR_HOME=FOLDER serves it; libtr.c says what it answers and which variables make it misbehave. With --gpu
 it is the GPU build, and beside it lies a double of NVML (nvml.c), libnvidia-ml.so.1. Needs `cc`.
