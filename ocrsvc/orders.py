@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
@@ -21,7 +22,11 @@ from ocrsvc.serving.guard import Work, current_work, decoding_for
 from ocrsvc.serving.limits import Share, unlimited
 
 AHEAD_BYTES: Final = 16 * 2**20
-"""Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size, none of the largest."""
+"""Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size.
+
+A page that is larger by itself is decoded ahead too, but few at once: an engine thread that decoded it would keep the
+small ones waiting for a second.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +43,8 @@ class Order:
             are in the account already; or the file as it came, for an engine that decodes by itself. None before it is
             opened, and when it was decoded.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
+        turn: Of the large images, which few hold at once: until the engine takes it.
+        keeps_turn: Until the engine has done with it.
         work: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
         looks: Only the image is wanted, in colour; of a file for an engine that decodes by itself.
@@ -54,6 +61,8 @@ class Order:
     decode_s: float = 0.0
     looks: bool = False
     image: Image | None = None
+    turn: ExitStack = field(default_factory=ExitStack, init=False)
+    keeps_turn: bool = False
     work: Work | None = field(default_factory=current_work, init=False)
     _task: ReadTask | None = field(default=None, init=False)
     _is_put_back: bool = field(default=False, init=False)
@@ -67,6 +76,11 @@ class Order:
     def is_decoded_elsewhere(self) -> bool:
         """Does the engine decode it by itself?"""
         return isinstance(self.source, bytes)
+
+    @property
+    def is_large(self) -> bool:
+        """Is it more than may ever wait decoded, but for a few?"""
+        return isinstance(self.source, Picture) and self.pixel_bytes > AHEAD_BYTES
 
     @property
     def pixel_bytes(self) -> int:
@@ -109,6 +123,8 @@ class Order:
         source = self.source
         if isinstance(source, bytes):
             return FileTask(source, None if self.looks else self.options, self.deadline, self.check)
+        if not self.keeps_turn:
+            self.turn.close()
         return self.prepare()
 
     def note(self, page: DecodedPage) -> Page:
@@ -120,6 +136,7 @@ class Order:
     def forget(self) -> None:
         """Let go of the pixels: the answer may wait for its thread, and they need not wait with it."""
         self._task = self.source = self.image = None
+        self.turn.close()
         self.held.release()
 
     def _make_task(self) -> ReadTask:

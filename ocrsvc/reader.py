@@ -115,6 +115,8 @@ class Reader:
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing.
         self._decoding = threading.Semaphore(plan.engine_threads + 1)
+        # Half of the cores at most decode large pages; the others are for what is soon done.
+        self._large = threading.Semaphore(max(1, plan.engine_threads // 2))
         self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
         self._kept: KeptPages | None = None
         self._engine: Engine | None = None
@@ -205,9 +207,12 @@ class Reader:
     def _develop(self, data: bytes | Leaf, order: Order, wish: Wish) -> Image:
         with self._turn_for(data, order.deadline, wish):
             order.source = self._open(data, order, wish)
-            if not order.is_decoded_elsewhere:
+            if not order.is_decoded_elsewhere and not order.is_large:
                 return order.prepare().image
-        return self._look_elsewhere(order, wish)
+        if order.is_decoded_elsewhere:
+            return self._look_elsewhere(order, wish)
+        self._take_turn_of_large(order, wish)
+        return order.prepare().image
 
     def _look_elsewhere(self, order: Order, wish: Wish) -> Image:
         """The image, from where the engine decodes."""
@@ -405,14 +410,20 @@ class Reader:
         check = make_check(wish, deadline, self._clock)
         order = Order(options, deadline, engine.driving.wants_gray, check, held=wish.share.part())
         try:
-            with executor.admit(wish) as place, self._turn_for(data, deadline, wish):
-                began = self._clock()
-                order.source = self._open(data, order, wish)
-                order.decode_s = self._clock() - began
-                most_bytes = order.most_bytes
-                ahead = order.is_drawn or (
-                    not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
-                )
+            with executor.admit(wish) as place:
+                with self._turn_for(data, deadline, wish):
+                    began = self._clock()
+                    order.source = self._open(data, order, wish)
+                    order.decode_s = self._clock() - began
+                    most_bytes = order.most_bytes
+                    ahead = order.is_drawn or (
+                        not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+                    )
+                    if ahead:
+                        order.prepare()
+                if order.is_large:
+                    ahead = True
+                    self._take_turn_of_large(order, wish)
                 size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
                 item = place.submit(order, deadline, size_bytes)
         except BaseException:
@@ -444,15 +455,25 @@ class Reader:
     @contextmanager
     def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:
         """A decoder's turn. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
-        while not self._decoding.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
-            if wish.is_gone():
-                raise client_gone()
-            if self._clock() >= deadline:
-                raise deadline_passed()
+        self._acquire(self._decoding, deadline, wish)
         try:
             yield
         finally:
             self._decoding.release()
+
+    def _take_turn_of_large(self, order: Order, wish: Wish) -> None:
+        """The turn of a large image; it gives the turn back by itself. Raises as `_turn_to_decode`."""
+        self._acquire(self._large, order.deadline, wish)
+        order.turn.callback(self._large.release)
+        # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
+        order.keeps_turn = (self._plan.engine_threads + 1) * order.most_bytes > wish.share.budget_bytes
+
+    def _acquire(self, turns: threading.Semaphore, deadline: float, wish: Wish) -> None:
+        while not turns.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
+            if wish.is_gone():
+                raise client_gone()
+            if self._clock() >= deadline:
+                raise deadline_passed()
 
     def _known(self, data: bytes | Leaf, options: ReadOptions) -> Reading | None:
         """What was read of the same bytes before, if such pages are kept."""

@@ -26,10 +26,12 @@ from ocrsvc.errors import (
     QueueFull,
     UnsupportedImage,
 )
+from ocrsvc.imaging.decode import develop
+from ocrsvc.imaging.picture import Picture
 from ocrsvc.kept import KeptPages
 from ocrsvc.plan import ThreadPlan
 from ocrsvc.reader import Reader
-from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.cache import MemoryCache
 from ocrsvc.serving.limits import Budget, Share
 from ocrsvc.serving.queue import PLAIN_WISH, Wish
@@ -37,6 +39,7 @@ from ocrsvc.settings import Settings
 
 SOON_S = 30.0
 DECODED_BYTES = 2000 * 1500 * 3
+LARGE_BYTES = 3000 * 2000 * 3
 SQUARE_BYTES = 700 * 700 * 3
 
 
@@ -326,30 +329,83 @@ def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
     gate, data, large = threading.Event(), png(2000, 1500), png(3000, 2000)
     engine = Mirror(gate=gate)
     pages: list[Reading] = []
-    # The first goes into the engine, the second is decoded ahead; the third is too large for that by itself, and the
-    # fourth together with the second.
-    files = [data, data, large, data]
+    # The first goes into the engine, the second is decoded ahead; the third is large, and one of these is decoded too;
+    # the fourth waits as a file, and the fifth for the turn of the third.
+    files = [data, data, large, data, large]
+    memory = Budget(2 * 10**9)
 
     def ask() -> None:
-        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S))
+        wish = Wish(share=Share(memory))
+        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S, wish))
 
     with reading(engine) as reader:
-        asked = [threading.Thread(target=ask) for _ in range(4)]
+        asked = [threading.Thread(target=ask) for _ in range(5)]
         asked[0].start()
         assert engine.entered.wait(SOON_S)
-        for thread, waits in zip(asked[1:], np.cumsum([DECODED_BYTES, len(large), len(data)]), strict=True):
+        for thread, waits in zip(asked[1:], np.cumsum([DECODED_BYTES, LARGE_BYTES, len(data), 0]), strict=True):
+            places = reader.waiting() + 1
             thread.start()
-            while reader.waiting_bytes() < waits:
+            while reader.waiting_bytes() < waits or reader.waiting() < places:
                 assert thread.is_alive()
             assert reader.waiting_bytes() == waits
+        assert memory.held_bytes == 2 * DECODED_BYTES + LARGE_BYTES
         gate.set()
         for thread in asked:
             thread.join(SOON_S)
-    assert sorted(page.page.text for page in pages) == ["1500x2000"] * 3 + ["2000x3000"]
+    assert memory.held_bytes == 0
+    assert sorted(page.page.text for page in pages) == ["1500x2000"] * 3 + ["2000x3000"] * 2
     assert {(page.page.width, page.page.height) for page in pages} == {(2000, 1500), (3000, 2000)}
     for page in pages:
         timing = page.timing
         assert 0 < timing.decode_s <= timing.decode_s + timing.queue_s + timing.engine_s <= timing.total_s
+
+
+def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many large ones there are: no engine thread decodes them."""
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def slowly(source: Picture, *, gray: bool) -> Image:
+        if source.width > 1000:
+            begun.release()
+            assert gate.wait(SOON_S)
+        return develop(source, gray=gray)
+
+    monkeypatch.setattr("ocrsvc.orders.develop", slowly)
+    with reading(Mirror(), engine_threads=2) as reader:
+        large = png(3000, 2000)
+        asked = [threading.Thread(target=reader.read, args=(large, ReadOptions(), SOON_S)) for _ in range(4)]
+        for thread in asked:
+            thread.start()
+        assert begun.acquire(timeout=SOON_S)
+        assert reader.read(png(30, 20), ReadOptions(), SOON_S).page.text == "30x20"
+        with reader.look(png(30, 20), limit_s=SOON_S) as image:
+            assert image.width == 30
+        assert not begun.acquire(blocking=False), "one at a time"
+        gate.set()
+        for thread in asked:
+            thread.join(SOON_S)
+
+
+def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want_of_memory() -> None:
+    gate, memory = threading.Event(), Budget(5 * LARGE_BYTES // 2)
+    engine = Mirror(gate=gate)
+    pages: list[Reading] = []
+
+    def ask() -> None:
+        pages.append(reader.read(png(3000, 2000), ReadOptions(), SOON_S, Wish(share=Share(memory))))
+
+    with reading(engine, engine_threads=2) as reader:
+        asked = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in asked:
+            thread.start()
+        assert engine.entered.wait(SOON_S)
+        wait_until(lambda: reader.waiting() == 3)
+        assert memory.held_bytes == LARGE_BYTES
+        gate.set()
+        for thread in asked:
+            thread.join(SOON_S)
+    assert len(pages) == 4
+    assert memory.held_bytes == 0
 
 
 @pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, DeadlineExceeded), (SOON_S, ClientGone)])
