@@ -43,9 +43,9 @@ from bench.results import write_result
 from bench.rpc_host import Bench
 
 from ocrsvc.app import create_app
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
-from ocrsvc.worker.memory import read_rss_bytes
+from ocrsvc.system.memory import read_rss_bytes
 
 # Processor time, so that a busy machine is no violation.
 LIMIT_S = 1.0

@@ -131,8 +131,8 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
     Raises EngineUnavailable where this way does not open.
     """
     from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-    from ocrsvc.engines.ppocr.session import Session
-    from ocrsvc.engines.ppocr.store import default_folder
+    from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
+    from ocrsvc.engines.ppocr.runtime.session import Session
     from ocrsvc.imaging.decode import PixelLimits, decode
     from ocrsvc.records import ReadTask
 

@@ -3,9 +3,9 @@
     python benchmarks/graphs.py [--shared ../shared] [--every 20] [--most-pixels 1000000]
 
 Bare runs over the exact tensors that the pipeline feeds its models for every n-th corpus page, one thread, in pairs:
-the detector with its subnormal weights mended only and in our layout (engines/ppocr/layout.py), the recogniser in
-single precision and in eight bits (engines/ppocr/quantise.py). Processor time of the thread, so that others on the
-machine disturb little.
+the detector with its subnormal weights mended only and in our layout (engines/ppocr/graph/memory_layout.py), the
+recogniser in single precision and in eight bits (engines/ppocr/graph/quantize.py). Processor time of the thread, so
+that others on the machine disturb little.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def graphs() -> dict[str, tuple[bytes, bytes]]:
     """Before and after, by model."""
     import onnx
 
-    from ocrsvc.engines.ppocr import models, surgery
+    from ocrsvc.engines.ppocr.graph import rewrite
+    from ocrsvc.engines.ppocr.runtime import models
 
     detection = onnx.load_from_string(models.read_model(models.DETECTION))
-    surgery.zero_subnormal_weights(detection)
+    rewrite.zero_subnormal_weights(detection)
     recognition = models.read_model(models.RECOGNITION)
     return {
         "detection, layout": (

@@ -45,10 +45,10 @@ def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
     The child's processor time is not in the second.
     """
     sys.path.insert(0, str(ROOT))
-    from ocrsvc.engines.choose import open_engine
-    from ocrsvc.plan import ThreadPlan
+    from ocrsvc.engines.opening import open_engine
     from ocrsvc.records import Image, ReadTask
     from ocrsvc.settings import Settings
+    from ocrsvc.system.thread_plan import ThreadPlan
 
     pixels = cv2.imdecode(np.frombuffer(request.body, np.uint8), cv2.IMREAD_COLOR)
     task = ReadTask(Image(np.asarray(pixels, np.uint8), "any"))

@@ -112,11 +112,11 @@ def ask(app: Flask, data: bytes) -> tuple[float, float]:
 
 def keep_books(images: Sequence[bytes], clients: int) -> Ledger:
     """Open the service in this process and send it the pages, from so many clients."""
-    from ocrsvc.allocator import limit_arenas
     from ocrsvc.app import create_app
-    from ocrsvc.plan import plan_for
-    from ocrsvc.reader import Reader
+    from ocrsvc.pipeline.read import Reader
     from ocrsvc.settings import read_settings
+    from ocrsvc.system.allocator import limit_arenas
+    from ocrsvc.system.thread_plan import plan_for
 
     limit_arenas()
     settings = read_settings({"OCRSVC_DEVICE": "cpu"})

@@ -349,7 +349,7 @@ def can_run(name: str) -> bool:
 
 def has_eight_bits() -> bool:
     """Is there a model in eight bits in the folder of optimised models?"""
-    from ocrsvc.engines.ppocr.store import default_folder
+    from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
 
     folder = os.environ.get("OCRSVC_MODEL_CACHE") or default_folder()
     return folder is not None and any(Path(folder).glob("int8-*"))

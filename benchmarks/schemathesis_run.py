@@ -36,7 +36,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from ocrsvc.app import create_app
 from ocrsvc.imaging.page_ranges import ACCEPTED
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
 
 IMAGE_TYPES = ("image/*", "application/octet-stream")

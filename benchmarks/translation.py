@@ -30,7 +30,7 @@ from bench.pages import scan
 from bench.results import write_result
 
 from ocrsvc.app import create_app
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.settings import Settings
 

@@ -8,33 +8,33 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask
 
-from ocrsvc.reader import Reader
-from ocrsvc.serving.limits import Room
+from ocrsvc.adapters.kserve.v1_http import make_kserve_v1
+from ocrsvc.adapters.kserve.v2_http import make_kserve_v2
+from ocrsvc.adapters.ocr_space.http import make_ocr_space
+from ocrsvc.adapters.paddle_serving.http import make_paddle_serving
+from ocrsvc.adapters.paddlehub.http import make_paddlehub
+from ocrsvc.adapters.paddlex.http import make_paddlex
+from ocrsvc.adapters.rapidocr_api.http import make_rapidocr_api
+from ocrsvc.adapters.tfserving.http import make_tfserving
+from ocrsvc.adapters.trwebocr.http import make_trwebocr
+from ocrsvc.adapters.trwebocr_cpp.http import make_trwebocr_cpp
+from ocrsvc.adapters.turboocr.http import make_turboocr
+from ocrsvc.adapters.umi_ocr.http import make_umi_ocr
+from ocrsvc.api.native import make_api
+from ocrsvc.api.operators import make_operators, make_ops
+from ocrsvc.api.web_page import make_page
+from ocrsvc.http.admission import guarded, install_admission, room_of
+from ocrsvc.http.error_responses import install
+from ocrsvc.http.origins import install_origins
+from ocrsvc.http.request_metrics import Ledger, counted, ledger_of_one
+from ocrsvc.http.responses import cut_accepted
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.routing import choose_by_body, choose_by_head
+from ocrsvc.serving.memory_budget import Room
 from ocrsvc.settings import Settings
-from ocrsvc.tasks.store import Tasks
-from ocrsvc.web.admission import guarded, install_admission, room_of
-from ocrsvc.web.answers import cut_accepted
-from ocrsvc.web.api import make_api
-from ocrsvc.web.counting import Ledger, counted, ledger_of_one
-from ocrsvc.web.crossroads import choose_by_body, choose_by_head
-from ocrsvc.web.dialects.kserve_v1 import make_kserve_v1
-from ocrsvc.web.dialects.kserve_v2 import make_kserve_v2
-from ocrsvc.web.dialects.ocr_space import make_ocr_space
-from ocrsvc.web.dialects.paddle_serving import make_paddle_serving
-from ocrsvc.web.dialects.paddlehub import make_paddlehub
-from ocrsvc.web.dialects.paddlex import make_paddlex
-from ocrsvc.web.dialects.rapidocr_api import make_rapidocr_api
-from ocrsvc.web.dialects.tfserving import make_tfserving
-from ocrsvc.web.dialects.trwebocr import make_trwebocr
-from ocrsvc.web.dialects.trwebocr_cpp import make_trwebocr_cpp
-from ocrsvc.web.dialects.turboocr import make_turboocr
-from ocrsvc.web.dialects.umi_ocr.door import make_umi_ocr
-from ocrsvc.web.failures import install
-from ocrsvc.web.model.ocr import OcrModel
-from ocrsvc.web.model.statistics import Statistics
-from ocrsvc.web.ops import make_operators, make_ops
-from ocrsvc.web.origins import install_origins
-from ocrsvc.web.page import make_page
+from ocrsvc.telemetry.model_statistics import Statistics
 
 Factory = Callable[[Settings, Reader], Blueprint]
 
@@ -49,7 +49,7 @@ DIALECTS: Final[Mapping[str, Factory]] = {
     "ocr_space": make_ocr_space,
     "turboocr": make_turboocr,
 }
-"""Makes each dialect's door, a blueprint of the same name; ocrsvc.doors lists the names and usual ports."""
+"""Makes each dialect's door, a blueprint of the same name; ocrsvc.adapter_ports lists the names and usual ports."""
 
 MODEL_DIALECTS: Final[Mapping[str, Callable[[Settings, OcrModel], Blueprint]]] = {
     "kserve_v2": make_kserve_v2,

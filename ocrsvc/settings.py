@@ -28,7 +28,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import SettingsError
 
 PREFIX: Final = "OCRSVC_"
@@ -215,7 +215,7 @@ def _knob(
 
 
 class Settings(BaseModel):
-    """Every setting of the service, checked; frozen. None means that the thread plan decides (`ocrsvc.plan`)."""
+    """Every setting of the service, checked; frozen. None: the thread plan decides (`ocrsvc.system.thread_plan`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

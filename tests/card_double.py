@@ -7,8 +7,9 @@ from typing import Any, Final
 import onnxruntime
 import pytest
 
-from ocrsvc.engines.ppocr import detector, opening, runs
-from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT
+from ocrsvc.engines.ppocr.pipeline import detector, recognition_batches
+from ocrsvc.engines.ppocr.runtime import open_model
+from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT
 
 GPU_BUILD: Final = [TENSORRT, CUDA, CPU]
 WARM_PX: Final = ((160, 160),)
@@ -43,6 +44,6 @@ def put_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     patch.setattr(onnxruntime, "InferenceSession", CardDouble)
     patch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
-    patch.setattr(opening, "open_card", lambda: None)
+    patch.setattr(open_model, "open_card", lambda: None)
     patch.setattr(detector, "_WARM_PX", WARM_PX)
-    patch.setattr(runs.RunsTogether, "warm_up", lambda _: None)
+    patch.setattr(recognition_batches.RunsTogether, "warm_up", lambda _: None)

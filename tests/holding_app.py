@@ -7,7 +7,7 @@ import time
 
 from flask import Response, request
 
-from ocrsvc.web.incoming import receive
+from ocrsvc.http.request import receive
 from ocrsvc.worker.lifecycle import build_app
 
 HOLDS = b"holds the worker"

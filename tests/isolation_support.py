@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from ocrsvc.engines.isolated.crew import Crew, Limits
+from ocrsvc.engines.isolated.child_pool import Crew, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.nursery import Nursery
-from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.engines.isolated.spawner import Nursery
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.serving.crash_denylist import Quarantine
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 PLAN: Final = ThreadPlan(1, 8, 2)
 

@@ -11,14 +11,14 @@ from h2.events import DataReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 
 from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.rpc.answering import Answer, Job
-from ocrsvc.rpc.codes import CallFailed
-from ocrsvc.rpc.connection import Connection
-from ocrsvc.rpc.counting import Account
-from ocrsvc.rpc.method import Method, Methods
-from ocrsvc.rpc.protobuf import Messages
-from ocrsvc.rpc.stream import Stream
-from ocrsvc.serving.limits import Budget, Callers
+from ocrsvc.grpc_server.call_metrics import Account
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.message import Answer, Job
+from ocrsvc.grpc_server.method import Method, Methods
+from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.grpc_server.status_codes import CallFailed
+from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.serving.memory_budget import Budget, Callers
 
 
 def prefixed(message: bytes, packed: int = 0) -> bytes:

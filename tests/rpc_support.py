@@ -11,15 +11,15 @@ from typing import Any, cast
 import grpc
 from web_support import DeafReader, KnownEngine
 
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
-from ocrsvc.rpc.method import Methods
-from ocrsvc.rpc.protobuf import FOLDER, Messages
-from ocrsvc.rpc.server import RpcServer
-from ocrsvc.rpc.services import make_services
+from ocrsvc.grpc_server.method import Methods
+from ocrsvc.grpc_server.protobuf import FOLDER, Messages
+from ocrsvc.grpc_server.server import RpcServer
+from ocrsvc.grpc_services import make_services
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
-from ocrsvc.web.model.ocr import OcrModel
-from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.model_statistics import Statistics
 
 ORDER = ("inference.proto", "tensorflow.proto", "tensorflow_serving.proto", "pipeline_serving.proto", "health.proto")
 MESSAGES = Messages(*ORDER)

@@ -15,13 +15,13 @@ from flask import Flask
 from web_support import KnownEngine, json_of, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.engines.base import Driving
+from ocrsvc.engines.contract import Driving
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.http.admission import caller_of
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.settings import Settings
-from ocrsvc.web.admission import caller_of
+from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0
 PNG = picture()

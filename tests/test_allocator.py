@@ -11,7 +11,7 @@ import pytest
 # Each thread allocates while all are alive, so that an unlimited malloc gives each an arena of its own.
 ARENAS = """
 import ctypes, threading, xml.etree.ElementTree as tree, tempfile, sys
-from ocrsvc.allocator import limit_arenas
+from ocrsvc.system.allocator import limit_arenas
 if sys.argv[1] == "limited":
     assert limit_arenas()
 libc = ctypes.CDLL(None)
@@ -50,7 +50,7 @@ def test_a_worker_keeps_to_two_arenas_however_many_threads_it_has() -> None:
 GIVING_BACK = """
 import ctypes, resource
 from pathlib import Path
-from ocrsvc.allocator import give_back
+from ocrsvc.system.allocator import give_back
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
 libc.free.argtypes = (ctypes.c_void_p,)

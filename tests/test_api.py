@@ -31,14 +31,14 @@ from web_support import (
 )
 
 from ocrsvc import errors
+from ocrsvc.api.openapi import READING_ERRORS
 from ocrsvc.app import create_app
-from ocrsvc.formats.structured import page_to_dict
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.formats.json_values import page_to_dict
+from ocrsvc.http.options import OPTIONS
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
 from ocrsvc.settings import Settings
-from ocrsvc.web.openapi import READING_ERRORS
-from ocrsvc.web.options import OPTIONS
+from ocrsvc.system.thread_plan import ThreadPlan
 
 PNG = picture(64, 32)
 BLACK = picture(shade=0)

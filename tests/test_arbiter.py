@@ -21,17 +21,17 @@ from gunicorn.config import Config
 from gunicorn.errors import HaltServer
 from gunicorn.pidfile import Pidfile
 
-from ocrsvc.engines.isolated.crew import Crew
+from ocrsvc.engines.isolated.child_pool import Crew
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.quarantine import Quarantine
 from ocrsvc.errors import EngineFailed, EngineUnavailable
+from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.telemetry.worker_table import Board, State
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.lifecycle import _is_final, _leaver
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile, remove_stale
-from ocrsvc.worker.rota import Rota
-from ocrsvc.worker.scoreboard import Board, State
+from ocrsvc.worker.replacement_controller import Rota
 
 
 def arbiter(pid: int = os.getpid()) -> LastingArbiter:

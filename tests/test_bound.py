@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from ocrsvc.engines.ppocr.bound import CupyCard, open_card, run_bound
-from ocrsvc.engines.ppocr.lanes import Lanes, share
-from ocrsvc.engines.ppocr.session import Part, Running, Session
+from ocrsvc.engines.ppocr.runtime.io_binding import CupyCard, open_card, run_bound
+from ocrsvc.engines.ppocr.runtime.session import Part, Running, Session
+from ocrsvc.engines.ppocr.runtime.session_pool import Lanes, share
 from ocrsvc.errors import EngineFailed
 
 

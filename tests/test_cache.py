@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.serving.cache import ENTRY_BYTES, MemoryCache, open_redis
+from ocrsvc.serving.byte_cache import ENTRY_BYTES, MemoryCache, open_redis
 
 LONG_S = 3600.0
 

@@ -19,7 +19,7 @@ import requests
 from support import Server, clean_environment, run_server, wait_until
 from web_support import picture
 
-from ocrsvc.gpu import Gauge, Siblings, Unreadable
+from ocrsvc.system.gpu import Gauge, Siblings, Unreadable
 
 DOUBLES = Path(__file__).parent / "doubles"
 sys.path.insert(0, str(DOUBLES))
@@ -34,7 +34,7 @@ MODEL_BYTES = 100 * MB
 
 PROBE = """
 import ctypes, dataclasses, json, logging, os, sys
-from ocrsvc.gpu import Siblings, open_gauge
+from ocrsvc.system.gpu import Siblings, open_gauge
 
 logging.basicConfig(format="%(message)s")
 gauge = open_gauge(logging.getLogger(), Siblings())

@@ -16,16 +16,16 @@ import pytest
 import requests
 from support import run_server
 
-from ocrsvc.cards import emptiest, find_cards, pin
 from ocrsvc.errors import SettingsError
-from ocrsvc.gpu import Siblings, _handle_of
-from ocrsvc.plan import cards_for, device_for, plan
 from ocrsvc.settings import read_settings
+from ocrsvc.system.gpu import Siblings, _handle_of
+from ocrsvc.system.gpu_devices import emptiest, find_cards, pin
+from ocrsvc.system.thread_plan import cards_for, device_for, plan
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import Board, Granted, Standing, State
 from ocrsvc.worker import lifecycle
-from ocrsvc.worker.retire import Reason
-from ocrsvc.worker.rota import Rota
-from ocrsvc.worker.scoreboard import Board, Granted, Standing, State
-from ocrsvc.worker.succession import Times, next_grant
+from ocrsvc.worker.replacement_controller import Rota
+from ocrsvc.worker.replacement_policy import Times, next_grant
 
 UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
 
@@ -79,7 +79,7 @@ def test_an_engine_on_the_cpu_uses_no_card() -> None:
 def test_cards_that_the_environment_hides_are_not_planned_for(
     shown: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ocrsvc.plan.expected_device", lambda *_args, **_more: "cuda")
+    monkeypatch.setattr("ocrsvc.system.thread_plan.expected_device", lambda *_args, **_more: "cuda")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     assert device_for(read_settings({})) == device
     assert device_for(read_settings({"OCRSVC_DEVICE": "cuda"})) == "cuda"

@@ -26,11 +26,11 @@ from hypothesis import strategies as st
 from support import ROOT, Server, clean_environment, run_server
 
 from ocrsvc import errors
-from ocrsvc.calling.answer import Answer, answer_of, retry_after_s
-from ocrsvc.calling.patience import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
-from ocrsvc.calling.request import Options, Picture, body_of, query_of
 from ocrsvc.client import AsyncClient, Client
-from ocrsvc.web.options import OPTIONS
+from ocrsvc.client.request import Options, Picture, body_of, query_of
+from ocrsvc.client.response import Answer, answer_of, retry_after_s
+from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
+from ocrsvc.http.options import OPTIONS
 
 WHITE = np.full((40, 120), 255, np.uint8)
 PAGE = cv2.imencode(".png", WHITE)[1].tobytes()

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.formats.columns import (
+from ocrsvc.formats.box_values import to_boxes
+from ocrsvc.formats.json_lines import (
     as_text,
     column,
     json_list,
@@ -21,7 +22,6 @@ from ocrsvc.formats.columns import (
     text_column,
     weave,
 )
-from ocrsvc.formats.corners import to_boxes
 from ocrsvc.records import Line
 
 POINTS = st.tuples(st.integers(-99, 6_553_599), st.integers(-99, 6_553_599)).map(lambda at: (at[0] / 100, at[1] / 100))

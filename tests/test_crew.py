@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ocrsvc.engines.ppocr.crew import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
 
 LIMIT_S = 10.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from web_support import json_of, running_app
 
+from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.app import DIALECTS, MODEL_DIALECTS
-from ocrsvc.doors import USUAL_PORTS
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings import Settings, read_settings
 from ocrsvc.worker.config import addresses

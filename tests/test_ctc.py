@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.ctc import Path, align, best_path
+from ocrsvc.engines.ppocr.pipeline.ctc import Path, align, best_path
 
 CHARACTERS = ["", "a", "b", " "]
 

@@ -21,23 +21,23 @@ from rpc_support import V2, calling, infer_request, known_model, serving, unary
 from support import Server, start_server
 from web_support import KnownEngine, picture
 
-from ocrsvc import orders
 from ocrsvc.app import create_app
-from ocrsvc.engines.isolated.quarantine import STRIKES, Quarantine
 from ocrsvc.errors import BrokenImage, RequestStopsWorker
 from ocrsvc.imaging.decode import PixelLimits, open_picture
-from ocrsvc.metrics import Numbers
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline import decode_job
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.serving.guard import RequestGuard, mark_of, take_body, waiting
-from ocrsvc.serving.inflight import BodyMark, InFlight, InFlightTable, Stage
-from ocrsvc.serving.limits import Room, make_room
+from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
+from ocrsvc.serving.memory_budget import Room, make_room
+from ocrsvc.serving.request_guard import RequestGuard, mark_of, take_body, waiting
+from ocrsvc.serving.requests_in_flight import BodyMark, InFlight, InFlightTable, Stage
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.metrics_store import Numbers
+from ocrsvc.telemetry.worker_table import Board, State
 from ocrsvc.worker import lifecycle
-from ocrsvc.worker.rota import Rota
-from ocrsvc.worker.scoreboard import Board, State
-from ocrsvc.worker.suspects import Suspects, blamed, cpu_s_of
+from ocrsvc.worker.hung_requests import Suspects, blamed, cpu_s_of
+from ocrsvc.worker.replacement_controller import Rota
 
 ANSWER_S = 20.0
 BODY = b"a body" * 3000
@@ -115,12 +115,12 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
         seen.append(service.stages())
         raise BrokenImage("not a picture")
 
-    monkeypatch.setattr(orders, "develop", develop)
+    monkeypatch.setattr(decode_job, "develop", develop)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        order = orders.Order(ReadOptions(), 0.0, gray=False, source=open_picture(picture(), PixelLimits(10**8)))
+        order = decode_job.Order(ReadOptions(), 0.0, gray=False, source=open_picture(picture(), PixelLimits(10**8)))
         with waiting():
-            engine = threading.Thread(target=orders._task_or_error, args=(order,))
+            engine = threading.Thread(target=decode_job._task_or_error, args=(order,))
             engine.start()
             engine.join()
         assert service.stages() == [Stage.WORKING]

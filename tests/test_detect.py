@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.detect import find_quads, first_scale, order_clockwise, quads_from_map, scale_for_text
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
+    find_quads,
+    first_scale,
+    order_clockwise,
+    quads_from_map,
+    scale_for_text,
+)
 from ocrsvc.records import Pixels
 
 

@@ -9,9 +9,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.crew import Crew
-from ocrsvc.engines.ppocr.detector import ARENA_VALUES, Detector, Turns
-from ocrsvc.engines.ppocr.session import Session, Tensor
+from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector, Turns
+from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Pixels
 

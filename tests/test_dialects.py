@@ -18,7 +18,7 @@ from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.formats.rects import shrunk_size, to_rect
+from ocrsvc.formats.tr_rects import shrunk_size, to_rect
 from ocrsvc.records import Box
 from ocrsvc.settings import Settings
 

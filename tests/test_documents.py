@@ -26,11 +26,11 @@ from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
 from ocrsvc.imaging.pdf import Pdf, size_px
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.serving.turns import Turns
+from ocrsvc.serving.limiter import Turns
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000
 # And as many PDFs open at once, with one engine thread.

@@ -15,9 +15,9 @@ from flask.testing import FlaskClient
 from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.adapters.turboocr.http import swap_colours
 from ocrsvc.settings import Settings
-from ocrsvc.web.dialects.turboocr import swap_colours
 
 PNG = picture(64, 32)
 B64 = as_base64(PNG)

@@ -20,7 +20,7 @@ from ocrsvc.errors import (
     QueueFull,
 )
 from ocrsvc.serving.executor import STUCK_S, Executor
-from ocrsvc.serving.queue import Wish
+from ocrsvc.serving.work_queue import Wish
 
 FAR_S = 30.0
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ocrsvc.allocator import give_back
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, FakeSettings, hash_text
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.system.allocator import give_back
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 10.0

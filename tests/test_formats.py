@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ocrsvc.cli import read
 from ocrsvc.formats.alto import to_alto
-from ocrsvc.formats.choose import FORMATS
 from ocrsvc.formats.hocr import to_hocr
+from ocrsvc.formats.output_formats import FORMATS
 from ocrsvc.formats.tsv import to_tsv
 from ocrsvc.records import EngineInfo, Line, Page
 

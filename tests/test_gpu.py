@@ -13,19 +13,19 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.card.arrays import Arrays, CupyArrays, NumpyArrays
-from ocrsvc.engines.ppocr.card.crops import crop_lines
-from ocrsvc.engines.ppocr.card.maps import pack_map
-from ocrsvc.engines.ppocr.card.resample import detector_input
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.opening import open_session
-from ocrsvc.engines.ppocr.providers import CUDA
-from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running
-from ocrsvc.engines.ppocr.store import default_folder
-from ocrsvc.gpu import Siblings, open_gauge
+from ocrsvc.engines.ppocr.gpu.arrays import Arrays, CupyArrays, NumpyArrays
+from ocrsvc.engines.ppocr.gpu.crops import crop_lines
+from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
+from ocrsvc.engines.ppocr.gpu.resize import detector_input
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
+from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.providers import CUDA
+from ocrsvc.engines.ppocr.runtime.session import Running
 from ocrsvc.records import Image, Page, ReadTask
+from ocrsvc.system.gpu import Siblings, open_gauge
 
 PAGES = Path(__file__).parent / "pages"
 

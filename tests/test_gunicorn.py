@@ -28,9 +28,9 @@ import gunicorn.workers.workertmp
 import pytest
 
 from ocrsvc.worker.arbiter import LastingArbiter
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile
-from ocrsvc.worker.recycling import RecyclingWorker
 
 KNOWN = Path(__file__).with_name("gunicorn.json")
 OURS = (RecyclingWorker, LastingArbiter, LastingLogger, PidFile)

@@ -10,14 +10,14 @@ import onnx
 import onnxruntime
 import pytest
 
-from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.ctc import best_path
-from ocrsvc.engines.ppocr.detect import quads_from_map
-from ocrsvc.engines.ppocr.detector import pad
-from ocrsvc.engines.ppocr.recognise import read_characters
-from ocrsvc.engines.ppocr.runs import DECIDED, beginnings
-from ocrsvc.engines.ppocr.surgery import LOGITS
-from ocrsvc.engines.ppocr.tensors import to_tensor
+from ocrsvc.engines.ppocr.graph.rewrite import LOGITS
+from ocrsvc.engines.ppocr.pipeline.ctc import best_path
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import quads_from_map
+from ocrsvc.engines.ppocr.pipeline.detector import pad
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED, beginnings
+from ocrsvc.engines.ppocr.pipeline.recognizer import read_characters
+from ocrsvc.engines.ppocr.runtime import models
 
 PAGES = Path(__file__).parent / "pages"
 

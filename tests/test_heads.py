@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from support import Server, run_server
 from web_support import picture
 
-from ocrsvc.serving.limits import Budget
+from ocrsvc.serving.memory_budget import Budget
+from ocrsvc.worker.accept_yield import FairThreadWorker
 from ocrsvc.worker.connection import RequestLimits
-from ocrsvc.worker.loop import HEAD_BYTES, HEAD_S
-from ocrsvc.worker.threads import FairThreadWorker
+from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
 
 _ANSWER_S = 30.0
 _PROMPT_S = 2.0

@@ -24,17 +24,17 @@ from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES
 from support import Server, run_server
 from web_support import running_app
 
-from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.status_codes import CallFailed
+from ocrsvc.grpc_server.wire import escaped, timeout_s
+from ocrsvc.http.multipart import split_parts
+from ocrsvc.http.options import read_options
+from ocrsvc.http.request import allowed_s, is_image, parse_decimal, priority_of, request_id
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import PixelLimits, open_picture
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
-from ocrsvc.rpc.codes import CallFailed
-from ocrsvc.rpc.wire import escaped, timeout_s
-from ocrsvc.web.incoming import allowed_s, is_image, parse_decimal, priority_of, request_id
-from ocrsvc.web.multipart import split_parts
-from ocrsvc.web.options import read_options
 
 Run = Callable[[bytes], object]
 

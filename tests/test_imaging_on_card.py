@@ -20,23 +20,23 @@ from card_double import WARM_PX, CardDouble, put_in_place
 from numpy.typing import NDArray
 from strict_arrays import OnCard, StrictArrays, on_card
 
-from ocrsvc.engines.lines import LineText
+from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import engine as engine_file
-from ocrsvc.engines.ppocr.card import arrays
-from ocrsvc.engines.ppocr.card.arrays import Arrays, CupyArrays, NumpyArrays, find_arrays
-from ocrsvc.engines.ppocr.card.crops import crop_lines, samples
-from ocrsvc.engines.ppocr.card.maps import CERTAIN, pack_map, unpack_map
-from ocrsvc.engines.ppocr.card.proof import drawn_pages, find_fault
-from ocrsvc.engines.ppocr.card.resample import detector_input, resize
-from ocrsvc.engines.ppocr.card.view import MOST_SAMPLES
-from ocrsvc.engines.ppocr.detect import MAP_THRESHOLD, quads_from_map, quads_from_mask
-from ocrsvc.engines.ppocr.detector import SIDES_PX
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.gpu import arrays
+from ocrsvc.engines.ppocr.gpu.arrays import Arrays, CupyArrays, NumpyArrays, find_arrays
+from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
+from ocrsvc.engines.ppocr.gpu.page_view import MOST_SAMPLES
+from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
+from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
+from ocrsvc.engines.ppocr.gpu.self_test import drawn_pages, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.page import InMemory
-from ocrsvc.engines.ppocr.runs import BUCKETS_PX, RunsTogether
-from ocrsvc.engines.ppocr.session import Session
-from ocrsvc.engines.ppocr.tensors import to_tensor
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, quads_from_map, quads_from_mask
+from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.page import InMemory
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, RunsTogether
+from ocrsvc.engines.ppocr.runtime.session import Session
 from ocrsvc.imaging.geometry import Quad, crop
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits

@@ -19,9 +19,10 @@ from web_support import as_base64, picture
 from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
-from ocrsvc.imaging.percent import unquote
-from ocrsvc.web.body import read_body
-from ocrsvc.web.incoming import (
+from ocrsvc.http.body import read_body
+from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.multipart import MAX_PARTS, split_parts
+from ocrsvc.http.request import (
     allowed_s,
     deadline_of,
     images_or_errors,
@@ -29,8 +30,7 @@ from ocrsvc.web.incoming import (
     receive,
     request_id,
 )
-from ocrsvc.web.json_body import parse_json
-from ocrsvc.web.multipart import MAX_PARTS, split_parts
+from ocrsvc.imaging.percent import unquote
 
 LIMIT = 8 << 20
 NEVER = math.inf

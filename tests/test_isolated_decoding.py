@@ -18,13 +18,13 @@ from isolation_support import PLAN, a_task, crc, opened_handle, started, summary
 from PIL import Image as Pillow
 from support import ROOT, run_server
 
-from ocrsvc.engines.isolated.area import Area
-from ocrsvc.engines.isolated.exchange import unpack_answers
-from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.engines.isolated.messages import unpack_answers
+from ocrsvc.engines.isolated.shared_memory import Area
+from ocrsvc.engines.isolated.spawner import Nursery
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.packed import Nonsense
+from ocrsvc.formats.page_values import Nonsense
 from ocrsvc.imaging.page_ranges import ALL
-from ocrsvc.reader import FileRead, Reader
+from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import FileTask, Pixels, Reading, ReadOptions
 from ocrsvc.settings import Settings
 

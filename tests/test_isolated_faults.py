@@ -35,17 +35,17 @@ from isolation_support import (
 )
 from support import wait_until
 
-from ocrsvc.engines.choose import open_engine
 from ocrsvc.engines.isolated import child
-from ocrsvc.engines.isolated.crew import Limits
+from ocrsvc.engines.isolated.child_pool import Limits
 from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
-from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import FileTask, Pixels, Task
-from ocrsvc.serving.queue import client_gone
+from ocrsvc.serving.work_queue import client_gone
 from ocrsvc.settings import Settings, Share
+from ocrsvc.system.thread_plan import ThreadPlan
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 

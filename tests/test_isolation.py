@@ -32,14 +32,13 @@ from isolation_support import (
 )
 from support import ROOT, clean_environment, wait_until
 
-from ocrsvc.engines.base import Engine
-from ocrsvc.engines.choose import open_engine, open_own_engine
-from ocrsvc.engines.isolated.area import Area
-from ocrsvc.engines.isolated.crew import Limits
+from ocrsvc.engines.contract import Engine
+from ocrsvc.engines.isolated.child_pool import Limits
 from ocrsvc.engines.isolated.engine import limits_for
-from ocrsvc.engines.isolated.exchange import pack_answers, unpack_answers
-from ocrsvc.engines.isolated.nursery import Nursery
-from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
+from ocrsvc.engines.isolated.shared_memory import Area
+from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.opening import open_engine, open_own_engine
 from ocrsvc.errors import (
     BrokenImage,
     DeadlineExceeded,
@@ -48,10 +47,11 @@ from ocrsvc.errors import (
     ImageCrashesEngine,
     OcrsvcError,
 )
-from ocrsvc.formats.packed import Nonsense
-from ocrsvc.plan import ThreadPlan
+from ocrsvc.formats.page_values import Nonsense
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
+from ocrsvc.serving.crash_denylist import Quarantine
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGES = Path(__file__).parent / "pages"
 BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
@@ -406,8 +406,8 @@ def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
 HOLDER = """
 import sys, time
 import numpy as np
-from ocrsvc.engines.choose import open_engine
-from ocrsvc.plan import ThreadPlan
+from ocrsvc.engines.opening import open_engine
+from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.records import Image, ReadTask
 from ocrsvc.settings import Settings
 

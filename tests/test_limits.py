@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
-from ocrsvc.serving.limits import Budget, Callers, Share
+from ocrsvc.serving.memory_budget import Budget, Callers, Share
 
 
 def test_what_is_held_is_free_again_when_its_request_ends() -> None:

@@ -14,24 +14,27 @@ from typing import Any, Final
 import pytest
 from web_support import running_app
 
-from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.adapters.kserve import v2_http
+from ocrsvc.adapters.ocr_space import http as ocr_space_http
+from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
+from ocrsvc.adapters.paddlex.envelope import MEMBERS, asked_by
+from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
+from ocrsvc.adapters.umi_ocr import images as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
+from ocrsvc.http.body import SHARE_KEY
+from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.multipart import split_parts
+from ocrsvc.http.options import OPTIONS, read_options
+from ocrsvc.http.request import Incoming, as_text, images_or_errors, receive, taking_apart
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
+from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
-from ocrsvc.serving.limits import Budget, Share
-from ocrsvc.serving.unpacking import Damaged, unpack
+from ocrsvc.serving.decompression import Damaged, unpack
+from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings import Settings
-from ocrsvc.web.body import SHARE_KEY
-from ocrsvc.web.dialects import kserve_v2, ocr_space, paddle_serving, rapidocr_api
-from ocrsvc.web.dialects.umi_ocr import images as umi_ocr
-from ocrsvc.web.incoming import Incoming, as_text, images_or_errors, receive, taking_apart
-from ocrsvc.web.json_body import parse_json
-from ocrsvc.web.model import predict
-from ocrsvc.web.multipart import split_parts
-from ocrsvc.web.options import OPTIONS, read_options
-from ocrsvc.web.paddlex_envelope import MEMBERS, asked_by
 
 Parse = Callable[[bytes], object]
 
@@ -144,9 +147,9 @@ def options(text: bytes) -> None:
 def foreign_options(text: bytes) -> None:
     word, sent = text.decode("utf-8", "replace"), fields(text)
     each(
-        lambda: ocr_space._options(sent),
-        lambda: rapidocr_api._options(sent),
-        lambda: paddle_serving.to_pairs(Incoming(fields=(("key", [word]), ("value", [word])))),
+        lambda: ocr_space_http._options(sent),
+        lambda: rapidocr_api_http._options(sent),
+        lambda: paddle_serving_http.to_pairs(Incoming(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
         *(lambda name=name: asked_by({"file": "QUJD", name: word}, share()) for name in MEMBERS),
         lambda: predict.check_signature(word),
@@ -164,13 +167,13 @@ def unpacked(text: bytes) -> object:
 
 
 def kserve(body: bytes) -> object:
-    return kserve_v2._read_request(body, None, share())
+    return v2_http._read_request(body, None, share())
 
 
 def kserve_binary(text: bytes) -> object:
     head = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[64],"parameters":{"binary_data_size":%d}}]}'
     head %= len(text)
-    return kserve_v2._read_request(head + text, str(len(head)), share())
+    return v2_http._read_request(head + text, str(len(head)), share())
 
 
 KSERVE: Final = '{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":%s}]}'

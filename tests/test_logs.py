@@ -15,12 +15,12 @@ import pytest
 from web_support import as_base64, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.logs import AccessLog, Event, as_json, as_text
-from ocrsvc.metrics import Numbers
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.http.request_metrics import Ledger
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
-from ocrsvc.web.counting import Ledger
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.access_log import AccessLog, Event, as_json, as_text
+from ocrsvc.telemetry.metrics_store import Numbers
 
 # 1700000000 is 2023-11-14 22:13:20 UTC (date -u -d @1700000000).
 EVENT = Event(1_700_000_000.25, "id-1", "127.0.0.1", "POST", "/v1/ocr", "api", 200, "ok", 10, 20, 0.0123456)

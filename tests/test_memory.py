@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.system.memory import read_memory_bytes, read_rss_bytes
 
 GB = 10**9
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.doors import USUAL_PORTS
+from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.metrics import (
+from ocrsvc.http.error_responses import ROUTING
+from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.telemetry.metrics_store import (
     BUCKETS_S,
     CACHE_HITS,
     COUNTED,
@@ -32,8 +34,6 @@ from ocrsvc.metrics import (
     Tally,
     count_reading,
 )
-from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
-from ocrsvc.web.failures import ROUTING
 
 _SOON_S = 10.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")

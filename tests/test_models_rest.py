@@ -25,11 +25,11 @@ from support import ROOT
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, picture, running_app
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, TooManyAtOnce
+from ocrsvc.model_api.metadata import OUTPUT_NAMES, BadTensor
+from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.settings import Settings
-from ocrsvc.web.model.arrays import arrays_of, check_input, pack, unpack_elements
-from ocrsvc.web.model.card import OUTPUT_NAMES, BadTensor
-from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.telemetry.model_statistics import Statistics
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 HEADER = "Inference-Header-Content-Length"

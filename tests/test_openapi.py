@@ -14,9 +14,9 @@ from openapi_spec_validator import validate
 from web_support import as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
+from ocrsvc.api.openapi import READING_ERRORS, openapi
+from ocrsvc.http.options import OPTIONS, read_options
 from ocrsvc.records import ReadOptions
-from ocrsvc.web.openapi import READING_ERRORS, openapi
-from ocrsvc.web.options import OPTIONS, read_options
 
 QUEUE_OPTIONS = {"priority"}
 ANSWER_OPTIONS = {"lines", "format", "pages"}

@@ -21,12 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
+from ocrsvc.api.operators import is_local
 from ocrsvc.cli.status import address_of
 from ocrsvc.settings import Settings
-from ocrsvc.web.exposition import HEAD_ROWS, SLOT_ROWS
-from ocrsvc.web.ops import is_local
-from ocrsvc.worker.retire import Reason
-from ocrsvc.worker.scoreboard import Head, Slot
+from ocrsvc.telemetry.prometheus import HEAD_ROWS, SLOT_ROWS
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import Head, Slot
 
 _ANSWER_S = 20.0
 _SOON_S = 20.0

@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ocrsvc.cli.main import run
-from ocrsvc.engines.ppocr import models, optimise
+from ocrsvc.engines.ppocr import optimize
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.kept_models import has_eight, make_eight
-from ocrsvc.engines.ppocr.opening import open_session
-from ocrsvc.engines.ppocr.optimise import Compared, count_edits, table
-from ocrsvc.engines.ppocr.quantise import quantise, round_weights
-from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running
-from ocrsvc.engines.ppocr.store import Store
-from ocrsvc.engines.ppocr.tensors import to_tensor
+from ocrsvc.engines.ppocr.graph.quantize import quantise, round_weights
+from ocrsvc.engines.ppocr.optimize import Compared, count_edits, table
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.cached_models import has_eight, make_eight
+from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.session import Running
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import Image, Page, ReadTask
 
@@ -183,9 +184,9 @@ def test_too_little_text_is_refused(page: Path, tmp_path: Path, capsys: pytest.C
 def test_optimize_keeps_what_wins_and_forgets_what_loses(
     least_gain: float, page: Path, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(optimise, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(optimise, "LEAST_GAIN", least_gain)
-    monkeypatch.setattr(optimise, "LEAST_AGREEMENT", 0.5)
+    monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(optimize, "LEAST_GAIN", least_gain)
+    monkeypatch.setattr(optimize, "LEAST_AGREEMENT", 0.5)
     folder = str(store._folder)
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", folder]) == 0
     printed = capsys.readouterr().out
@@ -204,8 +205,8 @@ def test_a_model_that_cannot_be_kept_or_forgotten_is_not_said_to_be(
         make_eight(models.RECOGNITION, Running("cpu"), Store(folder))
     monkeypatch.setattr(Compared, "wins", wins)
     monkeypatch.setattr(Path, "unlink", _refuse)
-    monkeypatch.setattr(optimise, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(optimise.Lines, "compare", lambda *_: Compared([(1.0, 1.0)], 9, 9, 900, 0))
+    monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(optimize.Lines, "compare", lambda *_: Compared([(1.0, 1.0)], 9, 9, 900, 0))
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", str(folder)]) == 78
     printed = capsys.readouterr()
     assert "kept in" not in printed.out

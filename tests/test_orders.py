@@ -10,7 +10,7 @@ import pytest
 
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, open_picture
-from ocrsvc.orders import DecodingHandle, Order
+from ocrsvc.pipeline.decode_job import DecodingHandle, Order
 from ocrsvc.records import Page, ReadOptions, ReadTask
 
 

@@ -8,8 +8,8 @@ from flask.testing import FlaskClient
 from support import run_server
 from web_support import json_of, running_app
 
+from ocrsvc.http.origins import is_host_allowed
 from ocrsvc.settings import Settings
-from ocrsvc.web.origins import is_host_allowed
 
 PAGE = "https://page.example"
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from web_support import KnownEngine, as_base64, picture
 
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.adapters.paddlex.envelope import infer
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
-from ocrsvc.web.paddlex_envelope import infer
+from ocrsvc.system.thread_plan import ThreadPlan
 
 
 @pytest.fixture(scope="module")

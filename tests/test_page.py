@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from ocrsvc.engines.lines import LineText
-from ocrsvc.engines.ppocr.page import InMemory, read_page
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.pipeline.page import InMemory, read_page
 from ocrsvc.imaging.geometry import Quad, turn, turn_points
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 

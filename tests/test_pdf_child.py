@@ -29,16 +29,17 @@ from test_umi_documents import READ
 from web_support import KnownEngine, json_of, running_app
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
-from ocrsvc.imaging import child_process, text_layer
 from ocrsvc.imaging import pdf as pdf_room
-from ocrsvc.imaging.child_program import MESSAGE_BYTES
+from ocrsvc.imaging import text_layer
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import Pdf
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
+from ocrsvc.system import child_process
+from ocrsvc.system.child_program import MESSAGE_BYTES
+from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000
 SOON_S = 0.3

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.plan import (
+from ocrsvc.settings import read_settings
+from ocrsvc.system.thread_plan import (
     ThreadPlan,
     expected_device,
     has_gpu_runtime,
@@ -21,7 +22,6 @@ from ocrsvc.plan import (
     read_quotas,
     set_library_threads,
 )
-from ocrsvc.settings import read_settings
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:

@@ -17,17 +17,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from ocrsvc.engines.ppocr import models, surgery
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.graph import rewrite
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.opening import open_session
-from ocrsvc.engines.ppocr.runs import DECIDED
-from ocrsvc.engines.ppocr.session import Running
-from ocrsvc.engines.ppocr.store import Store
-from ocrsvc.engines.ppocr.tensors import to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.session import Running
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Check, Decoder, Image, Page, Pixels, ReadOptions, ReadTask
-from ocrsvc.serving.queue import Wish, make_check
+from ocrsvc.serving.work_queue import Wish, make_check
 
 PAGES = Path(__file__).parent / "pages"
 NOTICE = [line.split() for line in (PAGES / "notice.txt").read_text("utf-8").splitlines()]
@@ -107,7 +108,7 @@ def probabilities(graph: str | bytes, page: Pixels) -> NDArray[np.float32]:
 def test_zeroing_subnormal_weights_changes_no_output() -> None:
     shipped = models.read_model(models.DETECTION)
     mended = onnx.load_from_string(shipped)
-    surgery.zero_subnormal_weights(mended)
+    rewrite.zero_subnormal_weights(mended)
     weights = np.concatenate([numpy_helper.to_array(w).ravel() for w in mended.graph.initializer if w.data_type == 1])
     assert not ((np.abs(weights) < np.finfo(np.float32).tiny) & (weights != 0)).any()
     page = np.random.default_rng(1).integers(0, 256, (96, 128, 3), np.uint8)
@@ -159,7 +160,7 @@ def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
 def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
     proto = onnx.load_from_string(models.read_model(models.DETECTION))
     with pytest.raises(ValueError, match="comes from Sigmoid"):
-        surgery.decide_inside(proto)
+        rewrite.decide_inside(proto)
 
 
 def give_up_at(call: int) -> Check:

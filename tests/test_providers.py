@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
-from ocrsvc.engines.ppocr import detector, models, opening, providers, runs
 from ocrsvc.engines.ppocr.engine import BATCH
-from ocrsvc.engines.ppocr.opening import open_session, open_sessions
-from ocrsvc.engines.ppocr.providers import CPU, CUDA, TENSORRT, OnCard, Profile, choose_provider
-from ocrsvc.engines.ppocr.session import Running
-from ocrsvc.engines.ppocr.store import Store
+from ocrsvc.engines.ppocr.pipeline import detector, recognition_batches
+from ocrsvc.engines.ppocr.runtime import models, open_model, providers
+from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.open_model import open_session, open_sessions
+from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT, OnCard, Profile, choose_provider
+from ocrsvc.engines.ppocr.runtime.session import Running
 from ocrsvc.errors import EngineUnavailable
 
 SMALL = Profile((1, 3, 48, 96), (4, 3, 48, 320), (8, 3, 48, 320))
@@ -80,7 +81,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     monkeypatch.setattr(onnxruntime, "InferenceSession", made.open)
     monkeypatch.setattr(models, "mend", lambda *_, halved=False, **__: b"half" if halved else b"whole")
-    monkeypatch.setattr(opening, "open_card", lambda: None)
+    monkeypatch.setattr(open_model, "open_card", lambda: None)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made
 
@@ -197,7 +198,7 @@ def test_cuda_computes_in_the_precision_asked_for(
 
 def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = iter((4711, 4712))
-    monkeypatch.setattr(opening, "open_card", lambda: SimpleNamespace(address=next(addresses)))
+    monkeypatch.setattr(open_model, "open_card", lambda: SimpleNamespace(address=next(addresses)))
     open_sessions(models.DETECTION, Running("cuda", card=OnCard(streams=2)))
     assert [made.told[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
 
@@ -310,10 +311,10 @@ def test_a_card_that_is_too_small_for_a_batch_is_told_at_the_start(runtime: Runt
         opened.warm_up(np.zeros((1, 3, 48, 96), np.float32))
 
 
-@given(st.sampled_from(runs.BUCKETS_PX), st.integers(1, 64))
+@given(st.sampled_from(recognition_batches.BUCKETS_PX), st.integers(1, 64))
 def test_every_batch_that_fits_the_limits_is_in_a_profile(width: int, lines: int) -> None:
-    lines = min(lines, runs.most_lines(width, BATCH))
-    covering = [one for one in runs.profiles(BATCH) if one.covers((lines, 3, 48, width))]
+    lines = min(lines, recognition_batches.most_lines(width, BATCH))
+    covering = [one for one in recognition_batches.profiles(BATCH) if one.covers((lines, 3, 48, width))]
     assert covering
     lines_most, _, height, widest = covering[0].most
     assert lines_most * height * widest <= 2.2 * BATCH.most_cost

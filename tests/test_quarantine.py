@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from ocrsvc.engines.isolated.fingerprint import TaskFingerprint
-from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.engines.isolated.image_hash import TaskFingerprint
 from ocrsvc.records import Image, ReadOptions, ReadTask
+from ocrsvc.serving.crash_denylist import Quarantine
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
-from ocrsvc.serving.queue import BATCH_TURN, GONE_S, PLAIN_WISH, Item, Priority, Wish, WorkQueue, make_check
+from ocrsvc.serving.work_queue import BATCH_TURN, GONE_S, PLAIN_WISH, Item, Priority, Wish, WorkQueue, make_check
 
 BATCH = Wish("batch")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import wait_until
 
-from ocrsvc.engines.base import Driving
+from ocrsvc.engines.contract import Driving
 from ocrsvc.engines.fake import FakeEngine, FakeSettings
 from ocrsvc.errors import (
     BodyTooLarge,
@@ -27,15 +27,15 @@ from ocrsvc.errors import (
     UnsupportedImage,
 )
 from ocrsvc.imaging.decode import develop
-from ocrsvc.imaging.picture import Picture
-from ocrsvc.kept import KeptPages
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.imaging.encoded_image import Picture
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.result_cache import KeptPages
 from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
-from ocrsvc.serving.cache import MemoryCache
-from ocrsvc.serving.limits import Budget, Share
-from ocrsvc.serving.queue import PLAIN_WISH, Wish
+from ocrsvc.serving.byte_cache import MemoryCache
+from ocrsvc.serving.memory_budget import Budget, Share
+from ocrsvc.serving.work_queue import PLAIN_WISH, Wish
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0
 DECODED_BYTES = 2000 * 1500 * 3
@@ -370,7 +370,7 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
             assert gate.wait(SOON_S)
         return develop(source, gray=gray)
 
-    monkeypatch.setattr("ocrsvc.orders.develop", slowly)
+    monkeypatch.setattr("ocrsvc.pipeline.decode_job.develop", slowly)
     with reading(Mirror(), engine_threads=2) as reader:
         large = png(3000, 2000)
         asked = [threading.Thread(target=reader.read, args=(large, ReadOptions(), SOON_S)) for _ in range(4)]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError, QueueFull
-from ocrsvc.serving.limits import Budget, Share
-from ocrsvc.worker.receiving import FREE_CHUNKS, LARGE_BYTES, MAX_LINE_BYTES, ReceivedBody
+from ocrsvc.http.body_receiver import FREE_CHUNKS, LARGE_BYTES, MAX_LINE_BYTES, ReceivedBody
+from ocrsvc.serving.memory_budget import Budget, Share
 
 
 class Asked:

@@ -21,12 +21,12 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, Reading, ReadOptions, ReadTask
-from ocrsvc.serving.limits import Budget, Callers, Room, Share
-from ocrsvc.serving.queue import Wish
+from ocrsvc.serving.memory_budget import Budget, Callers, Room, Share
+from ocrsvc.serving.work_queue import Wish
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1000 * 1000
 BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))

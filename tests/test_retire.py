@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.worker.retire import (
+from ocrsvc.telemetry.worker_limits import (
     Bounds,
     Limits,
     MemoryTrend,

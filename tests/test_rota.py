@@ -14,10 +14,10 @@ from gunicorn.errors import HaltServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.worker.retire import Reason
-from ocrsvc.worker.rota import Rota
-from ocrsvc.worker.scoreboard import NOBODY, Board, Granted, Slot, Standing, State
-from ocrsvc.worker.succession import Times, backoff_s, is_next_to_load, next_grant
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import NOBODY, Board, Granted, Slot, Standing, State
+from ocrsvc.worker.replacement_controller import Rota
+from ocrsvc.worker.replacement_policy import Times, backoff_s, is_next_to_load, next_grant
 
 BASE = 3
 

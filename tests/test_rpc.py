@@ -42,16 +42,16 @@ from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, js
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.method import Call, Method
+from ocrsvc.grpc_services import make_services
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
-from ocrsvc.rpc.connection import Connection
-from ocrsvc.rpc.method import Call, Method
-from ocrsvc.rpc.services import make_services
-from ocrsvc.serving.limits import make_room
+from ocrsvc.serving.memory_budget import make_room
 from ocrsvc.settings import Settings
-from ocrsvc.web.model.ocr import OcrModel
-from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.model_statistics import Statistics
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"

@@ -24,18 +24,18 @@ from rpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
 from rpc_support import MESSAGES, calling, serving, unary
 
 from ocrsvc.errors import QueueFull
-from ocrsvc.rpc import frame_limits
-from ocrsvc.rpc import server as server_module
-from ocrsvc.rpc.codes import CallFailed
-from ocrsvc.rpc.connection import Connection
-from ocrsvc.rpc.method import Call, Method
-from ocrsvc.rpc.parsing import COPIES, parse
-from ocrsvc.rpc.sender import FILL_BYTES
-from ocrsvc.rpc.server import RpcServer, choose_to_end
-from ocrsvc.rpc.transport import Transport
-from ocrsvc.rpc.wire import MessageReader, escaped, timeout_s
-from ocrsvc.serving.limits import Budget, Share, make_room, unlimited
-from ocrsvc.serving.unpacking import unpack
+from ocrsvc.grpc_server import frame_limits
+from ocrsvc.grpc_server import server as server_module
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.message_limits import COPIES, parse
+from ocrsvc.grpc_server.method import Call, Method
+from ocrsvc.grpc_server.sender import FILL_BYTES
+from ocrsvc.grpc_server.server import RpcServer, choose_to_end
+from ocrsvc.grpc_server.status_codes import CallFailed
+from ocrsvc.grpc_server.transport import Transport
+from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
+from ocrsvc.serving.decompression import unpack
+from ocrsvc.serving.memory_budget import Budget, Share, make_room, unlimited
 
 PATIENCE_S = 20.0
 HEALTH = "grpc.health.v1.HealthCheck"

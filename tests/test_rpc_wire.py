@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from rpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
 
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
-from ocrsvc.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers
-from ocrsvc.rpc.codes import CallFailed, Code, failure_of
-from ocrsvc.rpc.connection import Connection
-from ocrsvc.rpc.counting import Account, Counting
-from ocrsvc.rpc.frames import Frames
-from ocrsvc.rpc.parsing import parse
-from ocrsvc.rpc.protobuf import FOLDER, Messages
-from ocrsvc.rpc.unread import Unread
-from ocrsvc.rpc.wire import MessageReader, Sent, escaped, frame, timeout_s
-from ocrsvc.serving.limits import Budget, Share, unlimited
-from ocrsvc.web.model.card import NotOffered, UnknownModel
+from ocrsvc.grpc_server.call_metrics import Account, Counting
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.frames import Frames
+from ocrsvc.grpc_server.message_limits import parse
+from ocrsvc.grpc_server.protobuf import FOLDER, Messages
+from ocrsvc.grpc_server.slow_readers import Unread
+from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
+from ocrsvc.grpc_server.wire import MessageReader, Sent, escaped, frame, timeout_s
+from ocrsvc.model_api.metadata import NotOffered, UnknownModel
+from ocrsvc.serving.memory_budget import Budget, Share, unlimited
+from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers
 
 ALL = [
     "inference.proto",

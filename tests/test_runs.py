@@ -15,13 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.crew import Crew
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.opening import open_session
-from ocrsvc.engines.ppocr.recognise import WIDEST_PX, Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import BUCKETS_PX, Crop, RunsApart, RunsTogether, beginnings, bucket_of, own_steps
-from ocrsvc.engines.ppocr.session import Runner, Running
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
+    BUCKETS_PX,
+    Crop,
+    RunsApart,
+    RunsTogether,
+    beginnings,
+    bucket_of,
+    own_steps,
+)
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recogniser, read_characters
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.session import Runner, Running
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.batcher import Limits

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support import clean_environment
 
-from ocrsvc.sandbox import landlock, restrict, seccomp
-from ocrsvc.sandbox.restrict import Restrictions
+from ocrsvc.system.sandbox import landlock, restrict, seccomp
+from ocrsvc.system.sandbox.restrict import Restrictions
 
 DONE = "done"
 
@@ -78,7 +78,7 @@ OTHERWISE = {
 SOURCE = """
 import ctypes, json, os, resource, socket, subprocess, sys, threading, time
 from ocrsvc.sandbox import restrict
-from ocrsvc.sandbox.libc import system_call as call
+from ocrsvc.system.sandbox.libc import system_call as call
 READABLE, OTHER, TRIES = json.loads(sys.argv[1])
 X86 = os.uname().machine == "x86_64"
 OPEN, OUT = os.open(READABLE, os.O_RDONLY), os.open(OTHER, os.O_RDWR)
@@ -191,7 +191,7 @@ def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
 def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept: int, told: bytes) -> None:
     file = os.memfd_create("out")
     source = (
-        "import os; from ocrsvc.sandbox.restrict import limit_resources; limit_resources(1 << 30, 100, 16); "
+        "import os; from ocrsvc.system.sandbox.restrict import limit_resources; limit_resources(1 << 30, 100, 16); "
         f"os.pwrite({file}, bytes(100), 0); os.pwrite({file}, bytes({written} - 100), 100); bytes(2 << 30)"
     )
     try:

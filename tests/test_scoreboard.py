@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from ocrsvc.worker.retire import Reason
-from ocrsvc.worker.scoreboard import NOBODY, SLOTS, Board, Standing, State
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Board, Standing, State
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.ctc import Path
-from ocrsvc.engines.ppocr.spaces import text_with_spaces
+from ocrsvc.engines.ppocr.pipeline.ctc import Path
+from ocrsvc.engines.ppocr.pipeline.spaces import text_with_spaces
 from ocrsvc.records import Pixels
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import clean_environment
 
-from ocrsvc.engines.ppocr.store import Store, default_folder, key_of
+from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder, key_of
 
 MODEL = b"a model" * 1000
 
@@ -206,7 +206,7 @@ def test_the_folders_used_last_are_kept(tmp_path: Path) -> None:
 MAKER = """
 import sys, time
 from pathlib import Path
-from ocrsvc.engines.ppocr.store import Store
+from ocrsvc.engines.ppocr.runtime.model_cache import Store
 
 store = Store(Path(sys.argv[1]))
 with store.folder("engine", "key") as folder, store.place("model", "key", 1) as file:

@@ -20,14 +20,14 @@ from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.jobs import runner as tasks_runner
+from ocrsvc.jobs import store
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.shares import Bounds, Need, Stored, displaced
+from ocrsvc.jobs.store import StorageFull, Task, Tasks, storing
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
-from ocrsvc.tasks import runner as tasks_runner
-from ocrsvc.tasks import store
-from ocrsvc.tasks.runner import Runner
-from ocrsvc.tasks.shares import Bounds, Need, Stored, displaced
-from ocrsvc.tasks.store import StorageFull, Task, Tasks, storing
+from ocrsvc.system.thread_plan import ThreadPlan
 
 DOCUMENT = pdf(GRAY)
 

@@ -20,7 +20,7 @@ import pytest
 from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
 from ocrsvc.engines.tr.engine import TrEngine, TrHandle, TrSettings, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable, OcrsvcError
-from ocrsvc.formats.rects import to_rect
+from ocrsvc.formats.tr_rects import to_rect
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from ocrsvc.engines.lines import LineText
+from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary, Steps
 from ocrsvc.engines.tr_crnn.lines import LONGEST, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable

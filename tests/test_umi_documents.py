@@ -28,21 +28,21 @@ from structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
+from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
-from ocrsvc.doors import USUAL_PORTS
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.text_layer import lay_text
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.jobs import runner as tasks_runner
+from ocrsvc.jobs import store
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
-from ocrsvc.serving.queue import PLAIN_WISH
+from ocrsvc.serving.work_queue import PLAIN_WISH
 from ocrsvc.settings import Settings
-from ocrsvc.tasks import runner as tasks_runner
-from ocrsvc.tasks import store
-from ocrsvc.tasks.runner import Runner
-from ocrsvc.tasks.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
-from ocrsvc.web.dialects.umi_ocr.documents import name_of, numbers_of
+from ocrsvc.system.thread_plan import ThreadPlan
 
 WHITE = b"1 g 0 0 10000 10000 re f"
 PAGES = 8

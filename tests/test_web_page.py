@@ -34,13 +34,13 @@ from playwright.sync_api import (
 from support import ROOT, run_server
 from web_support import client_raising, json_of
 
+from ocrsvc.api.openapi import READING_ERRORS
+from ocrsvc.api.web_page import FOLDER
 from ocrsvc.errors import ClientGone, NotReady
-from ocrsvc.formats.choose import FORMATS
-from ocrsvc.formats.structured import engine_to_dict, page_to_dict
+from ocrsvc.formats.json_values import engine_to_dict, page_to_dict
+from ocrsvc.formats.output_formats import FORMATS
 from ocrsvc.records import EngineInfo, Line
 from ocrsvc.records import Page as KnownPage
-from ocrsvc.web.openapi import READING_ERRORS
-from ocrsvc.web.page import FOLDER
 
 PAGES = ROOT / "tests" / "pages"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -18,13 +18,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from ocrsvc.app import create_app
-from ocrsvc.engines.base import Driving
+from ocrsvc.engines.contract import Driving
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.plan import ThreadPlan
-from ocrsvc.reader import Reader
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
-from ocrsvc.serving.queue import PLAIN_WISH, Priority, Wish
+from ocrsvc.serving.work_queue import PLAIN_WISH, Priority, Wish
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 TEXT = "正品|促销"
 CONFIDENCE = 0.987654

@@ -8,9 +8,12 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ocrsvc.rpc import health, kserve_v2, paddle_serving, tfserving
-from ocrsvc.rpc.method import Methods
-from ocrsvc.rpc.protobuf import Messages
+from ocrsvc.adapters.kserve import v2_grpc
+from ocrsvc.adapters.paddle_serving import grpc as paddle_serving_grpc
+from ocrsvc.adapters.tfserving import grpc as tfserving_grpc
+from ocrsvc.api import grpc_health
+from ocrsvc.grpc_server.method import Methods
+from ocrsvc.grpc_server.protobuf import Messages
 
 MOST_BYTES = 200_000
 _VARINT, _BYTES = 0, 2
@@ -152,7 +155,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _kserve_calls(image: bytes) -> list[GoodCall]:
-    kind = Messages(kserve_v2.FILE)["inference.ModelInferRequest"]
+    kind = Messages(v2_grpc.FILE)["inference.ModelInferRequest"]
     raw, typed, paddlex = kind(model_name="ocr", id="1"), kind(model_name="ocr"), kind(model_name="ocr")
     raw.inputs.add(name="image", datatype="BYTES", shape=[2])
     raw.raw_input_contents.append((struct.pack("<I", len(image)) + image) * 2)
@@ -164,14 +167,14 @@ def _kserve_calls(image: bytes) -> list[GoodCall]:
     asked = b'{"file": "' + base64.b64encode(image) + b'", "fileType": 1, "visualize": false}'
     paddlex.inputs.add(name="input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(asked)
     sent = [request.SerializeToString() for request in (raw, typed, paddlex)]
-    paths = [kserve_v2.SERVICE + name for name in ("ModelInfer", "ModelStreamInfer")]
-    named = Messages(kserve_v2.FILE)["inference.ModelReadyRequest"](name="ocr", version="1").SerializeToString()
-    asking = [kserve_v2.SERVICE + f"Model{name}" for name in ("Ready", "Metadata", "Config", "Statistics")]
+    paths = [v2_grpc.SERVICE + name for name in ("ModelInfer", "ModelStreamInfer")]
+    named = Messages(v2_grpc.FILE)["inference.ModelReadyRequest"](name="ocr", version="1").SerializeToString()
+    asking = [v2_grpc.SERVICE + f"Model{name}" for name in ("Ready", "Metadata", "Config", "Statistics")]
     return [GoodCall(path, data) for path in paths for data in sent] + [GoodCall(path, named) for path in asking]
 
 
 def _tensorflow_calls(image: bytes) -> list[GoodCall]:
-    messages = Messages(*tfserving.FILES)
+    messages = Messages(*tfserving_grpc.FILES)
     predict = messages["tensorflow.serving.PredictRequest"]()
     metadata = messages["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
     status = messages["tensorflow.serving.GetModelStatusRequest"]()
@@ -179,23 +182,23 @@ def _tensorflow_calls(image: bytes) -> list[GoodCall]:
         request.model_spec.name = "ocr"
     status.model_spec.version.value = 1
     tensor = predict.inputs["image"]
-    tensor.dtype = tfserving.DTYPES["BYTES"]
+    tensor.dtype = tfserving_grpc.DTYPES["BYTES"]
     tensor.tensor_shape.dim.add(size=2)
     tensor.string_val.extend([image, image])
     predict.output_filter.append("texts")
     return [
-        *(GoodCall(tfserving.PREDICTION + "Predict", predict.SerializeToString()),) * 3,
-        GoodCall(tfserving.PREDICTION + "GetModelMetadata", metadata.SerializeToString()),
-        GoodCall(tfserving.MODEL + "GetModelStatus", status.SerializeToString()),
+        *(GoodCall(tfserving_grpc.PREDICTION + "Predict", predict.SerializeToString()),) * 3,
+        GoodCall(tfserving_grpc.PREDICTION + "GetModelMetadata", metadata.SerializeToString()),
+        GoodCall(tfserving_grpc.MODEL + "GetModelStatus", status.SerializeToString()),
     ]
 
 
 def _paddle_calls(image: bytes) -> list[GoodCall]:
-    request = Messages(paddle_serving.FILE)["baidu.paddle_serving.pipeline_serving.Request"](
+    request = Messages(paddle_serving_grpc.FILE)["baidu.paddle_serving.pipeline_serving.Request"](
         key=["image"], value=[base64.b64encode(image).decode()], name="ocr"
     )
-    check = Messages(health.FILE)["grpc.health.v1.HealthCheckRequest"](service=kserve_v2.SERVICE.strip("/"))
+    check = Messages(grpc_health.FILE)["grpc.health.v1.HealthCheckRequest"](service=v2_grpc.SERVICE.strip("/"))
     return [
-        *(GoodCall(paddle_serving.INFERENCE, request.SerializeToString()),) * 3,
-        GoodCall(health.CHECK, check.SerializeToString()),
+        *(GoodCall(paddle_serving_grpc.INFERENCE, request.SerializeToString()),) * 3,
+        GoodCall(grpc_health.CHECK, check.SerializeToString()),
     ]

@@ -20,7 +20,7 @@ os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.session import Session
+    from ocrsvc.engines.ppocr.runtime.session import Session
 
 Tensor = NDArray[np.float32]
 
@@ -37,12 +37,12 @@ class Models:
     """The two models as the engine runs them, one thread a run, and the detector once more with all threads."""
 
     def __init__(self, cores: int) -> None:
-        from ocrsvc.engines.ppocr import models
-        from ocrsvc.engines.ppocr.detector import ARENA_VALUES, WIDE_ARENA_VALUES
-        from ocrsvc.engines.ppocr.opening import open_session
-        from ocrsvc.engines.ppocr.runs import DECIDED
-        from ocrsvc.engines.ppocr.session import Running
-        from ocrsvc.engines.ppocr.store import Store, default_folder
+        from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, WIDE_ARENA_VALUES
+        from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+        from ocrsvc.engines.ppocr.runtime import models
+        from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder
+        from ocrsvc.engines.ppocr.runtime.open_model import open_session
+        from ocrsvc.engines.ppocr.runtime.session import Running
 
         store = Store(default_folder())
         self.cores = cores
@@ -54,11 +54,11 @@ class Models:
 
     def record(self, images: Sequence[bytes]) -> list[Inputs]:
         """What the engine feeds the models for each image file."""
-        from ocrsvc.engines.ppocr.crew import Crew
-        from ocrsvc.engines.ppocr.detector import Detector
         from ocrsvc.engines.ppocr.handle import PageHandle
-        from ocrsvc.engines.ppocr.recognise import Recogniser, read_characters
-        from ocrsvc.engines.ppocr.runs import RunsApart
+        from ocrsvc.engines.ppocr.pipeline.detector import Detector
+        from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunsApart
+        from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
+        from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
 
@@ -100,7 +100,7 @@ class Models:
 
 def _recording(session: Session, into: Callable[[], list[Tensor]]) -> Session:
     """The session, keeping what it is fed."""
-    from ocrsvc.engines.ppocr.session import Session
+    from ocrsvc.engines.ppocr.runtime.session import Session
 
     class Recording(Session):
         def __init__(self) -> None:

@@ -20,21 +20,21 @@ from bench.bent_connections import GOAWAY, bent_talk
 from bench.bent_messages import GoodCall, bend_message, good_calls
 from bench.decoding import DecodingReader
 from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.metrics import Numbers
-from ocrsvc.reader import Reader
-from ocrsvc.rpc.answering import Answer, Job
-from ocrsvc.rpc.codes import CallFailed, Code, failure_of
-from ocrsvc.rpc.connection import Connection
-from ocrsvc.rpc.counting import Account, Counting
-from ocrsvc.rpc.method import Call
-from ocrsvc.rpc.parsing import parse
-from ocrsvc.rpc.services import make_services
-from ocrsvc.rpc.stream import Stream
-from ocrsvc.rpc.transport import MAX_UNSENT_BYTES
-from ocrsvc.rpc.wire import frame
-from ocrsvc.serving.limits import Budget, Callers, unlimited
-from ocrsvc.web.model.ocr import OcrModel
-from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.grpc_server.call_metrics import Account, Counting
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.message import Answer, Job
+from ocrsvc.grpc_server.message_limits import parse
+from ocrsvc.grpc_server.method import Call
+from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
+from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.grpc_server.transport import MAX_UNSENT_BYTES
+from ocrsvc.grpc_server.wire import frame
+from ocrsvc.grpc_services import make_services
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.memory_budget import Budget, Callers, unlimited
+from ocrsvc.telemetry.metrics_store import Numbers
+from ocrsvc.telemetry.model_statistics import Statistics
 
 THREADS = 4
 NEIGHBOUR_EVERY = 25

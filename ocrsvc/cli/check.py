@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable, OperatorError
-from ocrsvc.plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
 from ocrsvc.settings import Settings, read_settings
+from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
@@ -67,7 +67,7 @@ def open_once(engine: str) -> str:
     """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
     # Before the numeric libraries load: they read the environment once.
     set_library_threads(os.environ)
-    from ocrsvc.engines.choose import open_engine
+    from ocrsvc.engines.opening import open_engine
 
     settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
     opened = open_engine(settings, plan_for(settings, workers=1))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.progress import tell
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
-from ocrsvc.plan import set_library_threads
 from ocrsvc.settings import read_settings
+from ocrsvc.system.thread_plan import set_library_threads
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
-    from ocrsvc.engines.ppocr.optimise import Compared, Lines
+    from ocrsvc.engines.ppocr.optimize import Compared, Lines
     from ocrsvc.imaging.decode import PixelLimits
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
-    from ocrsvc.engines.ppocr.optimise import Lines, table
-    from ocrsvc.engines.ppocr.store import Store, default_folder
+    from ocrsvc.engines.ppocr.optimize import Lines, table
+    from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder
     from ocrsvc.imaging.decode import PixelLimits
 
     settings = read_settings()
@@ -86,7 +86,7 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _compare(lines: Lines, files: Sequence[Path], limits: PixelLimits) -> Compared:
-    from ocrsvc.engines.ppocr.optimise import FEWEST_CHARACTERS
+    from ocrsvc.engines.ppocr.optimize import FEWEST_CHARACTERS
     from ocrsvc.imaging.decode import decode
 
     for number, file in enumerate(files):

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from ocrsvc.calling.answer import Answer
+from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
-from ocrsvc.plan import plan_for, set_library_threads
 from ocrsvc.settings import read_settings
+from ocrsvc.system.thread_plan import plan_for, set_library_threads
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
     from ocrsvc.imaging.page_ranges import Ranges
-    from ocrsvc.reader import FileRead, Reader
+    from ocrsvc.pipeline.read import FileRead, Reader
     from ocrsvc.records import Box, EngineInfo, Page, ReadOptions
 
     # A service's answer, one of this process, or what is wrong.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 
-# As `ocrsvc.formats.choose` names them, which loads a numeric library.
+# As `ocrsvc.formats.output_formats` names them, which loads a numeric library.
 _FORMATS: Final = ("text", "json", "tsv", "hocr", "alto")
 
 
@@ -110,7 +110,7 @@ def _ranges_of(text: str | None) -> Ranges:
 
 def _start_reader(engine: str | None) -> Reader:
     """A reader that is warm; raises EngineUnavailable or SettingsError."""
-    from ocrsvc.reader import Reader
+    from ocrsvc.pipeline.read import Reader
 
     # Whoever reads files of their own may read all of them.
     own = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
@@ -156,7 +156,7 @@ def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespac
 
 def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
     """Print all pages as one document, numbered on from file to file; gives each file's exit code."""
-    from ocrsvc.formats.choose import FORMATS
+    from ocrsvc.formats.output_formats import FORMATS
 
     pages: list[Page] = []
     engine: EngineInfo | None = None
@@ -194,7 +194,7 @@ def _members_of(answer: Answer | FileRead) -> dict[str, object]:
     """The answer with the names of the native API; pages that failed are told elsewhere."""
     if isinstance(answer, Answer):
         return dict(answer.data)
-    from ocrsvc.formats.structured import engine_to_dict, page_to_dict, timing_to_dict
+    from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
     from ocrsvc.records import total_of
 
     readings = answer.readings

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.plan import ThreadPlan, plan_for
 from ocrsvc.settings import (
     Given,
     Settings,
@@ -21,6 +20,7 @@ from ocrsvc.settings import (
     variable_of,
     without_passwords,
 )
+from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands

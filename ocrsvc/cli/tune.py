@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.cli.progress import tell
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
-from ocrsvc.plan import device_for, read_cpus
 from ocrsvc.settings import CONFIG_VARIABLE, Settings, read_settings
+from ocrsvc.system.thread_plan import device_for, read_cpus
 from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads, written
 from ocrsvc.tuning.frontier import Measured, choose, table, to_toml
 from ocrsvc.tuning.trial import Load, free_of_settings, measure
@@ -72,10 +72,10 @@ def _has_two_precisions(settings: Settings, device: str) -> bool:
         return False
     if device == "cuda":
         return True
-    from ocrsvc.engines.ppocr import kept_models, models, store
+    from ocrsvc.engines.ppocr.runtime import cached_models, model_cache, models
 
-    kept = store.Store(settings.model_cache or store.default_folder())
-    return any(kept_models.has_eight(name, kept) for name in models.IN_EIGHT_BITS)
+    kept = model_cache.Store(settings.model_cache or model_cache.default_folder())
+    return any(cached_models.has_eight(name, kept) for name in models.IN_EIGHT_BITS)
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:

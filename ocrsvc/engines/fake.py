@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ocrsvc.engines.base import Driving
+from ocrsvc.engines.contract import Driving
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ocrsvc.formats.markup import to_markup
-from ocrsvc.formats.placed import Placed, place_lines
+from ocrsvc.formats.pixel_boxes import Placed, place_lines
+from ocrsvc.formats.xml_text import to_markup
 from ocrsvc.records import EngineInfo, Page
 
 _HEAD: Final = """\

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ocrsvc.formats.columns import python_number_column, python_row_column, weave
-from ocrsvc.formats.corners import to_boxes, to_scores
+from ocrsvc.formats.box_values import to_boxes, to_scores
+from ocrsvc.formats.json_lines import python_number_column, python_row_column, weave
 from ocrsvc.records import Page
 
 

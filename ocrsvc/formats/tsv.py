@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ocrsvc.formats.placed import Placed, place_lines
+from ocrsvc.formats.pixel_boxes import Placed, place_lines
 from ocrsvc.records import Page
 
 COLUMNS: Final = (

@@ -38,7 +38,7 @@ _COPIES_TO_REPAIR: Final = 4
 
 
 class Memory(Protocol):
-    """Whom to ask before memory is allocated; as `ocrsvc.serving.limits.Share`."""
+    """Whom to ask before memory is allocated; as `ocrsvc.serving.memory_budget.Share`."""
 
     def take(self, size_bytes: int, /) -> None:
         """So many bytes more, to be kept."""

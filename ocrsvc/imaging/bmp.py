@@ -6,7 +6,7 @@ import struct
 
 import cv2
 
-from ocrsvc.imaging.picture import Picture, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv
 
 FILE_HEADER_BYTES = 14
 OS2_HEADER_BYTES = 12

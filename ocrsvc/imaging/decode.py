@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
 from ocrsvc.imaging.bmp import open_bmp
+from ocrsvc.imaging.encoded_image import Picture, broken
 from ocrsvc.imaging.exif import turn_upright
+from ocrsvc.imaging.gif_and_tiff import open_gif, open_tiff
 from ocrsvc.imaging.jpeg import open_jpeg
-from ocrsvc.imaging.picture import Picture, broken
+from ocrsvc.imaging.pixel_depth import flatten
 from ocrsvc.imaging.png import open_png
 from ocrsvc.imaging.pnm import open_pnm
-from ocrsvc.imaging.tones import flatten
 from ocrsvc.imaging.webp import open_webp
-from ocrsvc.imaging.with_pillow import open_gif, open_tiff
 from ocrsvc.records import Image
 
 FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Picture]], ...] = (

@@ -13,14 +13,14 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
-from ocrsvc.imaging.child_process import Check
 from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, check_size, open_picture
+from ocrsvc.imaging.encoded_image import Picture
+from ocrsvc.imaging.gif_and_tiff import open_tiff
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf import Pdf
-from ocrsvc.imaging.picture import Picture
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
-from ocrsvc.imaging.with_pillow import open_tiff
 from ocrsvc.records import Image
+from ocrsvc.system.child_process import Check
 
 Take = Callable[[int], object]
 """Asks for so many bytes before they are allocated; raises QueueFull or BodyTooLarge."""

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 
 from ocrsvc.errors import UnsupportedImage
+from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv, try_opencv
 from ocrsvc.imaging.exif import read_orientation
-from ocrsvc.imaging.picture import Picture, Samples, broken, decode_with_opencv, try_opencv
 
 MAGIC = b"\xff\xd8"
 END_OF_IMAGE = b"\xff\xd9"

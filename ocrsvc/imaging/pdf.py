@@ -19,7 +19,9 @@ import cv2
 import numpy as np
 
 from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcError
-from ocrsvc.imaging.child_process import (
+from ocrsvc.imaging.encoded_image import broken
+from ocrsvc.records import Pixels
+from ocrsvc.system.child_process import (
     READ_ONLY,
     Check,
     ChildFailed,
@@ -28,8 +30,6 @@ from ocrsvc.imaging.child_process import (
     open_memory,
     resources_exhausted,
 )
-from ocrsvc.imaging.picture import broken
-from ocrsvc.records import Pixels
 
 POINTS_PER_INCH: Final = 72
 LEAST_DPI: Final = 72

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ocrsvc.imaging.child_program import Wrong, begin, pack, serve
+from ocrsvc.system.child_program import Wrong, begin, pack, serve
 
 FONT_FOLDERS: Final = (
     *("/usr/share/fonts", "/usr/local/share/fonts"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import cv2
 
+from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.exif import read_orientation
-from ocrsvc.imaging.picture import Picture, Samples, broken, decode_with_opencv
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
 IHDR = struct.Struct(">IIBBBBB")

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from ocrsvc.imaging.picture import Picture, Samples, broken
-from ocrsvc.imaging.tones import bands
+from ocrsvc.imaging.encoded_image import Picture, Samples, broken
+from ocrsvc.imaging.pixel_depth import bands
 
 GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
 NUMBER = rb"(\d{1,10})"

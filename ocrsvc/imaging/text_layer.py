@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded
-from ocrsvc.imaging.child_process import (
+from ocrsvc.records import Page
+from ocrsvc.system.child_process import (
     READ_ONLY,
     ChildFailed,
     ChildLate,
@@ -21,7 +22,6 @@ from ocrsvc.imaging.child_process import (
     open_memory,
     resources_exhausted,
 )
-from ocrsvc.records import Page
 
 _MEMORY_BYTES: Final = 192 << 20
 _PROGRAM: Final = "ocrsvc.imaging.text_layer_child"

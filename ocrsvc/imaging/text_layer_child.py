@@ -19,8 +19,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ocrsvc.imaging.child_program import Wrong, begin, pack, serve
 from ocrsvc.imaging.pdf_child import FONT_FOLDERS
+from ocrsvc.system.child_program import Wrong, begin, pack, serve
 
 _EM: Final = 1000
 _ADVANCE: Final = 500

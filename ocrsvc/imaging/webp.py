@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import cv2
 
+from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.exif import read_orientation
-from ocrsvc.imaging.picture import Picture, Samples, broken, decode_with_opencv
 
 RIFF_HEADER_BYTES = 12
 CHUNK_HEADER_BYTES = 8

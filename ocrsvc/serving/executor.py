@@ -15,8 +15,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, Protocol, TypeVar
 
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
-from ocrsvc.serving.guard import waiting
-from ocrsvc.serving.queue import (
+from ocrsvc.serving.request_guard import waiting
+from ocrsvc.serving.work_queue import (
     GONE_S,
     PLAIN_WISH,
     Item,

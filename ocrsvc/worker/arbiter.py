@@ -22,12 +22,12 @@ from gunicorn import sock
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
+from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker.pidfile import PidFile
-from ocrsvc.worker.scoreboard import State
-from ocrsvc.worker.succession import BOOT_FAILED
+from ocrsvc.worker.replacement_policy import BOOT_FAILED
 
 if TYPE_CHECKING:
-    from ocrsvc.worker.rota import Rota
+    from ocrsvc.worker.replacement_controller import Rota
 
 # What is refused each second is told this often.
 _COMPLAIN_S: Final = 10.0

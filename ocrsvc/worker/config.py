@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.doors import USUAL_PORTS
-from ocrsvc.plan import ThreadPlan
+from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 # Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
 # worker that stops waits less, see threads.STOP_LINGER_S.
@@ -28,7 +28,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "bind": addresses(settings),
         "workers": plan.workers,
         "threads": plan.threads,
-        "worker_class": "ocrsvc.worker.recycling.RecyclingWorker",
+        "worker_class": "ocrsvc.worker.gunicorn_worker.RecyclingWorker",
         "logger_class": "ocrsvc.worker.logger.LastingLogger",
         "worker_connections": max(1000, 2 * plan.threads),
         "backlog": 2048,

@@ -20,8 +20,8 @@ from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers import gthread
 
-from ocrsvc.serving.limits import Budget, Share
-from ocrsvc.worker.receiving import Pace, ReceivedBody
+from ocrsvc.http.body_receiver import Pace, ReceivedBody
+from ocrsvc.serving.memory_budget import Budget, Share
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,

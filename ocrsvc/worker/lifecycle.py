@@ -23,39 +23,48 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ocrsvc import __version__
-from ocrsvc.allocator import limit_arenas
-from ocrsvc.cards import VISIBLE, pin
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
-from ocrsvc.gpu import Gauge, open_gauge
-from ocrsvc.logs import AccessLog
-from ocrsvc.metrics import BOOT_FAILURES, EVENTS_DROPPED, STUCK, WAITING, Numbers, Sampler, Tally, count_reading
-from ocrsvc.plan import ThreadPlan, cards_for, device_for, plan_for, set_library_threads
+from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
-from ocrsvc.tasks.store import Tasks, make_folder, remove_folder
-from ocrsvc.web.model.statistics import Statistics
+from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.gpu import Gauge, open_gauge
+from ocrsvc.system.gpu_devices import VISIBLE, pin
+from ocrsvc.system.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.system.thread_plan import ThreadPlan, cards_for, device_for, plan_for, set_library_threads
+from ocrsvc.telemetry.access_log import AccessLog
+from ocrsvc.telemetry.metrics_store import (
+    BOOT_FAILURES,
+    EVENTS_DROPPED,
+    STUCK,
+    WAITING,
+    Numbers,
+    Sampler,
+    Tally,
+    count_reading,
+)
+from ocrsvc.telemetry.model_statistics import Statistics
+from ocrsvc.telemetry.worker_limits import Bounds, Limits, calibrate, calibrate_card
+from ocrsvc.telemetry.worker_table import SLOTS, Board, State
 from ocrsvc.worker.arbiter import take_over
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.connection import RequestLimits
-from ocrsvc.worker.listening import address_of, listen
-from ocrsvc.worker.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.worker.grpc_socket import address_of, listen
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
 from ocrsvc.worker.pidfile import remove_stale
-from ocrsvc.worker.recycling import RecyclingWorker, Watched
-from ocrsvc.worker.retire import Bounds, Limits, calibrate, calibrate_card
-from ocrsvc.worker.rota import Arbiter, Rota
-from ocrsvc.worker.scoreboard import SLOTS, Board, State
-from ocrsvc.worker.succession import BOOT_FAILED, is_next_to_load
+from ocrsvc.worker.replacement_controller import Arbiter, Rota
+from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 
 if TYPE_CHECKING:
     from flask import Flask
 
-    from ocrsvc.engines.isolated.quarantine import Quarantine
-    from ocrsvc.reader import Reader
-    from ocrsvc.rpc.server import RpcServer
-    from ocrsvc.serving.guard import RequestGuard
-    from ocrsvc.serving.inflight import InFlightTable
-    from ocrsvc.serving.limits import Room
-    from ocrsvc.tasks.runner import Runner
-    from ocrsvc.worker.suspects import Suspects
+    from ocrsvc.grpc_server.server import RpcServer
+    from ocrsvc.jobs.runner import Runner
+    from ocrsvc.pipeline.read import Reader
+    from ocrsvc.serving.crash_denylist import Quarantine
+    from ocrsvc.serving.memory_budget import Room
+    from ocrsvc.serving.request_guard import RequestGuard
+    from ocrsvc.serving.requests_in_flight import InFlightTable
+    from ocrsvc.worker.hung_requests import Suspects
 
 _MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
@@ -169,8 +178,8 @@ def _hooks() -> Mapping[str, object]:
 def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
-    from ocrsvc.web.admission import room_of
-    from ocrsvc.web.counting import Ledger
+    from ocrsvc.http.admission import room_of
+    from ocrsvc.http.request_metrics import Ledger
 
     settings, tally = current_settings(), current_tally()
     if settings.access_log != "off":
@@ -206,7 +215,7 @@ def current_statistics() -> Statistics:
 
 def current_quarantine() -> Quarantine:
     """The one quarantine of this service: made in the arbiter, inherited by the workers."""
-    from ocrsvc.engines.isolated.quarantine import Quarantine
+    from ocrsvc.serving.crash_denylist import Quarantine
 
     settings = current_settings()
     _Process.quarantine = _Process.quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
@@ -215,7 +224,7 @@ def current_quarantine() -> Quarantine:
 
 def current_denylist() -> Quarantine:
     """The bodies that stopped workers of this service: made in the arbiter, inherited by the workers."""
-    from ocrsvc.engines.isolated.quarantine import Quarantine
+    from ocrsvc.serving.crash_denylist import Quarantine
 
     settings = current_settings()
     _Process.denylist = _Process.denylist or Quarantine(settings.quarantine_size, settings.quarantine_s)
@@ -224,7 +233,7 @@ def current_denylist() -> Quarantine:
 
 def current_in_flight() -> InFlightTable:
     """What all workers work on: made in the arbiter, inherited by the workers."""
-    from ocrsvc.serving.inflight import InFlightTable
+    from ocrsvc.serving.requests_in_flight import InFlightTable
 
     _Process.in_flight = _Process.in_flight or InFlightTable(SLOTS)
     return _Process.in_flight
@@ -264,7 +273,7 @@ def on_starting(server: Arbiter) -> None:
 
 def _watch_kills(server: Arbiter) -> None:
     """Find out which requests stop workers."""
-    from ocrsvc.worker.suspects import Suspects
+    from ocrsvc.worker.hung_requests import Suspects
 
     _Process.suspects = Suspects(current_in_flight(), current_denylist(), server.log)
     _Process.suspects.watch(server)
@@ -373,8 +382,8 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
 
 def _make_limits(worker: RecyclingWorker) -> RequestLimits:
     """What requests may take before a thread sees them; the memory is the application's too."""
-    from ocrsvc.web.admission import room_of
-    from ocrsvc.web.dialects.umi_ocr.documents import PATH
+    from ocrsvc.adapters.umi_ocr.documents import PATH
+    from ocrsvc.http.admission import room_of
 
     settings = current_settings()
     _Process.room = room_of(settings, worker.cfg.workers, _Process.guard)
@@ -382,7 +391,7 @@ def _make_limits(worker: RecyclingWorker) -> RequestLimits:
 
 
 def _make_guard(worker: RecyclingWorker) -> RequestGuard:
-    from ocrsvc.serving.guard import RequestGuard
+    from ocrsvc.serving.request_guard import RequestGuard
 
     return RequestGuard(current_in_flight().recorder(worker.place), current_denylist())
 
@@ -447,7 +456,7 @@ def _start_runner(worker: RecyclingWorker) -> None:
     """Read the documents that wait, until this worker is to go."""
     if _Process.tasks is None:
         return
-    from ocrsvc.tasks.runner import Runner
+    from ocrsvc.jobs.runner import Runner
 
     def is_leaving() -> bool:
         return worker.slot.state == State.DRAINING or not worker.alive
@@ -460,10 +469,10 @@ def _start_rpc(worker: RecyclingWorker) -> None:
     """Serve gRPC beside HTTP, if it is asked for."""
     if not _Process.grpc_listeners:
         return
-    from ocrsvc.rpc.counting import Counting
-    from ocrsvc.rpc.server import RpcServer
-    from ocrsvc.rpc.services import make_services
-    from ocrsvc.web.model.ocr import OcrModel
+    from ocrsvc.grpc_server.call_metrics import Counting
+    from ocrsvc.grpc_server.server import RpcServer
+    from ocrsvc.grpc_services import make_services
+    from ocrsvc.model_api.model import OcrModel
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
@@ -579,8 +588,8 @@ def _plan(worker: RecyclingWorker) -> ThreadPlan:
 
 def _make_reader(workers: int | None = None, threads: int | None = None) -> Reader:
     """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
-    from ocrsvc.engines.choose import open_engine
-    from ocrsvc.reader import Reader
+    from ocrsvc.engines.opening import open_engine
+    from ocrsvc.pipeline.read import Reader
 
     settings = current_settings()
     plan = plan_for(settings, workers=workers, threads=threads)

@@ -16,7 +16,7 @@ from typing import Final
 
 from gunicorn import pidfile
 
-from ocrsvc.worker.succession import backoff_s
+from ocrsvc.worker.replacement_policy import backoff_s
 
 _MODE: Final = 0o644
 

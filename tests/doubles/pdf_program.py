@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from ocrsvc.imaging.child_program import MESSAGE_BYTES, begin
+from ocrsvc.system.child_program import MESSAGE_BYTES, begin
 
 USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "draw": "drawn"}
 

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from ocrsvc.engines.isolated.area import Area
-from ocrsvc.engines.isolated.exchange import (
+from ocrsvc.engines.isolated.messages import (
     MESSAGE_BYTES,
     Ready,
     pack_tasks,
@@ -22,11 +21,12 @@ from ocrsvc.engines.isolated.exchange import (
     unpack_failure,
     unpack_ready,
 )
-from ocrsvc.engines.isolated.nursery import Nursery
+from ocrsvc.engines.isolated.shared_memory import Area
+from ocrsvc.engines.isolated.spawner import Nursery
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.formats.packed import Nonsense
+from ocrsvc.formats.page_values import Nonsense
 from ocrsvc.records import Page, Task
-from ocrsvc.serving.queue import GONE_S
+from ocrsvc.serving.work_queue import GONE_S
 
 _T = TypeVar("_T")
 

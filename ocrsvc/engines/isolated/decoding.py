@@ -5,15 +5,15 @@ Runs in the child, in its only thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ocrsvc.engines.base import Handle
+from ocrsvc.engines.contract import Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, open_picture
-from ocrsvc.imaging.geometry import restore_page
-from ocrsvc.orders import Order
-from ocrsvc.records import DecodedPage, FileTask, Page, ReadOptions, Task
+from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
+from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,26 @@ class FileReader:
     def _read_one(self, task: Task) -> list[Page | OcrsvcError]:
         if not isinstance(task, FileTask):
             return self.handle.read([task])
-        gray = self.gray and task.options is not None
-        order = Order(task.options or ReadOptions(), task.deadline, gray, task.check)
+        began = time.perf_counter()
         try:
             task.check()
-            order.source = open_picture(task.data, self.limits)
-            order.prepare()
+            image = develop(open_picture(task.data, self.limits), gray=self.gray and task.options is not None)
             task.check()
         except OcrsvcError as error:
             return [error]
-        return [self._look(order) if task.options is None else self._read_image(order)]
+        decode_s = time.perf_counter() - began
+        if task.options is None:
+            return [DecodedPage(image.width, image.height, 0, (), decode_s=decode_s, image=image)]
+        return [self._read_image(image, task, task.options, decode_s)]
 
-    def _look(self, order: Order) -> DecodedPage:
-        return DecodedPage(*order.size, 0, (), decode_s=order.decode_s, image=order.prepare().image)
-
-    def _read_image(self, order: Order) -> Page | OcrsvcError:
-        [page] = self.handle.read([order.prepare()])
+    def _read_image(self, image: Image, task: FileTask, options: ReadOptions, decode_s: float) -> Page | OcrsvcError:
+        degrees = 0 if options.rotate == "auto" else int(options.rotate)
+        pixels = turn(image.pixels, degrees)
+        if options.max_side is not None:
+            pixels, _ = shrink(pixels, options.max_side)
+        upright = replace(options, rotate="auto" if options.rotate == "auto" else "0")
+        [page] = self.handle.read([ReadTask(Image(pixels, image.format), upright, task.deadline, task.check)])
         if isinstance(page, OcrsvcError):
             return page
-        page = restore_page(page, order.turned, *order.size)
-        return DecodedPage(page.width, page.height, page.angle, page.lines, decode_s=order.decode_s)
+        page = restore_page(page, degrees, image.width, image.height)
+        return DecodedPage(page.width, page.height, page.angle, page.lines, decode_s=decode_s)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ocrsvc.engines.base import Driving
+from ocrsvc.engines.contract import Driving
 from ocrsvc.engines.isolated.child import Child
-from ocrsvc.engines.isolated.crew import MEMORY_SHARE, Crew, Limits
+from ocrsvc.engines.isolated.child_pool import MEMORY_SHARE, Crew, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.nursery import Nursery
-from ocrsvc.engines.isolated.quarantine import Quarantine
+from ocrsvc.engines.isolated.spawner import Nursery
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.plan import ThreadPlan
 from ocrsvc.records import EngineInfo
+from ocrsvc.serving.crash_denylist import Quarantine
 from ocrsvc.settings import Settings
-from ocrsvc.worker.memory import read_memory_bytes
+from ocrsvc.system.memory import read_memory_bytes
+from ocrsvc.system.thread_plan import ThreadPlan
 
 
 class IsolatedEngine:

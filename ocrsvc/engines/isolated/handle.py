@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
-from ocrsvc.engines.isolated.crew import LOG, Crew
-from ocrsvc.engines.isolated.fingerprint import TaskFingerprint
-from ocrsvc.engines.isolated.quarantine import STRIKES, Quarantine
+from ocrsvc.engines.isolated.child_pool import LOG, Crew
+from ocrsvc.engines.isolated.image_hash import TaskFingerprint
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
 from ocrsvc.records import Page, Task
+from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
 
 # Of children that died before they began with the image, too: something is wrong that is not the image.
 _TRIES: Final = 4

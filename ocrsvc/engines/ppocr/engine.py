@@ -10,21 +10,21 @@ from typing import Final
 
 import cv2
 
-from ocrsvc.engines.base import Driving
-from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.card.arrays import Imaging, find_arrays
-from ocrsvc.engines.ppocr.card.proof import find_fault
-from ocrsvc.engines.ppocr.card.view import CardViewer, together_on_card
-from ocrsvc.engines.ppocr.crew import Crew
-from ocrsvc.engines.ppocr.detector import open_detector
+from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_arrays
+from ocrsvc.engines.ppocr.gpu.page_view import CardViewer, together_on_card
+from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.lanes import share
-from ocrsvc.engines.ppocr.opening import open_sessions
-from ocrsvc.engines.ppocr.providers import Device, OnCard, Precision, Provider
-from ocrsvc.engines.ppocr.recognise import BeamRecogniser, Recogniser, read_characters
-from ocrsvc.engines.ppocr.runs import Runs, RunsApart, RunsTogether, profiles
-from ocrsvc.engines.ppocr.session import Runner, Running
-from ocrsvc.engines.ppocr.store import Store
+from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import Runs, RunsApart, RunsTogether, profiles
+from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecogniser, Recogniser, read_characters
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
+from ocrsvc.engines.ppocr.runtime.providers import Device, OnCard, Precision, Provider
+from ocrsvc.engines.ppocr.runtime.session import Runner, Running
+from ocrsvc.engines.ppocr.runtime.session_pool import share
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
 

@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.engines.lines import LineReader
-from ocrsvc.engines.ppocr.card.view import CardViewer
-from ocrsvc.engines.ppocr.crew import Crew
-from ocrsvc.engines.ppocr.detect import find_quads
-from ocrsvc.engines.ppocr.detector import Detector
-from ocrsvc.engines.ppocr.page import InMemory, read_page
+from ocrsvc.engines.line_recognizer import LineReader
+from ocrsvc.engines.ppocr.gpu.page_view import CardViewer
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
+from ocrsvc.engines.ppocr.pipeline.detector import Detector
+from ocrsvc.engines.ppocr.pipeline.page import InMemory, read_page
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import Decoder, Page, ReadTask
 

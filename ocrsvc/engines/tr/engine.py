@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.engines.base import Driving
+from ocrsvc.engines.contract import Driving
 from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import cv2
 
-from ocrsvc.engines.base import Driving
-from ocrsvc.engines.ppocr import models
-from ocrsvc.engines.ppocr.crew import Crew
-from ocrsvc.engines.ppocr.detector import open_detector
+from ocrsvc.engines.contract import Driving
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.providers import Device
-from ocrsvc.engines.ppocr.session import Running
+from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.providers import Device
+from ocrsvc.engines.ppocr.runtime.session import Running
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
 from ocrsvc.records import EngineInfo

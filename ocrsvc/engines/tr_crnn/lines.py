@@ -8,7 +8,7 @@ from typing import Final
 import cv2
 import numpy as np
 
-from ocrsvc.engines.lines import LineText
+from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.tr_crnn.binding import CrnnHandle, CrnnLibrary, Steps
 from ocrsvc.errors import EngineFailed
 from ocrsvc.records import Check, Pixels, no_check

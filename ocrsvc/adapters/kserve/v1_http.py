@@ -1,0 +1,43 @@
+"""How does KServe's v1 protocol speak?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flask import Blueprint, Response
+
+from ocrsvc.model_api.metadata import NAME, NotOffered
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.predict import OTHER_VERBS, check_servable, predict, status, wrong_method
+from ocrsvc.model_api.rest import json_answer, serve_paths
+from ocrsvc.settings import Settings
+
+_MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
+
+
+def make_kserve_v1(settings: Settings, model: OcrModel) -> Blueprint:
+    """The list of models, their readiness and predictions, over a model."""
+    door = Blueprint("kserve_v1", __name__)
+    # Where both have a path this door's is the more exact one, so that it answers for TensorFlow Serving as well.
+    both = "tfserving" in settings.dialects
+
+    def run(name: str) -> Response:
+        return predict(settings, model, name, None, None)
+
+    serve_paths(
+        door,
+        ("/v1/models", "/v1/models/<name>"),
+        (
+            ("GET", "/v1/models", lambda: json_answer({"models": [NAME]})),
+            ("GET", _MODEL, lambda name: status(model, name)),
+            ("POST", _MODEL + ":predict", run),
+            ("POST", _MODEL + ":explain", _explain),
+            *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),) if both else ()),
+        ),
+    )
+    return door
+
+
+def _explain(name: str) -> Response:
+    check_servable(name, None)
+    raise NotOffered("There is no explainer.", "Use :predict.")

@@ -1,0 +1,171 @@
+"""How does inference.GRPCInferenceService (KServe v2_metadata, Triton) speak over gRPC?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf import json_format
+
+from ocrsvc.adapters.kserve import v2_metadata
+from ocrsvc.adapters.kserve.infer import infer_arrays
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.method import Call, Method, Methods
+from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.grpc_server.status_codes import CallFailed, failure_of
+from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
+from ocrsvc.model_api.model import OcrModel, limit_in
+from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
+
+SERVICE: Final = "/inference.GRPCInferenceService/"
+FILE: Final = "inference.proto"
+
+# Where each datatype that is answered goes, for clients that do not send raw tensors.
+_CONTENTS: Final = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
+
+
+def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
+    """The service's methods, over a model.
+
+    Args:
+        messages: With those of FILE.
+        model: Reads the images.
+    """
+    return _about_the_service(messages, model) | _about_the_model(messages, model) | _inferring(messages, model)
+
+
+def _about_the_service(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    live, ready = messages["inference.ServerLiveResponse"], messages["inference.ServerReadyResponse"]
+    metadata = messages["inference.ServerMetadataResponse"]
+    index, loaded = messages["inference.RepositoryIndexResponse"], messages["inference.RepositoryModelLoadResponse"]
+
+    def load(request: Any, _call: Call) -> Any:
+        check_model(request.model_name)
+        return loaded()
+
+    def list_models(request: Any, _call: Call) -> Any:
+        return index(models=v2_metadata.repository_index(ready=model.ready, only_ready=request.ready))
+
+    return {
+        SERVICE + "ServerLive": _quick(messages, "ServerLiveRequest", lambda _request, _call: live(live=True)),
+        SERVICE + "ServerReady": _quick(messages, "ServerReadyRequest", lambda _r, _c: ready(ready=model.ready)),
+        SERVICE + "ServerMetadata": _quick(
+            messages, "ServerMetadataRequest", lambda _r, _c: metadata(**v2_metadata.server_metadata())
+        ),
+        SERVICE + "RepositoryIndex": _quick(messages, "RepositoryIndexRequest", list_models),
+        SERVICE + "RepositoryModelLoad": _quick(messages, "RepositoryModelLoadRequest", load),
+    }
+
+
+def _about_the_model(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    ready = messages["inference.ModelReadyResponse"]
+    metadata, config = messages["inference.ModelMetadataResponse"], messages["inference.ModelConfigResponse"]
+    statistics = messages["inference.ModelStatisticsResponse"]
+
+    def model_ready(request: Any, _call: Call) -> Any:
+        check_model(request.name, request.version)
+        return ready(ready=model.ready)
+
+    def model_metadata(request: Any, _call: Call) -> Any:
+        check_model(request.name, request.version)
+        return json_format.ParseDict(v2_metadata.model_metadata(), metadata())
+
+    def model_config(request: Any, _call: Call) -> Any:
+        check_model(request.name, request.version)
+        return json_format.ParseDict({"config": v2_metadata.model_config()}, config())
+
+    def model_statistics(request: Any, _call: Call) -> Any:
+        check_model(request.name or NAME, request.version)
+        return json_format.ParseDict(v2_metadata.model_statistics(model.statistics.totals()), statistics())
+
+    return {
+        SERVICE + "ModelReady": _quick(messages, "ModelReadyRequest", model_ready),
+        SERVICE + "ModelMetadata": _quick(messages, "ModelMetadataRequest", model_metadata),
+        SERVICE + "ModelConfig": _quick(messages, "ModelConfigRequest", model_config),
+        SERVICE + "ModelStatistics": _quick(messages, "ModelStatisticsRequest", model_statistics),
+    }
+
+
+def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    request_class = messages["inference.ModelInferRequest"]
+    response_class = messages["inference.ModelInferResponse"]
+    stream_class = messages["inference.ModelStreamInferResponse"]
+
+    def infer(request: Any, call: Call) -> Any:
+        return _infer(model, request, call, response_class)
+
+    def infer_in_stream(request: Any, call: Call) -> Any:
+        """Of a stream, a request that fails does not end the others."""
+        try:
+            return stream_class(infer_response=_infer(model, request, call, response_class))
+        except (OcrsvcError, CallFailed) as error:
+            told = stream_class(error_message=failure_of(error).told)
+            told.infer_response.id = request.id
+            return told
+
+    return {
+        SERVICE + "ModelInfer": Method(request_class, infer),
+        SERVICE + "ModelStreamInfer": Method(request_class, infer_in_stream, streaming=True),
+    }
+
+
+def _quick(messages: Messages, request: str, answer: Any) -> Method:
+    return Method(messages[f"inference.{request}"], answer, quick=True)
+
+
+def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
+    check_model(request.model_name, request.model_version)
+    tensor, batch = _input(request)
+    elements = _elements(request, tensor, math.prod(batch))
+    parameters = _parameters(request.parameters)
+    wait = call.within(limit_in(parameters, call.left_s))
+    response = response_class(model_name=NAME, model_version=VERSION, id=request.id)
+    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, wait):
+        _add(response, array, raw=bool(request.raw_input_contents))
+    return response
+
+
+def _input(request: Any) -> tuple[Any, Shape]:
+    """The one input, and its shape. Raises BadTensor."""
+    if len(request.inputs) != 1:
+        raise BadTensor(
+            f"expected 1 inputs but got {len(request.inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}."
+        )
+    tensor = request.inputs[0]
+    return tensor, check_input(tensor.name, tensor.datatype, list(tensor.shape))
+
+
+def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
+    """The input's elements, from wherever they are. Raises BadTensor."""
+    typed = tensor.contents.bytes_contents
+    if request.raw_input_contents:
+        if typed or len(request.raw_input_contents) != 1:
+            raise BadTensor("The one input is in raw_input_contents or in contents.", "Send it once.")
+        return unpack_elements(request.raw_input_contents[0], count)
+    if len(typed) != count:
+        raise BadTensor(f"The shape stands for {count} elements, and bytes_contents has {len(typed)}.", "Send as many.")
+    return list(typed)
+
+
+def _wanted(request: Any) -> list[str]:
+    for output in request.outputs:
+        if _parameters(output.parameters).get("classification"):
+            raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
+    return [output.name for output in request.outputs]
+
+
+def _parameters(sent: Mapping[str, Any]) -> dict[str, object]:
+    """The parameters with their plain values."""
+    kinds = {name: value.WhichOneof("parameter_choice") or "string_param" for name, value in sent.items()}
+    return {name: getattr(sent[name], kind) for name, kind in kinds.items()}
+
+
+def _add(response: Any, array: Array, *, raw: bool) -> None:
+    output = response.outputs.add(name=array.name, datatype=array.datatype, shape=array.shape)
+    if raw:
+        response.raw_output_contents.append(pack(array))
+    elif isinstance(array.values, list):
+        output.contents.bytes_contents.extend(text.encode() for text in array.values)
+    else:
+        getattr(output.contents, _CONTENTS[array.datatype]).extend(array.values.ravel().tolist())

@@ -1,0 +1,283 @@
+"""How do clients of KServe v2 (the Open Inference Protocol) and of Triton's HTTP port 8000 speak?
+
+With the binary tensor extension, and Triton's model configuration, statistics and repository calls.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from flask import Blueprint, Response, request
+
+from ocrsvc.adapters.kserve import v2_metadata
+from ocrsvc.adapters.kserve.infer import infer_arrays
+from ocrsvc.errors import CallerError
+from ocrsvc.http.body import share_of
+from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.request import deadline_of, is_image, left_s, shown, taking_apart, wish_of
+from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
+from ocrsvc.model_api.model import OcrModel, Seconds, limit_in
+from ocrsvc.model_api.rest import answer_ready, empty_answer, json_answer, packed, receive_body, serve_paths
+from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
+from ocrsvc.serving.memory_budget import Share
+from ocrsvc.settings import Settings
+
+HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+BINARY_TYPE: Final = "application/octet-stream"
+MAX_ID: Final = 1024
+
+_MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+_REPOSITORY: Final = r"/v2/repository/models/(?P<name>[^/]+)"
+_DIGITS: Final = re.compile(r"[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One inference request.
+
+    Attributes:
+        id: For the answer.
+        parameters: Of the request.
+        name: Of its input.
+        elements: Of that input.
+        batch: The shape that they came in.
+        outputs: Names asked for, and whether each is answered as raw bytes; none asks for all.
+        binary: Whether those not named are.
+    """
+
+    id: object
+    parameters: Mapping[str, Any]
+    name: str
+    elements: list[bytes]
+    batch: Shape
+    outputs: Mapping[str, bool]
+    binary: bool = False
+
+    def is_binary(self, output: str) -> bool:
+        """Whether an output is answered as raw bytes."""
+        return self.outputs.get(output, self.binary)
+
+
+def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
+    """Everything below /v2, over a model."""
+    door = Blueprint("kserve_v2", __name__)
+
+    def infer(name: str, version: str | None) -> Response:
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        asked = _receive(settings, deadline, name, version)
+        wait = Seconds(limit_in(asked.parameters, left_s(deadline)), wish_of(request.environ))
+        names = list(asked.outputs)
+        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, wait)
+        return _answer(asked, arrays)
+
+    def metadata(name: str, version: str | None) -> Response:
+        check_model(name, version or "")
+        return json_answer(v2_metadata.model_metadata())
+
+    def config(name: str, version: str | None) -> Response:
+        check_model(name, version or "")
+        return json_answer(v2_metadata.model_config())
+
+    def model_ready(name: str, version: str | None) -> Response:
+        check_model(name, version or "")
+        return answer_ready({"name": NAME, "ready": model.ready}, ready=model.ready)
+
+    def statistics(name: str | None = None, version: str | None = None) -> Response:
+        check_model(name or NAME, version or "")
+        return json_answer(v2_metadata.model_statistics(model.statistics.totals()))
+
+    def index() -> Response:
+        body = receive_body(request.environ, settings.max_body_bytes)
+        only_ready = parse_json(body, share_of(request.environ)).get("ready") is True if body else False
+        return json_answer(v2_metadata.repository_index(ready=model.ready, only_ready=only_ready))
+
+    def load(name: str) -> Response:
+        check_model(name)
+        return empty_answer()
+
+    serve_paths(
+        door,
+        ("/v2", "/v2/<path:rest>"),
+        (
+            ("GET", r"/v2/?", lambda: json_answer(v2_metadata.server_metadata())),
+            ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
+            ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
+            ("GET", r"/v2/models", lambda: json_answer({"models": [NAME]})),
+            ("GET", r"/v2/models/stats", statistics),
+            ("GET", _MODEL, metadata),
+            ("GET", _MODEL + "/ready", model_ready),
+            ("GET", _MODEL + "/config", config),
+            ("GET", _MODEL + "/stats", statistics),
+            ("POST", _MODEL + "/infer", infer),
+            ("POST", r"/v2/repository/index", index),
+            ("POST", _REPOSITORY + "/load", load),
+            ("POST", _REPOSITORY + "/unload", _unload),
+        ),
+    )
+    return door
+
+
+def _unload(name: str) -> Response:
+    check_model(name)
+    raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
+
+
+def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _Asked:
+    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
+    body = receive_body(request.environ, settings.max_body_bytes)
+    check_model(name, version or "")
+    share = share_of(request.environ)
+    with taking_apart(share, len(body), deadline):
+        return _read_request(body, request.headers.get(HEADER_LENGTH), share)
+
+
+def _read_request(body: bytes, header_length: str | None, share: Share) -> _Asked:
+    """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
+
+    Raises:
+        CallerError: It is none of these.
+        QueueFull: Other requests hold the memory.
+    """
+    head_bytes, raw = _split(body, header_length)
+    share.take(len(raw))
+    if header_length is not None and not head_bytes:
+        return _raw_request(raw)
+    head = parse_json(head_bytes, share)
+    tensor = _only_input(head)
+    name = _text(tensor, "name")
+    batch = check_input(name, _text(tensor, "datatype"), _list(tensor, "shape"))
+    parameters = _members(head.get("parameters"), "parameters")
+    binary = parameters.get("binary_data_output") is True
+    elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
+    return _Asked(_id(head), parameters, name, elements, batch, outputs, binary)
+
+
+def _id(head: Mapping[str, object]) -> object:
+    """What the answer repeats."""
+    sent = head.get("id")
+    if isinstance(sent, list | dict) or (isinstance(sent, str) and len(sent) > MAX_ID):
+        raise CallerError(f"'id' is not a text of at most {MAX_ID} letters.", "See the Open Inference Protocol.")
+    return sent
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
+    """The JSON, and what is behind it."""
+    if header_length is None:
+        return body, memoryview(b"")
+    if not _DIGITS.fullmatch(header_length) or int(header_length) > len(body):
+        raise CallerError(
+            f"{HEADER_LENGTH} is {header_length[:40]!r}, and the body has {len(body)} bytes.",
+            "Send the length of the JSON at the beginning of the body.",
+        )
+    return body[: int(header_length)], memoryview(body)[int(header_length) :]
+
+
+def _raw_request(raw: memoryview) -> _Asked:
+    """The whole body is the one input: an image file, with or without its length in front."""
+    image = raw
+    if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
+        image = raw[4:]
+    return _Asked(None, {}, IMAGE.name, [bytes(image)], (1,), {})
+
+
+def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
+    inputs = _list(head, "inputs")
+    if len(inputs) != 1:
+        raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
+    return _members(inputs[0], "inputs[0]")
+
+
+def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: Share) -> list[bytes]:
+    """The elements of the input, from behind the JSON or out of it. Raises BadTensor, QueueFull."""
+    parameters = _members(tensor.get("parameters"), "parameters")
+    if "binary_data_size" in parameters:
+        if parameters["binary_data_size"] != len(raw):
+            told = shown(parameters["binary_data_size"])[:40]
+            raise BadTensor(
+                f"binary_data_size is {told}, and {len(raw)} bytes follow the JSON.",
+                f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
+            )
+        return unpack_elements(raw, count)
+    texts = _flat(_list(tensor, "data"))
+    if len(texts) != count:
+        raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
+    if parameters.get("content_type") == "base64":
+        return [decode_base64(text, share) for text in texts]
+    share.take(sum(map(len, texts)))
+    return [text.encode("utf-8", "surrogatepass") for text in texts]
+
+
+def _flat(values: list[object], depth: int = 0) -> list[str]:
+    """The texts in nested lists. Raises BadTensor."""
+    texts: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list) and depth < 8:
+            texts += _flat(value, depth + 1)
+        else:
+            raise BadTensor(f"data of '{IMAGE.name}' holds something other than text.", "Send base64 text.")
+    return texts
+
+
+def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
+    """The outputs asked for, and whether each is answered as raw bytes. Raises NotOffered."""
+    wanted = {}
+    for item in _list(head, "outputs") if head.get("outputs") else []:
+        output = _members(item, "outputs")
+        own = _members(output.get("parameters"), "parameters")
+        if own.get("classification"):
+            raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
+        wanted[_text(output, "name")] = own.get("binary_data", default) is True
+    return wanted
+
+
+def _answer(asked: _Asked, arrays: list[Array]) -> Response:
+    raw: list[bytes] = []
+    head: dict[str, object] = {"id": asked.id} if asked.id else {}
+    head |= {"model_name": NAME, "model_version": VERSION}
+    head["outputs"] = [_output(array, raw, binary=asked.is_binary(array.name)) for array in arrays]
+    members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not raw:
+        return packed(Response(members, content_type="application/json"))
+    response = Response(b"".join([members, *raw]), content_type=BINARY_TYPE)
+    response.headers[HEADER_LENGTH] = str(len(members))
+    return packed(response)
+
+
+def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object]:
+    """One output as JSON; of a binary one the bytes are added to `raw`."""
+    output: dict[str, object] = {"name": array.name, "datatype": array.datatype, "shape": array.shape}
+    if binary:
+        raw.append(pack(array))
+        return output | {"parameters": {"binary_data_size": len(raw[-1])}}
+    values = array.values
+    return output | {"data": values if isinstance(values, list) else values.ravel()}
+
+
+def _members(value: object, name: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CallerError(f"{name} is not an object.", "See the Open Inference Protocol.")
+    return value
+
+
+def _text(members: Mapping[str, object], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str):
+        raise CallerError(f"{name!r} is missing, or no text.", "See the Open Inference Protocol.")
+    return value
+
+
+def _list(members: Mapping[str, object], name: str) -> list[Any]:
+    value = members.get(name)
+    if not isinstance(value, list):
+        raise CallerError(f"{name!r} is missing, or no list.", "See the Open Inference Protocol.")
+    return value

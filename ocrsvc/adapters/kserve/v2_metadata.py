@@ -1,0 +1,92 @@
+"""How does the model describe itself to clients of the KServe v2 protocol and of Triton?
+
+As the members of JSON objects, which are those of the protocol's gRPC messages too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ocrsvc import __version__
+from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUTS, PLATFORM, VERSION, Tensor
+from ocrsvc.telemetry.model_statistics import Totals
+
+Node = dict[str, Any]
+
+SERVER: Final = "ocrsvc"
+EXTENSIONS: Final = ("model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics")
+CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
+
+
+def server_metadata() -> Node:
+    """Who answers, and which extensions it speaks."""
+    return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata() -> Node:
+    """The model's versions and tensors."""
+    return {
+        "name": NAME,
+        "versions": [VERSION],
+        "platform": PLATFORM,
+        "inputs": [_tensor(IMAGE)],
+        "outputs": [_tensor(output) for output in OUTPUTS],
+    }
+
+
+def model_config() -> Node:
+    """The model as a Triton configuration would describe it."""
+    return {
+        "name": NAME,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": MAX_BATCH,
+        "input": [_config_tensor(IMAGE)],
+        "output": [_config_tensor(output) for output in OUTPUTS],
+    }
+
+
+def model_statistics(totals: Totals) -> Node:
+    """The counts, in Triton's shape. An image is one execution: nothing is batched for the engine here."""
+    each = _duration(totals.images, totals.input_ns), _duration(totals.images, totals.infer_ns)
+    steps: Node = {"compute_input": each[0], "compute_infer": each[1], "compute_output": _duration(totals.images, 0)}
+    return {
+        "model_stats": [
+            {
+                "name": NAME,
+                "version": VERSION,
+                "last_inference": totals.last_ms,
+                "inference_count": totals.images,
+                "execution_count": totals.images,
+                "inference_stats": {
+                    "success": _duration(totals.success, totals.success_ns),
+                    "fail": _duration(totals.fail, totals.fail_ns),
+                    "queue": _duration(totals.success, totals.queue_ns),
+                    **{name: {**step, "count": totals.success} for name, step in steps.items()},
+                    "cache_hit": _duration(0, 0),
+                    "cache_miss": _duration(0, 0),
+                },
+                "batch_stats": [{"batch_size": 1, **steps}] if totals.images else [],
+            }
+        ]
+    }
+
+
+def repository_index(*, ready: bool, only_ready: bool) -> list[Node]:
+    """The models that there are: one; none when only ready ones are asked for and it is not."""
+    if only_ready and not ready:
+        return []
+    return [{"name": NAME, "version": VERSION, "state": "READY" if ready else "LOADING", "reason": ""}]
+
+
+def _tensor(tensor: Tensor) -> Node:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+
+
+def _config_tensor(tensor: Tensor) -> Node:
+    return {"name": tensor.name, "data_type": CONFIG_TYPES[tensor.datatype], "dims": list(tensor.dims)}
+
+
+def _duration(count: int, ns: int) -> Node:
+    return {"count": count, "ns": ns}

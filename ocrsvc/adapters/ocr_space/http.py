@@ -1,0 +1,186 @@
+"""How does the API of OCR.space speak?
+
+What the caller got wrong is told in an HTTP 200 with IsErroredOnProcessing, as there; what the service refuses keeps
+its true status beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from flask import Blueprint, Response, request
+
+from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
+from ocrsvc.formats.box_values import to_boxes, to_frames
+from ocrsvc.formats.json_lines import column, json_list, text_column
+from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.request import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
+from ocrsvc.http.responses import (
+    any_file,
+    as_json,
+    flag,
+    is_told_in_a_200,
+    looks_like_a_url,
+    read_pages,
+    turning,
+    with_headers,
+)
+from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.settings import Settings
+
+BASE64_FIELD: Final = "base64Image"
+ENGINES: Final = ("1", "2", "3")
+LANGUAGES: Final = frozenset(
+    {
+        *(
+            "ara",
+            "bul",
+            "chs",
+            "cht",
+            "hrv",
+            "cze",
+            "dan",
+            "dut",
+            "eng",
+            "fin",
+            "fre",
+            "ger",
+            "gre",
+            "hun",
+            "kor",
+            "ita",
+        ),
+        *("jpn", "nor", "pol", "por", "rus", "slv", "spa", "swe", "tha", "tur", "ukr", "vnm", "auto"),
+    }
+)
+READ_FILE, READ_PARTLY, FAILED = 1, 2, 3
+FATAL: Final = 4
+PAGE_FAILED: Final = -10
+LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
+NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
+
+
+def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
+    """POST /parse/image and GET /parse/imageurl over a reader, in both spellings."""
+    dialect = Blueprint("ocr_space", __name__)
+    dialect.register_error_handler(Exception, _failure)
+
+    @dialect.post("/parse/image")
+    @dialect.post("/Parse/Image")
+    def image() -> Response:
+        began_s = time.monotonic()
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        incoming = receive(request.environ, settings.max_body_bytes, deadline)
+        options = _options(incoming)
+        overlay = _flag(incoming, "isOverlayRequired") is True
+        most = settings.max_pages
+        file = read_pages(reader, _image(incoming), options, left_s(deadline), wish_of(request.environ), most=most)
+        return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
+
+    @dialect.get("/parse/imageurl")
+    @dialect.get("/Parse/ImageUrl")
+    def imageurl() -> Response:
+        raise _no_addresses()
+
+    return dialect
+
+
+def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, object]:
+    """The pages in OCR.space's words. Raises the error of a file of which no page was read."""
+    if not file.readings:
+        raise file.errors[0][1]
+    complaints = [str(failure_of(error)) for _, error in file.errors]
+    if len(file.pages) < file.total:
+        complaints.append(f"The maximum page limit of {len(file.pages)} reached")
+    return {
+        "ParsedResults": [_parsed(outcome, overlay=overlay) for _, outcome in file.pages],
+        "OCRExitCode": READ_PARTLY if complaints else READ_FILE,
+        "IsErroredOnProcessing": False,
+        **({"ErrorMessage": complaints} if complaints else {}),
+        "ProcessingTimeInMilliseconds": str(int(spent_s * 1000)),
+        "SearchablePDFURL": "",
+    }
+
+
+def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, object]:
+    """One page, or why it is not there."""
+    if isinstance(outcome, OcrsvcError):
+        failure = failure_of(outcome)
+        return {
+            "TextOverlay": None,
+            "FileParseExitCode": PAGE_FAILED,
+            "ParsedText": "",
+            "ErrorMessage": str(failure),
+            "ErrorDetails": failure.title,
+        }
+    page = outcome.page
+    return {
+        "TextOverlay": _overlay(page) if overlay else {"Lines": [], "HasOverlay": False, "Message": NO_OVERLAY},
+        "TextOrientation": str(page.angle),
+        "FileParseExitCode": 1,
+        "ParsedText": "".join([f"{line.text}\r\n" for line in page.lines]),
+        "ErrorMessage": "",
+        "ErrorDetails": "",
+    }
+
+
+def _overlay(page: Page) -> dict[str, object]:
+    """Each line with one word, which is the whole line: the engines know no words."""
+    texts, frames = text_column(page.lines), to_frames(to_boxes(page.lines).round(1))
+    frames[:, 2:] -= frames[:, :2]
+    left, top, width, height = (column(side.tolist()) for side in frames.round(1).T)
+    lines = json_list(LINE, texts, texts, left, top, height, width, height, top)
+    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(texts)}"}
+
+
+def _options(incoming: Incoming) -> ReadOptions:
+    """What the fields ask for. Raises BadOption for what is unknown, or cannot be done."""
+    language, engine = (last_field(incoming, name) for name in ("language", "OCREngine"))
+    # One model reads all that it can read, so that the language decides nothing.
+    if language and language.lower() not in LANGUAGES:
+        raise BadOption(f"Value for parameter 'language' is invalid: {language[:20]!r}.")
+    if engine and engine not in ENGINES:
+        raise BadOption(f"Value for parameter 'OCREngine' is invalid: {engine[:20]!r}.")
+    if _flag(incoming, "isCreateSearchablePdf"):
+        raise BadOption("Searchable PDF files are not made here.", "Leave isCreateSearchablePdf out.")
+    return ReadOptions(rotate=turning(_flag(incoming, "detectOrientation")))
+
+
+def _flag(incoming: Incoming, name: str) -> bool | None:
+    try:
+        return flag(incoming, name)
+    except ValueError as error:
+        raise BadOption(f"Value for parameter '{name}' is invalid: it is neither true nor false.") from error
+
+
+def _image(incoming: Incoming) -> bytes:
+    """A file under any name, else base64, with a data URI or without."""
+    data = any_file(incoming)
+    if data is not None:
+        return data
+    if last_field(incoming, "url") or any(
+        looks_like_a_url(value) for name, value in incoming.fields if name == BASE64_FIELD
+    ):
+        raise _no_addresses()
+    return first_image(incoming, (), (BASE64_FIELD,))
+
+
+def _no_addresses() -> CallerError:
+    return BadOption("Addresses are not fetched here.", "Send the file, or its content in base64Image.")
+
+
+def _failure(error: Exception) -> Response:
+    failure = failure_of(error)
+    message = str(failure)
+    if isinstance(error, NothingSent):
+        message = "No file uploaded or URL provided"
+    answer = {
+        "OCRExitCode": FAILED if isinstance(error, CallerError) else FATAL,
+        "IsErroredOnProcessing": True,
+        "ErrorMessage": [message],
+        "ErrorDetails": failure.title,
+        "ProcessingTimeInMilliseconds": "0",
+    }
+    return with_headers(as_json(answer, 200 if is_told_in_a_200(error) else failure.status), failure)

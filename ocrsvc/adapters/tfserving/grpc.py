@@ -1,0 +1,144 @@
+"""How do tensorflow.serving.PredictionService and ModelService speak over gRPC?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ocrsvc.grpc_server.method import Call, Method, Methods
+from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel, wanted_outputs
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.predict import SIGNATURE, check_servable, check_signature, check_version
+from ocrsvc.model_api.tensors import Array, arrays_of, check_input, image_of
+from ocrsvc.records import Page, ReadOptions
+
+FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
+PREDICTION: Final = "/tensorflow.serving.PredictionService/"
+MODEL: Final = "/tensorflow.serving.ModelService/"
+METHOD: Final = "tensorflow/serving/predict"
+TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+DTYPES: Final = {"BYTES": 7, "FP32": 1, "INT32": 3}
+
+_VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
+_LOADING, _AVAILABLE = 20, 30
+_NO_PAGE: Final = Page(0, 0, 0, ())
+
+
+def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
+    """The methods of both services, over a model.
+
+    Args:
+        messages: With those of FILES.
+        model: Reads the images.
+    """
+    predicted, described, standing, signatures = (
+        messages[f"tensorflow.serving.{name}"]
+        for name in ("PredictResponse", "GetModelMetadataResponse", "GetModelStatusResponse", "SignatureDefMap")
+    )
+
+    def predict(request: Any, call: Call) -> Any:
+        check_servable(*_place(request.model_spec))
+        check_signature(request.model_spec.signature_name)
+        names = wanted_outputs(list(request.output_filter))
+        elements, batch = _elements(request)
+        pages = _read(model, elements, call)
+        response = predicted()
+        _sign(response.model_spec, request.model_spec.name, request.model_spec.signature_name or SIGNATURE)
+        for array in arrays_of(pages, names, batch):
+            _fill(response.outputs[array.name], array)
+        return response
+
+    def metadata(request: Any, _call: Call) -> Any:
+        check_servable(*_place(request.model_spec))
+        if set(request.metadata_field) != {"signature_def"}:
+            raise BadTensor("The one metadata_field that there is is 'signature_def'.", "Ask for it.")
+        response = described()
+        _sign(response.model_spec, request.model_spec.name, "")
+        signed = response.metadata["signature_def"]
+        signed.type_url, signed.value = TYPE_URL, _describe(signatures()).SerializeToString()
+        return response
+
+    def status(request: Any, _call: Call) -> Any:
+        name, version, label = _place(request.model_spec)
+        if name != "ocr":
+            raise UnknownModel(f"Could not find any versions of model {name[:100]}")
+        check_version(version, label)
+        response = standing()
+        served = response.model_version_status.add(version=int(VERSION), state=_AVAILABLE if model.ready else _LOADING)
+        served.status.error_code = 0
+        return response
+
+    return {
+        PREDICTION + "Predict": Method(messages["tensorflow.serving.PredictRequest"], predict),
+        PREDICTION + "GetModelMetadata": Method(
+            messages["tensorflow.serving.GetModelMetadataRequest"], metadata, quick=True
+        ),
+        MODEL + "GetModelStatus": Method(messages["tensorflow.serving.GetModelStatusRequest"], status, quick=True),
+    }
+
+
+def _read(model: OcrModel, elements: Sequence[bytes], call: Call) -> list[Page]:
+    """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
+    images = [image_of(element, call.share) for element in elements if element]
+    pages = iter(model.infer(images, ReadOptions(), call) if images else ())
+    return [next(pages) if element else _NO_PAGE for element in elements]
+
+
+def _place(spec: Any) -> tuple[str, str | None, str | None]:
+    """The model's name, its version, and the version's label; None where it is not named."""
+    version = str(spec.version.value) if spec.HasField("version") else None
+    return spec.name, version, spec.version_label or None
+
+
+def _sign(spec: Any, name: str, signature: str) -> None:
+    spec.name, spec.signature_name = name, signature
+    spec.version.value = int(VERSION)
+
+
+def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
+    """The elements of the one input, and its shape. Raises BadTensor."""
+    if set(request.inputs) != {IMAGE.name}:
+        names = ", ".join(repr(name[:40]) for name in list(request.inputs)[:5])
+        raise BadTensor(f"The inputs are named {names or 'nothing'}; the one input is {IMAGE.name!r}.")
+    tensor = request.inputs[IMAGE.name]
+    datatype = IMAGE.datatype if tensor.dtype == DTYPES[IMAGE.datatype] else f"DataType {tensor.dtype}"
+    lengths = [dim.size for dim in tensor.tensor_shape.dim]
+    shape = check_input(IMAGE.name, datatype, lengths)
+    if not tensor.string_val:
+        # What is left out of a TensorProto is empty.
+        return [b""] * math.prod(shape), shape
+    count = len(tensor.string_val)
+    if count != math.prod(shape):
+        raise BadTensor(
+            f"The shape stands for {math.prod(shape)} elements, and string_val has {count}.", "Send as many."
+        )
+    return tensor.string_val, shape
+
+
+def _fill(tensor: Any, array: Array) -> None:
+    tensor.dtype = DTYPES[array.datatype]
+    for length in array.shape:
+        tensor.tensor_shape.dim.add(size=length)
+    if isinstance(array.values, list):
+        tensor.string_val.extend(text.encode() for text in array.values)
+    else:
+        # As TensorFlow Serving does by default: small clients do not read tensor_content.
+        getattr(tensor, _VALUES[array.datatype]).extend(array.values.ravel().tolist())
+
+
+def _describe(signatures: Any) -> Any:
+    """The one signature: what the model takes and gives."""
+    signature = signatures.signature_def[SIGNATURE]
+    signature.method_name = METHOD
+    _describe_tensor(signature.inputs[IMAGE.name], IMAGE)
+    for output in OUTPUTS:
+        _describe_tensor(signature.outputs[output.name], output)
+    return signatures
+
+
+def _describe_tensor(info: Any, tensor: Tensor) -> None:
+    info.name, info.dtype = f"{tensor.name}:0", DTYPES[tensor.datatype]
+    for length in tensor.shape[:1] if tensor.dims == (1,) else tensor.shape:
+        info.tensor_shape.dim.add(size=length)

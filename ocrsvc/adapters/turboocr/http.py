@@ -1,0 +1,236 @@
+"""How does TurboOCR (aiptimizer/TurboOCR, port 8000) speak?"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from flask import Blueprint, Response, request
+from werkzeug.datastructures import Headers
+
+from ocrsvc.errors import (
+    BadBase64,
+    BadOption,
+    BrokenImage,
+    CallerError,
+    EngineFailed,
+    ImageTooLarge,
+    NothingSent,
+    NotReady,
+    OcrsvcError,
+    Refused,
+    UnsupportedImage,
+)
+from ocrsvc.formats.box_values import to_boxes, to_scores, whole
+from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
+from ocrsvc.http.body import read_body, share_of
+from ocrsvc.http.error_responses import Failure, failure_of
+from ocrsvc.http.request import (
+    Incoming,
+    deadline_of,
+    first_image,
+    images_or_errors,
+    left_s,
+    receive,
+    request_id,
+    taking_apart,
+    wish_of,
+)
+from ocrsvc.http.responses import any_file, as_json, with_headers
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.serving.request_guard import take_body
+from ocrsvc.settings import Settings
+
+HEALTHY: Final = "ok"
+MAX_SIDE_PX: Final = 16_384
+_WHOLE: Final = re.compile(r"[0-9]{1,9}")
+
+# Which of the original's codes tells this error; the first that fits.
+CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (NothingSent, "MISSING_IMAGE"),
+    (BadBase64, "BASE64_DECODE_FAILED"),
+    (UnsupportedImage, "IMAGE_DECODE_FAILED"),
+    (BrokenImage, "IMAGE_DECODE_FAILED"),
+    (ImageTooLarge, "DIMENSIONS_TOO_LARGE"),
+    (BadOption, "INVALID_PARAMETER"),
+    (NotReady, "NOT_READY"),
+    (Refused, "SERVER_BUSY"),
+    (EngineFailed, "INFERENCE_ERROR"),
+)
+
+
+class _Coded(CallerError):
+    """An error for which the original has a code that our errors do not tell apart."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.told = code
+
+
+class _NoPdf(OcrsvcError):
+    """PDF files are not read."""
+
+    status = 501
+    code = "no_pdf"
+    title = "PDF files are not read"
+
+
+def make_turboocr(settings: Settings, reader: Reader) -> Blueprint:
+    """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels and GET /health over a reader."""
+    dialect = Blueprint("turboocr", __name__)
+    dialect.register_error_handler(Exception, _failure)
+
+    @dialect.post("/ocr")
+    def ocr() -> Response:
+        return _read(reader, first_image(_receive(settings), (), ("image",)), settings)
+
+    @dialect.post("/ocr/raw")
+    def raw() -> Response:
+        return _read(reader, _raw_image(_receive(settings)), settings)
+
+    @dialect.post("/ocr/pixels")
+    def pixels() -> Response:
+        return _read(reader, _pixels(settings), settings)
+
+    @dialect.post("/ocr/batch")
+    def batch() -> Response:
+        return _read_batch(reader, _receive(settings), settings)
+
+    @dialect.post("/ocr/pdf")
+    def pdf() -> Response:
+        raise _NoPdf("PDF files are not read.", "Send each page as an image.")
+
+    _add_health(dialect, reader)
+    return dialect
+
+
+def _add_health(dialect: Blueprint, reader: Reader) -> None:
+    @dialect.get("/health")
+    @dialect.get("/health/live")
+    def health() -> Response:
+        return Response(HEALTHY, content_type="text/plain; charset=utf-8")
+
+    @dialect.get("/health/ready")
+    def ready() -> Response:
+        if not reader.ready:
+            raise NotReady("Pipeline not ready.")
+        return health()
+
+
+def _receive(settings: Settings) -> Incoming:
+    _check_parameters()
+    return receive(request.environ, settings.max_body_bytes, deadline_of(request.environ, settings.deadline_s))
+
+
+def _limit_s(settings: Settings) -> float:
+    return left_s(deadline_of(request.environ, settings.deadline_s))
+
+
+def _read(reader: Reader, data: bytes, settings: Settings) -> Response:
+    reading = reader.read(data, ReadOptions(), _limit_s(settings), wish_of(request.environ))
+    response = as_json(to_results(reading.page))
+    response.headers["X-Inference-Time-Ms"] = f"{reading.timing.engine_s * 1000:.3f}"
+    return response
+
+
+def _read_batch(reader: Reader, incoming: Incoming, settings: Settings) -> Response:
+    if not dict(incoming.fields).get("images"):
+        raise _Coded("EMPTY_BATCH", "Empty images array")
+    images = images_or_errors(incoming, (), ("images",))
+    datas = [image for image in images if isinstance(image, bytes)]
+    outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings), wish_of(request.environ)))
+    return _batch([next(outcomes) if isinstance(image, bytes) else image for image in images])
+
+
+def _raw_image(incoming: Incoming) -> bytes:
+    data = incoming.raw if incoming.raw is not None else any_file(incoming)
+    if not data:
+        raise _Coded("EMPTY_BODY", "Empty body")
+    return data
+
+
+def _pixels(settings: Settings) -> bytes:
+    """The body's bare pixels as an image file. Raises CallerError."""
+    _check_parameters()
+    header, size = to_pnm_header(request.headers)
+    body = read_body(request.environ, settings.max_body_bytes)
+    take_body(body, request_id(request.environ))
+    if len(body) != size:
+        raise _Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size} bytes, got {len(body)}")
+    share = share_of(request.environ)
+    with taking_apart(share, size, deadline_of(request.environ, settings.deadline_s)), share.holding(size):
+        share.take(size)
+        return header + (body if header.startswith(b"P5") else swap_colours(body))
+
+
+def to_results(page: Page) -> dict[str, object]:
+    """Text, confidence and corners of each line."""
+    lines = page.lines
+    template = b'{"text":%,"confidence":%,"bounding_box":[[%]]}'
+    scores, boxes = column(to_scores(lines)), row_column(whole(to_boxes(lines)))
+    return {"results": json_list(template, text_column(lines), scores, boxes)}
+
+
+def to_pnm_header(headers: Headers) -> tuple[bytes, int]:
+    """What makes bare pixels an image file, and how many bytes they must be. Raises CallerError."""
+    width, height, channels = (_whole(headers, name) for name in ("X-Width", "X-Height", "X-Channels"))
+    if not width or not height or channels not in {1, 3}:
+        raise _Coded("INVALID_DIMENSIONS", "Invalid dimensions or channels")
+    if max(width, height) > MAX_SIDE_PX:
+        raise _Coded("DIMENSIONS_TOO_LARGE", f"Dimensions {width}x{height} exceed maximum of {MAX_SIDE_PX}")
+    return b"P%d\n%d %d\n255\n" % (5 if channels == 1 else 6, width, height), width * height * channels
+
+
+def swap_colours(pixels: bytes) -> bytes:
+    """Blue, green, red to red, green, blue, or back."""
+    swapped = np.empty((len(pixels) // 3, 3), np.uint8)
+    # numpy lets other threads run meanwhile.
+    swapped[:] = np.frombuffer(pixels, np.uint8).reshape(-1, 3)[:, ::-1]
+    return swapped.tobytes()
+
+
+def _whole(headers: Headers, name: str) -> int:
+    text = headers.get(name, "3" if name == "X-Channels" else "")
+    if not text:
+        raise _Coded("MISSING_HEADER", "Missing X-Width or X-Height headers")
+    if not _WHOLE.fullmatch(text):
+        raise _Coded("INVALID_HEADER", f"Invalid {name} header value")
+    return int(text)
+
+
+def _check_parameters() -> None:
+    """There is no model for the layout of a page here. Raises BadOption."""
+    if request.args.get("layout", "0") not in {"", "0"}:
+        raise BadOption("Layout detection is not available.", "Leave the parameter layout out.")
+
+
+def _batch(outcomes: list[Reading | OcrsvcError]) -> Response:
+    """One entry an image; one that failed has no results, and says why. Raises the first error if all failed."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
+    if len(errors) == len(outcomes):
+        raise errors[0]
+    return as_json({"batch_results": [_entry(outcome) for outcome in outcomes]})
+
+
+def _entry(outcome: Reading | OcrsvcError) -> dict[str, object]:
+    return (
+        to_results(outcome.page)
+        if isinstance(outcome, Reading)
+        else {"results": [], **_told(outcome, failure_of(outcome))}
+    )
+
+
+def _told(error: Exception, failure: Failure) -> dict[str, object]:
+    code = next((code for kind, code in CODES if isinstance(error, kind)), failure.code.upper())
+    if isinstance(error, _Coded):
+        code = error.told
+    elif type(error) is CallerError:
+        code = "INVALID_JSON"
+    return {"error": {"code": code, "message": str(failure)}}
+
+
+def _failure(error: Exception) -> Response:
+    failure = failure_of(error)
+    return with_headers(as_json(_told(error, failure), failure.status), failure)

@@ -1,0 +1,125 @@
+"""How does Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) speak?
+
+Its success answer to the letter. What the caller got wrong is told in an HTTP 200 with a code of its own, as there;
+what the service refuses keeps its true status beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import orjson
+from flask import Blueprint, Response, request
+
+from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
+from ocrsvc.adapters.umi_ocr.images import (
+    CODES,
+    ENGINE_FAILED,
+    NO_BASE64,
+    NOT_JSON,
+    OPTIONS,
+    REFUSED,
+    Coded,
+    options_of,
+    to_answer,
+    to_read_options,
+)
+from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
+from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.request import deadline_of, first_image, left_s, receive, wish_of
+from ocrsvc.http.responses import JSON_TYPE, is_told_in_a_200, with_headers
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings import Settings
+
+BANNER: Final = "Umi-OCR v2.1.5"
+# The original labels its JSON so, and pages in a browser rely on the rest.
+HTML: Final = "text/html; charset=UTF-8"
+_ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
+SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
+
+
+class _NotServed(OcrsvcError):
+    """A part of the original that is not here."""
+
+    status = 501
+    code = "not_served"
+    title = "Not served"
+
+
+def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None) -> Blueprint:
+    """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
+    dialect = Blueprint("umi_ocr", __name__)
+    dialect.register_error_handler(Exception, _failure)
+
+    @dialect.post("/api/ocr")
+    def ocr() -> Response:
+        began_s = time.monotonic()
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        incoming = receive(request.environ, settings.max_body_bytes, deadline)
+        members = dict(incoming.fields)
+        options = options_of(members, empty=not members and incoming.raw is None)
+        data = first_image(incoming, (), ("base64",))
+        page = reader.read(data, to_read_options(options), left_s(deadline), wish_of(request.environ)).page
+        return _as_html(to_answer(page, options, time.monotonic() - began_s))
+
+    @dialect.get("/api/ocr/get_options")
+    def get_options() -> Response:
+        return _as_html(OPTIONS)
+
+    @dialect.get("/")
+    @dialect.get("/umiocr")
+    def banner() -> Response:
+        return Response(BANNER, content_type=HTML)
+
+    @dialect.post("/api/qrcode")
+    def qr_codes() -> Response:
+        raise _NotServed("QR codes are not served here; /api/ocr reads images.")
+
+    if tasks is not None:
+        add_documents(dialect, settings, reader, tasks)
+        return dialect
+
+    @dialect.route("/api/doc/<path:_rest>", methods=["GET", "POST"])
+    def no_documents(_rest: str) -> Response:
+        raise _NotServed("Documents are not taken in here: the operator has switched them off.")
+
+    return dialect
+
+
+def _failure(error: Exception) -> Response:
+    failure = failure_of(error)
+    if failure.status in {404, 405}:
+        answer = Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
+        return with_headers(answer, failure)
+    # The original tells that its engine broke in a 200, too; a refusal keeps its status for those who retry.
+    in_a_200 = is_told_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
+    of_documents = request.path.startswith(PATH)
+    code = (code_of(error) if of_documents else None) or _code(error, failure.code)
+    answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
+    if of_documents:
+        answer.content_type = JSON_TYPE
+    return with_headers(answer, failure)
+
+
+def _as_html(answer: object, status: int = 200) -> Response:
+    """JSON that a browser takes for a page, as the original labels it: with nothing in it that could become markup.
+
+    What a client sent, or wrote on a picture, comes back in it; the escapes are the same JSON once it is parsed.
+    """
+    body = orjson.dumps(answer)
+    for sign in (b"<", b">", b"&"):
+        body = body.replace(sign, b"\\u%04x" % sign[0])
+    return Response(body, status, SAFE, content_type=HTML)
+
+
+def _code(error: Exception, name: str) -> int:
+    if isinstance(error, Coded):
+        return error.told
+    if isinstance(error, NothingSent):
+        return NO_BASE64
+    if type(error) is CallerError:
+        return NOT_JSON
+    told = next((code for kind, code in CODES if isinstance(error, kind)), None)
+    return told or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)

@@ -1,0 +1,185 @@
+"""How does Umi-OCR ask for a page, and in which words does it answer?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnsupportedImage
+from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
+from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
+from ocrsvc.http.request import shown
+from ocrsvc.http.responses import turning, within_bounds_px
+from ocrsvc.records import Line, Page, ReadOptions
+
+OK, NO_TEXT = 100, 101
+NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
+ENGINE_FAILED, REFUSED = 902, 903
+CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (BadOption, BAD_OPTION),
+    (BadBase64, 300),
+    (UnsupportedImage, 301),
+    (BrokenImage, 301),
+)
+"""Which code tells this error; 300 and 301 are those of the engine in the original."""
+
+MODELS: Final = (("models/config_chinese.txt", "简体中文"), ("models/config_en.txt", "English"))
+SIDES_PX: Final = (960, 2880, 4320, 999999)
+PARSERS: Final[Mapping[str, str]] = {
+    "multi_para": "多栏-按自然段换行",
+    "multi_line": "多栏-总是换行",
+    "multi_none": "多栏-无换行",
+    "single_para": "单栏-按自然段换行",
+    "single_line": "单栏-总是换行",
+    "single_none": "单栏-无换行",
+    "single_code": "单栏-保留缩进",
+    "none": "不做处理",
+}
+FORMATS: Final = {"dict": "含有位置等信息的原始字典", "text": "纯文本"}
+
+
+class Coded(CallerError):
+    """An error for which the original has a code that our errors do not tell apart."""
+
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.told = code
+
+
+def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[str, object]:
+    """The lines in Umi-OCR's words, or its code for no text."""
+    lines = _outside(page.lines, options.get("tbpu.ignoreArea") or ())
+    if not lines:
+        return {"code": NO_TEXT, "data": ""}
+    scores, ends = to_scores(lines, 4), to_ends(lines, str(options.get("tbpu.parser", "")))
+    if options.get("data.format") == "text":
+        data: object = "".join(line.text + end for line, end in zip(lines, ends, strict=True))
+    else:
+        data = json_list(
+            b'{"text":%,"score":%,"box":[[%]],"end":%}',
+            text_column(lines),
+            column(scores),
+            row_column(whole(to_boxes(lines))),
+            column(ends),
+        )
+    score = sum(scores) / len(scores)
+    return {"code": OK, "data": data, "score": score, "time": round(spent_s, 4), "timestamp": time.time()}
+
+
+def to_read_options(options: Mapping[str, Any]) -> ReadOptions:
+    """What the options ask of the engine."""
+    side = options.get("ocr.limit_side_len")
+    return ReadOptions(
+        rotate=turning(options.get("ocr.cls")), max_side=within_bounds_px(side) if side is not None else None
+    )
+
+
+def to_ends(lines: Sequence[Line], parser: str) -> list[str]:
+    """What separates each line from the next; nothing follows the last one.
+
+    A line break; for the parsers without breaks, a blank where Latin letters would meet.
+    """
+    if not parser.endswith("_none"):
+        return ["\n"] * (len(lines) - 1) + [""]
+    pairs = pairwise(lines)
+    return [" " if _is_latin(a.text[-1:]) and _is_latin(b.text[:1]) else "" for a, b in pairs] + [""]
+
+
+def _is_latin(letter: str) -> bool:
+    return letter.isascii() and not letter.isspace()
+
+
+def _outside(lines: Sequence[Line], areas: Sequence[Any]) -> Sequence[Line]:
+    """The lines that do not lie wholly inside one of the areas."""
+    if not areas or not lines:
+        return lines
+
+    x1, y1, x2, y2 = np.array(areas, np.float64).reshape(-1, 4).T
+
+    def ignored(left: float, top: float, right: float, bottom: float) -> bool:
+        return bool(((x1 <= left) & (y1 <= top) & (right <= x2) & (bottom <= y2)).any())
+
+    return [
+        line
+        for line, frame in zip(lines, to_frames(to_boxes(lines).round(1)).tolist(), strict=True)
+        if not ignored(*frame)
+    ]
+
+
+def options_of(members: Mapping[str, Any], *, empty: bool) -> Mapping[str, Any]:
+    """The checked options. Raises CallerError, with the original's words where it has any."""
+    if empty:
+        raise Coded(EMPTY, "请求为空。")
+    if "base64" not in members:
+        raise Coded(NO_BASE64, "请求中缺少 base64 字段。")
+    options = members.get("options")
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise Coded(NO_DICT, "请求中 options 字段必须为字典。")
+    check_options(options)
+    return options
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises BadOption, with the original's words, for a value that an option cannot have."""
+    for name, is_right in CHECKS.items():
+        if name in options and not is_right(options[name]):
+            raise BadOption(f"options 解释失败。 {name} 当前值不合法： {shown(options[name])[:100]}")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in {int, float}
+
+
+def _are_areas(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(area, list)
+        and len(area) == 2
+        and all(isinstance(corner, list) and len(corner) == 2 and all(map(_is_number, corner)) for corner in area)
+        for area in value
+    )
+
+
+CHECKS: Final[Mapping[str, Any]] = {
+    "ocr.cls": lambda value: isinstance(value, bool),
+    "ocr.limit_side_len": _is_number,
+    "tbpu.parser": lambda value: isinstance(value, str) and value in PARSERS,
+    "tbpu.ignoreArea": _are_areas,
+    "data.format": lambda value: isinstance(value, str) and value in FORMATS,
+}
+
+
+def _choice(title: str, choices: Sequence[tuple[object, str]]) -> dict[str, object]:
+    listed = [list(choice) for choice in choices]
+    return {"title": title, "optionsList": listed, "type": "enum", "default": choices[0][0], "advanced": False}
+
+
+OPTIONS: Final[Mapping[str, object]] = {
+    "ocr.language": _choice("语言/模型库", MODELS),
+    "ocr.cls": {
+        "title": "纠正文本方向",
+        "default": True,
+        "toolTip": "识别方向不是正朝上的图片。关闭后按原样识别。",
+        "type": "boolean",
+        "advanced": False,
+    },
+    "ocr.limit_side_len": _choice("限制图像边长", [(side, str(side)) for side in SIDES_PX])
+    | {"toolTip": "识别前将长边缩小到此像素值。"},
+    "tbpu.parser": _choice("排版解析方案", tuple(PARSERS.items()))
+    | {"toolTip": "按什么方式，解析和排序图片中的文字块"},
+    "tbpu.ignoreArea": {
+        "title": "忽略区域",
+        "toolTip": "数组，每一项为[[左上角x,y],[右下角x,y]]。",
+        "default": [],
+        "type": "var",
+        "advanced": False,
+    },
+    "data.format": _choice("数据返回格式", tuple(FORMATS.items()))
+    | {"toolTip": '返回值字典中，["data"] 按什么格式表示OCR结果数据'},
+}
+"""What GET /api/ocr/get_options answers."""

@@ -1,0 +1,131 @@
+"""The native API: how does a request become readings, and how do readings become its answer?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, cast
+
+import orjson
+from flask import Blueprint, Response, request
+
+from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
+from ocrsvc.formats.output_formats import FORMATS, Format, FormatName
+from ocrsvc.http.error_responses import failure_of, problem_dict
+from ocrsvc.http.options import Asked, read_options
+from ocrsvc.http.request import Incoming, deadline_of, images_or_errors, left_s, receive, request_id, wish_of
+from ocrsvc.http.responses import JSON_TYPE, read_pages
+from ocrsvc.imaging.page_ranges import ALL
+from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.records import Reading, total_of
+from ocrsvc.serving.work_queue import Wish
+from ocrsvc.settings import Settings
+
+IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
+
+Outcome = Reading | OcrsvcError
+
+
+def make_api(settings: Settings, reader: Reader) -> Blueprint:
+    """POST /v1/ocr over a reader."""
+    api = Blueprint("api", __name__)
+
+    @api.post("/v1/ocr")
+    def ocr() -> Response:
+        began_s = time.monotonic()
+        deadline = deadline_of(request.environ, settings.deadline_s)
+        incoming = receive(request.environ, settings.max_body_bytes, deadline)
+        asked = read_options(_option_fields(incoming))
+        images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
+        files = _read(reader, images, asked, left_s(deadline), wish_of(request.environ, asked.priority))
+        _raise_if_all_failed(files)
+        form = FORMATS.get(asked.format or _accepted())
+        if form is not None:
+            return _as_text(files, form)
+        return _as_json(files, lines=asked.lines, total_s=time.monotonic() - began_s)
+
+    return api
+
+
+def _option_fields(incoming: Incoming) -> list[tuple[str, object]]:
+    """What is neither an image nor a file; raises BadOption for a file in a field that is not read."""
+    for part in incoming.files:
+        if part.name not in IMAGE_FIELDS:
+            raise BadOption(
+                f"A file came in the field {part.name[:40]!r}, which is not read.",
+                f"Send files in the field {IMAGE_FIELDS[0]!r}.",
+            )
+    return [(name, value) for name, value in incoming.fields if name not in IMAGE_FIELDS]
+
+
+def _read(
+    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: Wish
+) -> list[FileRead]:
+    """What was read of each file, in order; the error of a lone image is raised."""
+    if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
+        return [read_pages(reader, images[0], asked.read, limit_s, wish)]
+    return reader.read_files(images, asked.read, limit_s, wish, asked.pages)
+
+
+def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
+    if not any(file.readings for file in files):
+        raise files[0].errors[0][1]
+
+
+def _accepted() -> FormatName:
+    """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON."""
+    if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
+        return "json"
+    names: dict[str, FormatName] = {form.media_type: name for name, form in FORMATS.items()}
+    names[JSON_TYPE] = "json"
+    return names[request.accept_mimetypes.best_match([JSON_TYPE, *names], JSON_TYPE)]
+
+
+def _as_text(files: Sequence[FileRead], form: Format) -> Response:
+    """No form but JSON has a place to say that a page failed, so one failure fails the whole."""
+    for file in files:
+        for _, error in file.errors:
+            raise error
+    placed = [(number, cast(Reading, outcome)) for number, _, outcome in _placed(files)]
+    pages = [replace(reading.page, number=number) for number, reading in placed]
+    response = Response(form.write(pages, placed[0][1].engine), content_type=f"{form.media_type}; charset=utf-8")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Response:
+    answer_id = request_id(request.environ)
+    readings = [reading for file in files for reading in file.readings]
+    answer = {
+        "id": answer_id,
+        "engine": engine_to_dict(readings[0].engine),
+        "pages": [
+            _page(outcome, number, answer_id, lines=lines) | source for number, source, outcome in _placed(files)
+        ],
+        "pages_total": sum(file.total for file in files),
+        "timing": timing_to_dict(total_of(readings, total_s)),
+    }
+    return Response(orjson.dumps(answer), content_type="application/json")
+
+
+def _placed(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
+    """Every page with its number, and where it is from if that does not go without saying.
+
+    Of a lone file, the number in it; of several, counted on from file to file.
+    """
+    if len(files) == 1:
+        return [(number, {}, outcome) for number, outcome in files[0].pages]
+    tells_source = any(file.total > 1 for file in files)
+    found = [(at, number, outcome) for at, file in enumerate(files, start=1) for number, outcome in file.pages]
+    return [
+        (count, {"source": {"file": at, "page": number}} if tells_source else {}, outcome)
+        for count, (at, number, outcome) in enumerate(found, start=1)
+    ]
+
+
+def _page(outcome: Outcome, number: int, answer_id: str, *, lines: bool) -> dict[str, object]:
+    if isinstance(outcome, Reading):
+        return page_to_dict(outcome.page, number, lines=lines)
+    return {"page": number, "error": problem_dict(failure_of(outcome), answer_id)}

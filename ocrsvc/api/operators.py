@@ -1,0 +1,143 @@
+"""Is the service alive, is it ready, which one is it, and how is it doing?
+
+The numbers and the list of workers are for operators: by default they answer only to callers on the same machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from typing import Final
+
+import orjson
+from flask import Blueprint, Response, abort, request
+
+from ocrsvc import __version__
+from ocrsvc.api.openapi import openapi
+from ocrsvc.errors import NotReady
+from ocrsvc.formats.json_values import engine_to_dict
+from ocrsvc.http.origins import check_origin, is_loopback_address
+from ocrsvc.http.request_metrics import Ledger
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import EngineInfo
+from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.settings import Settings
+from ocrsvc.telemetry.metrics_store import STUCK, WAITING
+from ocrsvc.telemetry.prometheus import expose, workers_to_list
+
+_READY_RETRY_S: Final = 2
+# What proxies tell of whom they ask for; with any of these the peer is not the caller.
+_FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
+_LIBRARIES: Final = ("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless")
+
+
+def make_ops(reader: Reader) -> Blueprint:
+    """GET /healthz, /readyz, /version and /openapi.json over a reader."""
+    ops = Blueprint("ops", __name__)
+    libraries = _library_versions()
+    description = orjson.dumps(openapi(), option=orjson.OPT_INDENT_2)
+
+    @ops.get("/healthz")
+    def healthz() -> Response:
+        return _json({"status": "ok"})
+
+    @ops.get("/readyz")
+    def readyz() -> Response:
+        if not reader.ready:
+            raise NotReady("No engine is warm in this worker.", "Ask again in a moment.", _READY_RETRY_S)
+        return _json({"status": "ready"})
+
+    @ops.get("/version")
+    def version() -> Response:
+        return _json({"name": "ocrsvc", "version": __version__, "engine": _engine(reader), "libraries": libraries})
+
+    @ops.get("/openapi.json")
+    def description_of_the_api() -> Response:
+        return Response(description, content_type="application/json")
+
+    return ops
+
+
+def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Blueprint:
+    """GET /metrics and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
+    operators = Blueprint("operators", __name__)
+    if settings.ops == "off":
+        return operators
+    operators.before_request(check_origin)
+    if settings.ops == "local":
+        operators.before_request(_check_caller)
+
+    @operators.get("/metrics")
+    def metrics() -> Response:
+        # The others put theirs twice a second; this worker's are fresh, also where no sampler runs.
+        ledger.tally.put(WAITING, reader.waiting())
+        ledger.tally.put(STUCK, reader.stuck_threads())
+        accept = request.headers.get("Accept", "")
+        body, content_type = expose(ledger.numbers, ledger.board, _described(reader), accept)
+        return Response(body, content_type=content_type)
+
+    @operators.get("/ops/workers")
+    def workers() -> Response:
+        arbiter = os.getppid() if ledger.board.head.base else None
+        return _json({"arbiter_pid": arbiter, "workers": workers_to_list(ledger.board)})
+
+    @operators.get("/ops/quarantine")
+    def quarantine() -> Response:
+        return _json({"images": _entries(ledger.quarantine), "requests": _entries(ledger.denylist)})
+
+    @operators.delete("/ops/quarantine")
+    @operators.delete("/ops/quarantine/<digest>")
+    def release(digest: str | None = None) -> Response:
+        lists = (ledger.quarantine, ledger.denylist)
+        return _json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
+
+    return operators
+
+
+def _entries(known: Quarantine | None) -> list[dict[str, object]]:
+    entries = known.entries() if known is not None else []
+    return [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]
+
+
+def _check_caller() -> None:
+    """Answer 403 to a caller from elsewhere."""
+    if not is_local(request.environ):
+        abort(403)
+
+
+def is_local(environ: Mapping[str, object]) -> bool:
+    """Whether the peer is on this machine (loopback, or a Unix socket) and speaks for itself, not as a proxy."""
+    if any(name in environ for name in _FORWARDED):
+        return False
+    peer = str(environ.get("REMOTE_ADDR") or "")
+    return not peer or is_loopback_address(peer)
+
+
+def _described(reader: Reader) -> EngineInfo | None:
+    try:
+        return reader.describe()
+    except NotReady:
+        return None
+
+
+def _engine(reader: Reader) -> dict[str, str] | None:
+    info = _described(reader)
+    return engine_to_dict(info) if info else None
+
+
+def _library_versions() -> dict[str, str]:
+    """Versions of Python and of the installed packages that matter for an answer."""
+    versions = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _json(answer: object) -> Response:
+    return Response(orjson.dumps(answer), content_type="application/json")

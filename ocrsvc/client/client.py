@@ -1,0 +1,258 @@
+"""How does a Python program have pictures read by a service? `Client` waits for each answer, `AsyncClient` awaits it.
+
+Both keep their connections, send again what a busy service refused when it says so (429 and 503 with Retry-After) and
+what a broken connection lost, and never go on past the deadline. Needs the extra `client`; loads no numeric library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import islice
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+import httpx
+
+from ocrsvc.client.request import PATH, Options, Picture, address_of, body_of, headers_of, query_of
+from ocrsvc.client.response import Answer, answer_of
+from ocrsvc.client.retry_policy import too_late, wait_s
+from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
+
+TIMEOUT_S: Final = 120.0
+AT_ONCE: Final = 4
+_CONNECT_S: Final = 5.0
+
+Outcome = Answer | OcrsvcError
+
+
+class Client:
+    """A service, for a program that waits. May be used by several threads at once; closes with its block.
+
+    Args:
+        url: Of the service, such as http://127.0.0.1:8000, with a path if it lies behind one.
+        timeout_s: How long one picture may take, tries and waits included.
+        headers: Sent with every request, for what stands before the service.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, headers: Mapping[str, str] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._http = httpx.Client(base_url=address_of(url), headers=headers, limits=_LIMITS)
+
+    def read(self, picture: Picture, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
+        """What is on one picture.
+
+        Args:
+            picture: A path, the bytes of an image file, or an array: (H, W) gray or (H, W, 3) BGR, uint8.
+            timeout_s: Instead of the client's.
+            options: As docs/api.md tells them.
+
+        Raises:
+            DeadlineExceeded: No answer came in time.
+            Unreachable: The connection failed, several times.
+            OcrsvcError: What the service says is wrong, in the class of its code.
+        """
+        return self._read(picture, timeout_s, options, threading.Event())
+
+    def read_many(
+        self,
+        pictures: Iterable[Picture],
+        *,
+        at_once: int = AT_ONCE,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generator[Outcome, None, None]:
+        """The answer for each picture, in order, as it comes; in place of one that failed, its error.
+
+        Args:
+            pictures: Taken from as needed: there may be more than fit into memory.
+            at_once: How many are under way at a time.
+            timeout_s, options: As for `read`; the time holds for each picture.
+        """
+        left = threading.Event()
+
+        def outcome(picture: Picture) -> Outcome:
+            try:
+                return self._read(picture, timeout_s, options, left)
+            except OcrsvcError as error:
+                return error
+
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="ocrsvc-client")
+        try:
+            yield from _in_order(iter(pictures), lambda picture: pool.submit(outcome, picture), at_once)
+        finally:
+            left.set()
+            pool.shutdown(cancel_futures=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, picture: Picture, timeout_s: float | None, options: Options, left: threading.Event) -> Answer:
+        """See `read`; no further try once nobody waits any more."""
+        body, tries = body_of(picture), _Tries(timeout_s or self._timeout_s)
+        while True:
+            try:
+                return self._send(body, options, tries.left_s())
+            except OcrsvcError as error:
+                if left.wait(tries.pause_s(error)):
+                    raise
+
+    def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
+        """One try. Raises OcrsvcError."""
+        end_s = time.monotonic() + left_s
+        request = self._http.build_request(
+            "POST", PATH, content=body, params=query_of(options), headers=headers_of(left_s), timeout=_limits_of(left_s)
+        )
+        with _translated(left_s), closing(self._http.send(request, stream=True)) as response:
+            pieces = []
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                # httpx bounds each wait, not their sum.
+                if time.monotonic() > end_s:
+                    raise TimeoutError
+        return answer_of(response.status_code, response.headers.get("Retry-After"), b"".join(pieces))
+
+
+class AsyncClient:
+    """A service, for a program that awaits; see `Client`, whose arguments and errors it has."""
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, headers: Mapping[str, str] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._http = httpx.AsyncClient(base_url=address_of(url), headers=headers, limits=_LIMITS)
+
+    async def read(self, picture: Picture, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
+        """What is on one picture; see `Client.read`."""
+        tries = _Tries(timeout_s or self._timeout_s)
+        # A path may lie on a slow disk.
+        body = await asyncio.to_thread(body_of, picture)
+        while True:
+            try:
+                return await self._send(body, options, tries.left_s())
+            except OcrsvcError as error:
+                await asyncio.sleep(tries.pause_s(error))
+
+    async def read_many(
+        self,
+        pictures: Iterable[Picture],
+        *,
+        at_once: int = AT_ONCE,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[Outcome, None]:
+        """The answer for each picture, in order, as it comes; see `Client.read_many`."""
+
+        async def outcome(picture: Picture) -> Outcome:
+            try:
+                return await self.read(picture, timeout_s=timeout_s, **options)
+            except OcrsvcError as error:
+                return error
+
+        source = iter(pictures)
+        under_way = deque(asyncio.ensure_future(outcome(picture)) for picture in islice(source, at_once))
+        try:
+            while under_way:
+                answer = await under_way[0]
+                under_way.popleft()
+                under_way.extend(asyncio.ensure_future(outcome(picture)) for picture in islice(source, 1))
+                yield answer
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
+        """One try. Raises OcrsvcError."""
+        with _translated(left_s):
+            async with asyncio.timeout(left_s):
+                response = await self._http.post(
+                    PATH, content=body, params=query_of(options), headers=headers_of(left_s), timeout=_limits_of(left_s)
+                )
+        return answer_of(response.status_code, response.headers.get("Retry-After"), response.content)
+
+
+# As many connections as there are readings under way: at_once decides, and nobody waits for a connection.
+_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE * 4)
+
+
+class _Tries:
+    """The tries for one picture: how much time is left, and how long to wait before the next."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._broken = 0
+        self._last: OcrsvcError | None = None
+
+    def left_s(self) -> float:
+        """Seconds until the deadline; raises DeadlineExceeded when there are none."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise too_late(self._timeout_s, self._last)
+        return left_s
+
+    def pause_s(self, error: OcrsvcError) -> float:
+        """Seconds until the next try after this error; raises the error when it stands."""
+        self._broken += isinstance(error, Unreachable)
+        self._last = error
+        pause_s = wait_s(error, self._broken, self._deadline - time.monotonic(), random.random())  # noqa: S311  no secret
+        if pause_s is None:
+            raise error
+        return pause_s
+
+
+def _in_order(
+    source: Iterator[Picture], start: Callable[[Picture], Future[Outcome]], at_once: int
+) -> Iterator[Outcome]:
+    """Outcomes in the order of the pictures; the next picture is taken before an outcome is handed out."""
+    under_way = deque(start(picture) for picture in islice(source, at_once))
+    while under_way:
+        outcome = under_way.popleft().result()
+        under_way.extend(start(picture) for picture in islice(source, 1))
+        yield outcome
+
+
+def _limits_of(left_s: float) -> httpx.Timeout:
+    """No single wait outlasts the deadline."""
+    return httpx.Timeout(left_s, connect=min(left_s, _CONNECT_S))
+
+
+@contextmanager
+def _translated(left_s: float) -> Iterator[None]:
+    """What httpx raises as one of our errors."""
+    try:
+        yield
+    except (httpx.ReadTimeout, httpx.WriteTimeout, TimeoutError) as error:
+        raise DeadlineExceeded(
+            f"No answer came within {left_s:.1f} seconds.", "Allow more time, or try later."
+        ) from error
+    except httpx.RequestError as error:
+        raise Unreachable(
+            f"The service cannot be reached: {error or type(error).__name__}.", "Check its address and that it runs."
+        ) from error

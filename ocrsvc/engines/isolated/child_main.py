@@ -1,0 +1,116 @@
+"""What does a child do from its fork to its end? It owns the engine and one handle, and serves one thread of a worker.
+
+Runs in the child, in its only thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from ocrsvc.engines.contract import Engine
+from ocrsvc.engines.isolated.decoding import FileReader
+from ocrsvc.engines.isolated.gpu_memory import CardMemory
+from ocrsvc.engines.isolated.messages import (
+    MESSAGE_BYTES,
+    Ready,
+    pack_answers,
+    pack_failure,
+    pack_ready,
+    unpack_tasks,
+)
+from ocrsvc.engines.isolated.shared_memory import Area
+from ocrsvc.engines.opening import open_own_engine
+from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.settings import Settings
+from ocrsvc.system.allocator import give_back
+from ocrsvc.system.thread_plan import ThreadPlan
+
+_IDLE_S: Final = 1.0
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# Among the processes of a service, a child is what the kernel should end first when memory runs out.
+_OOM_SCORE: Final = "500"
+
+
+def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) -> None:
+    """Open the engine, say so, read what comes; returns when the worker has let go."""
+    faulthandler.enable()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+    # Ends an opening that takes too long also in native code, and while no thread of the worker looks.
+    signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
+    card = CardMemory(settings)
+    try:
+        # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
+        engine = open_own_engine(settings, replace(plan, engine_threads=1))
+        handle = engine.open_handle()
+        handle.warm_up()
+    except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
+        _send(wire, {"failed": pack_failure(_as_told(failure))})
+        return
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _send(wire, {"ready": pack_ready(_ready(engine, card))})
+    wire.settimeout(_IDLE_S)
+    limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
+    reader = FileReader(handle, limits, engine.driving.wants_gray)
+    while message := _receive(wire):
+        _send(wire, _answer(reader, card, message, area))
+    # Nobody waits for it; the zygote ends what takes too long.
+    handle.close()
+    engine.close()
+
+
+def read_private_bytes() -> int:
+    """Resident memory that is this process's own: without the shared area, and without files that are mapped."""
+    # After every image, so without the decoding layers of a text file.
+    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123
+        _, resident, shared, *_ = map(int, file.read().split())
+    return (resident - shared) * _PAGE_BYTES
+
+
+def _ready(engine: Engine, card: CardMemory) -> Ready:
+    return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes(), *card.read())
+
+
+def _answer(reader: FileReader, card: CardMemory, message: bytes, area: Area) -> dict[str, object]:
+    area.has_begun = True
+    try:
+        place = pack_answers(reader.read(unpack_tasks(message, area)), area)
+    except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+        return {"failed": pack_failure(failure)}
+    return {"answer": place, "private_bytes": read_private_bytes(), "card_bytes": card.read()[0]}
+
+
+def _as_told(failure: Exception) -> OcrsvcError:
+    """What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time."""
+    if isinstance(failure, OcrsvcError):
+        return failure
+    return EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
+
+
+def _receive(wire: socket.socket) -> bytes:
+    """The next request; nothing when the worker has closed its end. Idle memory goes back meanwhile."""
+    with contextlib.suppress(OSError):
+        try:
+            return wire.recv(MESSAGE_BYTES)
+        except TimeoutError:
+            give_back()
+        wire.settimeout(None)
+        message = wire.recv(MESSAGE_BYTES)
+        wire.settimeout(_IDLE_S)
+        return message
+    return b""
+
+
+def _send(wire: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):
+        wire.send(orjson.dumps(message))

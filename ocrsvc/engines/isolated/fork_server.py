@@ -1,0 +1,234 @@
+"""How are children born and buried? The program of the zygote: `python -m ocrsvc.engines.isolated.fork_server FD`.
+
+It imports what an engine needs and starts no thread (a fork copies only the thread that calls it), no model and nothing
+of CUDA. It forks a child for each "spawn", kills one for each "kill", reaps them, and tells on a dead child's socket
+how it ended. It ends when the worker's end of its control socket is closed; its children are killed with it, by it or,
+when it is killed itself, by the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from ocrsvc.settings import Settings
+from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.thread_plan import ThreadPlan, set_library_threads
+
+_MESSAGE_BYTES: Final = 1 << 17
+_SPAWN_FDS: Final = 2
+_PR_SET_PDEATHSIG: Final = 1  # <sys/prctl.h>
+_FAILED: Final = 70
+
+# SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains first and lets go of us then.
+_IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+# Without ONNX Runtime, which starts a thread when it is imported; a child imports it in 50 ms.
+_PRELOADED: Final = {
+    "ppocr": (
+        "cv2",
+        "onnx",
+        "onnx.numpy_helper",
+        "ocrsvc.engines.ppocr.pipeline.db_postprocess",
+        "ocrsvc.engines.ppocr.pipeline.page",
+    ),
+    "tr": ("cv2", "ocrsvc.engines.tr.engine"),
+    "tr_crnn": (
+        "cv2",
+        "onnx",
+        "onnx.numpy_helper",
+        "ocrsvc.engines.ppocr.pipeline.db_postprocess",
+        "ocrsvc.engines.ppocr.pipeline.page",
+    ),
+    "fake": ("ocrsvc.engines.fake",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Born:
+    """A living child: what the worker calls it, and our copy of its end of the socket, for its last message."""
+
+    key: int
+    end: socket.socket
+
+
+class Zygote:
+    """The loop. One thread, for ever.
+
+    Args:
+        control: Commands come in here.
+        settings, plan: For the children.
+    """
+
+    def __init__(self, control: socket.socket, settings: Settings, plan: ThreadPlan) -> None:
+        self._control = control
+        self._settings = settings
+        self._plan = plan
+        self._born: dict[int, _Born] = {}
+        self._due_s: dict[int, float] = {}
+        self._deaths, self._wake = socket.socketpair()
+
+    def run(self) -> None:
+        """Until the worker has gone."""
+        with self._waking_at_deaths(), selectors.DefaultSelector() as poller:
+            poller.register(self._control, selectors.EVENT_READ)
+            poller.register(self._deaths, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in poller.select(self._wait_s())]
+                self._kill_overdue()
+                if self._deaths in ready:
+                    self._deaths.recv(4096)
+                    self._reap()
+                if self._control in ready and not self._obey():
+                    break
+        self._end_all()
+
+    @contextlib.contextmanager
+    def _waking_at_deaths(self) -> Iterator[None]:
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
+        yield
+        signal.set_wakeup_fd(-1)
+
+    def _obey(self) -> bool:
+        """One command; whether there may be more."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, _SPAWN_FDS)
+        except OSError:
+            return False
+        if not data:
+            return False
+        command: dict[str, Any] = orjson.loads(data)
+        if "kill" in command:
+            self._due_s[command["kill"]] = time.monotonic() + command["after_s"]
+            self._kill_overdue()
+        elif len(fds) == _SPAWN_FDS:
+            self._spawn(command["spawn"], *fds)
+        else:
+            # The kernel leaves out what there is no descriptor for; the worker sees its end close.
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _spawn(self, key: int, end_fd: int, area_fd: int) -> None:
+        end = socket.socket(fileno=end_fd)
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _tell_death(end, f"no process: {error.strerror}")
+            os.close(area_fd)
+            return
+        if pid == 0:
+            self._become_child(end, area_fd, parent)
+        os.close(area_fd)
+        self._born[pid] = _Born(key, end)
+
+    def _become_child(self, end: socket.socket, area_fd: int, parent: int) -> NoReturn:
+        code = _FAILED
+        try:
+            die_with(parent)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for held in (self._control, self._deaths, self._wake, *(born.end for born in self._born.values())):
+                held.close()
+            self._live(end, area_fd)
+            code = 0
+        except BaseException:  # noqa: BLE001  nothing may return into the loop of the zygote
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            # No destructors of native libraries: what is closed was closed by the engine.
+            os._exit(code)
+
+    def _live(self, end: socket.socket, area_fd: int) -> None:
+        from ocrsvc.engines.isolated.child_main import live
+        from ocrsvc.engines.isolated.shared_memory import Area
+
+        live(end, Area(area_fd), self._settings, self._plan)
+
+    def _wait_s(self) -> float | None:
+        return max(0.0, min(self._due_s.values()) - time.monotonic()) if self._due_s else None
+
+    def _kill_overdue(self) -> None:
+        """End the children whose time is over; those that have ended by themselves are not listed any more."""
+        overdue = {key for key, due_s in self._due_s.items() if due_s <= time.monotonic()}
+        for pid in [pid for pid, born in self._born.items() if born.key in overdue]:
+            os.kill(pid, signal.SIGKILL)
+        for key in overdue:
+            del self._due_s[key]
+
+    def _reap(self) -> None:
+        """Bury every child that has died by now."""
+        while self._born:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            born = self._born.pop(pid)
+            self._due_s.pop(born.key, None)
+            _tell_death(born.end, os.waitstatus_to_exitcode(status))
+
+    def _end_all(self) -> None:
+        for pid in self._born:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._born:
+            os.waitpid(pid, 0)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; at once if that has happened already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(_FAILED)
+
+
+def _tell_death(end: socket.socket, how: object) -> None:
+    with end, contextlib.suppress(OSError):
+        end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
+
+
+def preload(engine: str) -> None:
+    """Import what the engine needs; what is missing is told by the child that opens it."""
+    for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *_PRELOADED[engine]):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    # What is imported stays: no collection in a child needs to look at, and so to copy, these pages.
+    gc.collect()
+    gc.freeze()
+
+
+def main(arguments: list[str]) -> int:
+    """Be the zygote of the worker that holds the other end of the socket."""
+    for ignored in _IGNORED:
+        signal.signal(ignored, signal.SIG_IGN)
+    control = socket.socket(fileno=int(arguments[0]))
+    first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
+    if not first:
+        return 0
+    settings, plan = Settings.model_validate(first["settings"]), ThreadPlan(**first["plan"])
+    set_library_threads(os.environ, plan.library_threads)
+    limit_arenas()
+    preload(settings.engine)
+    Zygote(control, settings, plan).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

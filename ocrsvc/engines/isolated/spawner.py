@@ -1,0 +1,112 @@
+"""Who makes the children of a worker, and who ends them? The worker's side of the zygote (zygote.py).
+
+The zygote is a small process without threads, started with exec, which has the modules imported and forks on demand: a
+worker itself has threads and native libraries and must not fork, and a new interpreter would cost half a second of
+processor time for every child. It ends, with all its children, as soon as the worker's end of its socket is closed,
+however the worker ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+import ocrsvc
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+_PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
+_END_S: Final = 5.0
+
+
+class Nursery:
+    """A worker's zygote; started when it is first needed, and anew should it die. Any thread may call.
+
+    Args:
+        settings: Which engine the children open.
+        plan: Their library threads.
+    """
+
+    def __init__(self, settings: Settings, plan: ThreadPlan) -> None:
+        self._first_message = orjson.dumps({"settings": settings.model_dump(mode="json"), "plan": asdict(plan)})
+        self._keys = itertools.count(1)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def spawn(self, end: socket.socket, area_fd: int) -> int:
+        """Have a child forked that talks over `end`, with the shared area `area_fd`; returns what `kill` calls it.
+
+        Returns at once. What becomes of the child is told on its socket: its first message, or how it died.
+        """
+        key = next(self._keys)
+        fds = [end.fileno(), area_fd]
+        with self._lock:
+            try:
+                self._send({"spawn": key}, fds)
+            except OSError:
+                # The zygote was killed, and its children with it.
+                self._end()
+                self._send({"spawn": key}, fds)
+        return key
+
+    def kill(self, key: int, after_s: float = 0.0) -> None:
+        """End a child, at once or if it is still there later. Only the zygote knows whose its process id is now."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._control is not None:
+                self._control.send(orjson.dumps({"kill": key, "after_s": after_s}))
+
+    def close(self) -> None:
+        """End the zygote and every child."""
+        with self._lock:
+            self._end()
+
+    def _send(self, message: dict[str, int], fds: list[int]) -> None:
+        control = self._control or self._start()
+        socket.send_fds(control, [orjson.dumps(message)], fds)
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        with theirs:
+            # A process group of its own: what a terminal sends to the service's must not end a child before the drain.
+            self._process = subprocess.Popen(  # noqa: S603  our own interpreter and program
+                [sys.executable, "-m", _PROGRAM, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                process_group=0,
+            )
+        ours.send(self._first_message)
+        return ours
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this package importable when it runs from a checkout, whatever the working directory is."""
+    home, path = Path(ocrsvc.__file__).parents[1], os.environ.get("PYTHONPATH")
+    # What is installed is found anyway, and must not come before the standard library.
+    if home.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{path}" if path else str(home)}

@@ -1,0 +1,160 @@
+"""How are lines cut out of a page on the card? All of a batch in one go, each as `imaging.geometry.crop` cuts it.
+
+Each pixel of a straightened line lies, by the line's homography, somewhere between four pixels of the page. A line much
+larger than what is asked for is looked at in its own size and averaged down: then several such places make one pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.ppocr.gpu.arrays import Array
+from ocrsvc.engines.ppocr.gpu.resampling_weights import Taps, area_taps, mixed_taps, taps_for
+from ocrsvc.imaging.geometry import Quad
+
+Sizes = NDArray[np.int64]
+
+
+def crop_lines(xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, height: int) -> Array:
+    """(N, 3, height, padded) float32 lines; 0..255 becoming -1..1, 0 to the right of each, gray in all channels.
+
+    Args:
+        xp: The page's array module.
+        page: (H, W[, 3]) uint8, on the card.
+        quads: (4, 2) float32 in pixels of the page, in memory.
+        widths: Of each line, in pixels.
+        padded: Width of all, in pixels.
+        height: Of all, in pixels.
+    """
+    lines = xp.zeros((len(quads), 3, height, padded), np.float32)
+    for group in _groups(np.stack(quads), np.asarray(widths, np.int64), padded, height):
+        levels = _cut(xp, page, group)
+        inside = xp.arange(padded) < xp.asarray(group.widths)[:, None]
+        scaled = xp.where(inside[:, None, :, None], levels * np.float32(1 / 127.5) - np.float32(1), np.float32(0))
+        lines[xp.asarray(group.rows)] = scaled.transpose(0, 3, 1, 2)
+    return lines
+
+
+def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
+    """(N,) places on the page that make one pixel of each line: 1, or many where it is much larger than that."""
+    asked = np.asarray(widths, np.int64)
+    own_widths, own_heights = own_sizes(np.stack(quads), asked, height)
+    return taps_for(own_widths / asked) * taps_for(own_heights / height)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Lines that are sampled alike.
+
+    Attributes:
+        rows: (n,) their numbers.
+        widths: (n,) in pixels.
+        ways: (n, 9) float64 homographies from the line in its own size to the page.
+        across, along: Which of the line's own rows and columns make each row and column of what is asked for.
+    """
+
+    rows: NDArray[np.int64]
+    widths: Sizes
+    ways: NDArray[np.float64]
+    across: Taps
+    along: Taps
+
+
+def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int) -> Iterator[_Group]:
+    """The lines of a batch, by how many samples make a pixel of them: for most of them one."""
+    own_widths, own_heights = own_sizes(quads, widths, height)
+    ways = homographies(quads, own_widths, own_heights)
+    mixed = (own_widths < widths) | (own_heights < height)
+    kinds = np.stack([mixed, taps_for(own_widths / widths), taps_for(own_heights / height)], axis=1)
+    for kind in np.unique(kinds, axis=0):
+        rows = np.flatnonzero((kinds == kind).all(axis=1))
+        make = mixed_taps if kind[0] else area_taps
+        across = make(own_heights[rows], np.full(len(rows), height), height)
+        along = make(own_widths[rows], widths[rows], padded)
+        yield _Group(rows, widths[rows], ways[rows], across, along)
+
+
+def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[Sizes, Sizes]:
+    """Widths and heights in pixels at which lines (N, 4, 2) are looked at; see `imaging.geometry.crop`."""
+    edges = np.roll(quads, -1, axis=1) - quads
+    top, right, bottom, left = np.hypot(edges[..., 0], edges[..., 1]).astype(np.float64).T
+    along, across = (top + bottom) / 2, (left + right) / 2
+    large = (across > 2 * height) | (along > 2 * widths)
+    own_widths = np.where(large, np.maximum(1, np.rint(along)), widths)
+    own_heights = np.where(large, np.maximum(1, np.rint(across)), height)
+    return own_widths.astype(np.int64), own_heights.astype(np.int64)
+
+
+def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> NDArray[np.float64]:
+    """(N, 9) row by row, from pixels of a width x height line to those of the page, so that corners meet corners.
+
+    P. Heckbert, "Fundamentals of Texture Mapping and Image Warping" (1989), section 2.2.3: from the unit square to a
+    quad.
+    """
+    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = (quads[:, corner].T.astype(np.float64) for corner in range(4))
+    bent_x, bent_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
+    determinant = (x1 - x2) * (y3 - y2) - (x3 - x2) * (y1 - y2)
+    # A quad without an area has no perspective: any sample of it is as good as another.
+    divisor = np.where(determinant == 0, np.inf, determinant)
+    g = (bent_x * (y3 - y2) - (x3 - x2) * bent_y) / divisor
+    h = ((x1 - x2) * bent_y - bent_x * (y1 - y2)) / divisor
+    one = np.ones_like(g)
+    unit = np.stack([x1 - x0 + g * x1, x3 - x0 + h * x3, x0, y1 - y0 + g * y1, y3 - y0 + h * y3, y0, g, h, one], axis=1)
+    ways: NDArray[np.float64] = unit / np.stack([widths, heights, one] * 3, axis=1)
+    return ways
+
+
+def _cut(xp: Any, page: Array, group: _Group) -> Array:
+    """(n, height, padded, channels) float32 whole gray levels."""
+    ways = xp.asarray(group.ways)
+    across, along = ([xp.asarray(part) for part in (taps.places, taps.weights)] for taps in (group.across, group.along))
+    total = None
+    for down, right in product(range(across[0].shape[2]), range(along[0].shape[2])):
+        x, y = _places(along[0][:, None, :, right], across[0][:, :, None, down], ways)
+        weight = across[1][:, :, None, down, None] * along[1][:, None, :, right, None]
+        part = _sample(xp, page, x, y) * weight
+        total = part if total is None else total + part
+    return xp.rint(total)
+
+
+def _places(u: Array, v: Array, ways: Array) -> tuple[Array, Array]:
+    """Where columns u (n, 1, w) and rows v (n, h, 1) of lines lie on the page: x and y (n, h, w) float64."""
+    a, b, c, d, e, f, g, h, i = (ways[:, number, None, None] for number in range(9))
+    depth = g * u + h * v + i
+    return (a * u + b * v + c) / depth, (d * u + e * v + f) / depth
+
+
+def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
+    """(n, h, w, channels) float32 whole gray levels between the pixels around (x, y); the border goes on outside."""
+    height, width = page.shape[:2]
+    pixels = page.reshape(height * width, -1)
+    left, far_left, right = _neighbours(xp, x, width)
+    top, far_top, bottom = _neighbours(xp, y, height)
+    upper = _mix(xp.take(pixels, top * width + left, axis=0), xp.take(pixels, top * width + right, axis=0), far_left)
+    lower = _mix(
+        xp.take(pixels, bottom * width + left, axis=0), xp.take(pixels, bottom * width + right, axis=0), far_left
+    )
+    return xp.rint(_mix(upper, lower, far_top))
+
+
+def _neighbours(xp: Any, at: Array, size: int) -> tuple[Array, Array, Array]:
+    """The pixel before a place, the place's share of the pixel after it (float32, one more axis), and that pixel."""
+    # A quad that crosses itself has places at infinity; an index must never be there.
+    at = xp.clip(xp.nan_to_num(at), -1, size)
+    before = xp.floor(at)
+    share = (at - before).astype(np.float32)[..., None]
+    return (
+        xp.clip(before, 0, size - 1).astype(np.int64),
+        share,
+        xp.clip(before + 1, 0, size - 1).astype(np.int64),
+    )
+
+
+def _mix(one: Array, other: Array, share: Array) -> Array:
+    return one * (np.float32(1) - share) + other * share

@@ -1,0 +1,185 @@
+"""Does a model in eight bits win on this machine, on pages like these? Speed in pairs of runs, and what is read.
+
+A model is kept only if it is measurably quicker here and reads the same: a processor without the instructions for it
+(VNNI on x86) computes eight bits more slowly than single precision, and less exactly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, TypeVar
+
+from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED, Cut, Decided, Runs, RunsApart
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.cached_models import forget_eight, has_eight, make_eight
+from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.session import Running, Session
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.records import Check, Image, Pixels, ReadTask, no_check
+
+R = TypeVar("R")
+
+LEAST_GAIN: Final = 1.1
+"""How many times as quick a model must be to be kept."""
+
+LEAST_AGREEMENT: Final = 0.99
+"""Share of the characters that must be read as in single precision."""
+
+FEWEST_CHARACTERS: Final = 500
+"""With fewer, the agreement says nothing."""
+
+_MOST_TIMED: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A model in eight bits beside the same in single precision.
+
+    Attributes:
+        times_s: For each line, the processor's seconds in single precision and in eight bits.
+        lines: How many were read.
+        same: How many of them alike.
+        characters: Read in single precision.
+        edits: Characters inserted, left out or replaced in eight bits.
+    """
+
+    times_s: Sequence[tuple[float, float]]
+    lines: int
+    same: int
+    characters: int
+    edits: int
+
+    @property
+    def gain(self) -> float:
+        """How many times as quick: the median over the lines."""
+        return median(single / eight for single, eight in self.times_s) if self.times_s else 0.0
+
+    @property
+    def agreement(self) -> float:
+        """Share of the characters that are read alike."""
+        return 1 - self.edits / max(1, self.characters)
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is worth keeping."""
+        return self.gain >= LEAST_GAIN and self.agreement >= LEAST_AGREEMENT
+
+
+class Lines:
+    """Lines of pages, as the recogniser is given them, and the models that are compared on them.
+
+    Args:
+        store: Keeps models; what it holds in eight bits is not used here.
+    """
+
+    def __init__(self, store: Store) -> None:
+        running = Running("cpu", 1, precision="fp32")
+        self._store = store
+        self._single = open_session(models.RECOGNITION, running, store)
+        self._eight = make_eight(models.RECOGNITION, running)
+        self._crew = Crew(1)
+        self._characters = read_characters(self._single.metadata)
+        self._recording = _Recording(RunsApart(self._single, self._crew))
+        recogniser = Recogniser(self._recording, self._characters)
+        self._handle = PageHandle(open_detector(running, store), {"greedy": recogniser}, self._crew)
+
+    def collect(self, image: Image) -> int:
+        """Find and read the lines of one more page; returns how many there are now."""
+        self._handle.read([ReadTask(image)])
+        return len(self._recording.crops)
+
+    def compare(self, tell: Callable[[int, int], None] = lambda _done, _count: None) -> Compared:
+        """Read all lines with both models and time some of them, in pairs.
+
+        Args:
+            tell: Is told how many lines of how many are done.
+        """
+        crops = self._recording.crops
+        every = max(1, len(crops) // _MOST_TIMED)
+        times_s, same, characters, edits = [], 0, 0, 0
+        for number, crop in enumerate(crops):
+            tell(number, len(crops))
+            if number % every == 0:
+                times_s.append(time_pair(self._single, self._eight, crop, eight_first=number // every % 2 == 1))
+            single, eight = (self._read(session, crop) for session in (self._single, self._eight))
+            characters, same = characters + len(single), same + (single == eight)
+            edits += count_edits(single, eight)
+        tell(len(crops), len(crops))
+        return Compared(times_s, len(crops), same, characters, edits)
+
+    def keep(self, compared: Compared) -> bool:
+        """Let the engine use the model from now on if it won, and not if it lost; whether the store took it so."""
+        if compared.wins:
+            make_eight(models.RECOGNITION, Running("cpu", 1), self._store)
+        else:
+            with contextlib.suppress(OSError):
+                forget_eight(models.RECOGNITION, self._store)
+        return has_eight(models.RECOGNITION, self._store) == compared.wins
+
+    def close(self) -> None:
+        """End the threads."""
+        self._crew.close()
+
+    def _read(self, session: Session, crop: Pixels) -> str:
+        return Recogniser(RunsApart(session, self._crew), self._characters).read([crop])[0].text
+
+
+class _Recording:
+    """Runs that keep the crops they are given."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self.crops: list[Pixels] = []
+
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
+        """See Runs."""
+        self.crops += [cut.pixels() for cut in cuts]
+        return self._runs.map(understand, cuts, check, logits=logits)
+
+    def close(self) -> None:
+        """See Runs."""
+        self._runs.close()
+
+
+def time_pair(single: Session, eight: Session, crop: Pixels, *, eight_first: bool) -> tuple[float, float]:
+    """Processor seconds of one line in single precision and in eight bits, one right after the other."""
+    tensor = to_tensor(crop)
+    spent_s = {}
+    for session in (eight, single) if eight_first else (single, eight):
+        began_s = time.thread_time()
+        session.run(tensor, DECIDED)
+        spent_s[session.precision] = time.thread_time() - began_s
+    return spent_s[single.precision], spent_s[eight.precision]
+
+
+def count_edits(wanted: str, found: str) -> int:
+    """The Levenshtein distance of two texts."""
+    if wanted == found:
+        return 0
+    row = list(range(len(found) + 1))
+    for above, letter in enumerate(wanted, 1):
+        corner, row[0] = row[0], above
+        for place, other in enumerate(found, 1):
+            corner, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, corner + (letter != other))
+    return row[-1]
+
+
+def table(compared: Compared) -> Iterable[str]:
+    """What was measured, in lines to print."""
+    yield f"{'model':22} {'speed':>7} {'lines alike':>13} {'characters alike':>17}  verdict"
+    verdict = "kept" if compared.wins else f"not kept: at least x{LEAST_GAIN:g} and {LEAST_AGREEMENT:.0%} are asked"
+    yield (
+        f"{'recognition in int8':22} {'x' + format(compared.gain, '.2f'):>7} {compared.same:>6}/{compared.lines:<6} "
+        f"{compared.agreement:>16.2%}   {verdict}"
+    )

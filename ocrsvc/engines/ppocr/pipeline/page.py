@@ -1,0 +1,183 @@
+"""One page from pixels to lines: find, learn which way is up, read, order. Does not know where the pixels lie.
+
+Which way is up is learnt from the recogniser itself: a few long lines are read first, and only when it is unsure of
+them they are read the other way round too. A classifier in front of every line (0 or 180 degrees) costs more and flips
+good lines: measured, F1 0.939 with it and 0.949 without on the same 48 pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.line_recognizer import LineReader, LineText
+from ocrsvc.imaging.geometry import Quad, as_box, crop, heading, sides, turn_points, upright_box
+from ocrsvc.imaging.reading_order import reading_order
+from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, no_check
+
+TALL = 1.5  # across / along from which a box holds a line that runs down the page
+SAMPLE_LINES = 4
+SURE = 0.85  # mean confidence of the sample from which the page is taken to be the right way up
+CLEARLY_BETTER = 0.05
+DOUBTFUL_LINE = 0.7
+LEAST_CONFIDENCE = 0.5
+MOSTLY = 0.7
+
+
+class View(Protocol):
+    """One image in front of the models: where its lines are, and what they say."""
+
+    def find(self) -> list[Quad]:
+        """The lines, in the pixels of the image, clockwise from the top left corner, in no particular order."""
+        ...
+
+    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+        """What each line says, read from the quad's first corner to its second; in the same order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """An image whose lines are cut in memory, for any reader of them.
+
+    Attributes:
+        pixels: (H, W[, 3]) uint8.
+        find_quads: Finds the lines.
+        reader: Reads them.
+        check: Called before each.
+    """
+
+    pixels: Pixels
+    find_quads: Callable[[Pixels], list[Quad]]
+    reader: LineReader
+    check: Check = no_check
+
+    def find(self) -> list[Quad]:
+        """See View."""
+        return self.find_quads(self.pixels)
+
+    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+        """See View."""
+        crops = [crop(self.pixels, quad, *self.reader.crop_size(*sides(quad))) for quad in quads]
+        return self.reader.read(crops, self.check)
+
+
+@dataclass(slots=True)
+class _Found:
+    """A line on its way: its quad, ordered the way it will be read, and what was read so far."""
+
+    quad: Quad
+    read: LineText | None = None
+
+    def flipped(self) -> Quad:
+        """The same quad, read the other way round."""
+        return np.roll(self.quad, 2, axis=0)
+
+
+def read_page(task: ReadTask, view: View) -> Page:
+    """Read one image as `engines.base.Handle.read` promises; see there for what the options mean."""
+    found = [_Found(_along_the_text(quad)) for quad in view.find()] if task.options.detect else []
+    if not found:
+        found = [_Found(_whole(task.image.pixels))]
+    if task.options.rotate == "auto":
+        _find_the_way_up(found, view)
+    _read_into([line for line in found if line.read is None], view)
+    if task.options.rotate == "auto":
+        _retry_doubtful(found, view)
+    return _assemble(task, found)
+
+
+def _along_the_text(quad: Quad) -> Quad:
+    """Begin a tall quad at its top right corner, so that it is read downwards (as columns of Chinese are)."""
+    along, across = sides(quad)
+    return np.roll(quad, -1, axis=0) if across >= TALL * along else quad
+
+
+def _whole(pixels: Pixels) -> Quad:
+    height, width = pixels.shape[:2]
+    return np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+
+
+def _find_the_way_up(found: list[_Found], view: View) -> None:
+    """Read a few long lines; if they make no sense, turn all lines round when that makes more."""
+    sample = sorted(found, key=lambda line: -_elongation(line.quad))[:SAMPLE_LINES]
+    _read_into(sample, view)
+    if _mean_confidence([line.read for line in sample]) >= SURE:
+        return
+    flipped = view.read([line.flipped() for line in sample])
+    if _mean_confidence(flipped) < _mean_confidence([line.read for line in sample]) + CLEARLY_BETTER:
+        return
+    for line in found:
+        line.quad = line.flipped()
+        line.read = None
+    for line, text in zip(sample, flipped, strict=True):
+        line.read = text
+
+
+def _retry_doubtful(found: list[_Found], view: View) -> None:
+    """Read single doubtful lines the other way round too, and keep what is clearly better."""
+    doubtful = [line for line in found if line.read is not None and 0 < line.read.confidence < DOUBTFUL_LINE]
+    for line, text in zip(doubtful, view.read([d.flipped() for d in doubtful]), strict=True):
+        if line.read is not None and text.confidence > max(line.read.confidence + CLEARLY_BETTER, DOUBTFUL_LINE):
+            line.quad, line.read = line.flipped(), text
+
+
+def _read_into(lines: Sequence[_Found], view: View) -> None:
+    for line, text in zip(lines, view.read([line.quad for line in lines]), strict=True):
+        line.read = text
+
+
+def _elongation(quad: Quad) -> float:
+    along, across = sides(quad)
+    return along / max(across, 1.0)
+
+
+def _mean_confidence(texts: Sequence[LineText | None]) -> float:
+    return sum(text.confidence for text in texts if text is not None) / max(1, len(texts))
+
+
+def _assemble(task: ReadTask, found: list[_Found]) -> Page:
+    image = task.image
+    least = LEAST_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
+    kept = [
+        line for line in found if line.read is not None and line.read.text.strip() and line.read.confidence >= least
+    ]
+    angle = _page_angle([line.quad for line in kept])
+    quads = np.array([line.quad for line in kept], np.float32).reshape(-1, 4, 2)
+    order = reading_order(_level(turn_points(quads, angle, image.width, image.height)))
+    shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
+    lines = tuple(
+        Line(text.text, text.confidence, as_box(shaped(kept[index].quad)))
+        for index in order
+        if (text := kept[index].read) is not None
+    )
+    return Page(image.width, image.height, angle, lines)
+
+
+def _page_angle(quads: Sequence[Quad]) -> int:
+    """The clockwise turn (0, 90, 180, 270) after which most of the text, by length, runs from left to right."""
+    if not quads:
+        return 0
+    votes = {0: 0.0, 90: 0.0, 180: 0.0, 270: 0.0}
+    for quad in quads:
+        votes[-heading(quad) % 360] += sides(quad)[0]
+    best = max(votes, key=lambda turn: votes[turn])
+    return best if votes[best] >= MOSTLY * sum(votes.values()) else 0
+
+
+def _level(quads: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Undo the slant of the page, so that rows of a photo taken at an angle still are rows."""
+    if len(quads) < 2:
+        return quads
+    reading = quads[:, 1] - quads[:, 0]
+    lengths = np.hypot(reading[:, 0], reading[:, 1])
+    slants = np.arctan2(reading[:, 1], reading[:, 0])
+    longest = np.argsort(-lengths)[: max(1, len(quads) // 2)]
+    slant = float(np.median(slants[longest]))
+    cos, sin = np.cos(slant), np.sin(slant)
+    matrix = np.array([[cos, -sin], [sin, cos]], np.float32)
+    return cast("NDArray[np.float32]", (quads @ matrix).astype(np.float32))

@@ -1,0 +1,246 @@
+"""How do line crops become decisions: one run for each on a CPU, many lines of any pages in one run on a GPU?
+
+On a CPU batching buys nothing and padding costs; a GPU is idle otherwise. Either way a line's decisions depend on that
+line alone: in a batch it is padded to the bucket that its own width falls into, and only its own steps are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
+from ocrsvc.engines.ppocr.runtime.providers import Profile
+from ocrsvc.engines.ppocr.runtime.session import Runner
+from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.records import Check, Pixels, no_check
+from ocrsvc.serving.batcher import Batcher, Limits
+
+R = TypeVar("R")
+
+_CHECK_S: Final = 0.25
+"""How long a page waits for a batch before it asks whether it is still wanted."""
+
+BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
+"""Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
+
+PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
+"""The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest,
+all as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
+
+# The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
+DECIDED: Final = ("best", "sure")
+LOGITS: Final = "logits"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the model decided on one line of T steps.
+
+    Attributes:
+        best: (T,) int64, the likeliest class of each step.
+        sure: (N,) float32, the probability of each character at its first step.
+        logits: (T, C) float32 where they were asked for.
+    """
+
+    best: NDArray[np.int64]
+    sure: NDArray[np.float32]
+    logits: NDArray[np.float32] | None
+
+
+class Cut(Protocol):
+    """One line to be read, HEIGHT_PX tall, wherever its pixels lie."""
+
+    @property
+    def width(self) -> int:
+        """Columns, in pixels."""
+        ...
+
+    def pixels(self) -> Pixels:
+        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
+        ...
+
+
+class Crop:
+    """A line that was cut already.
+
+    Args:
+        crop: (HEIGHT_PX, w[, 3]) uint8.
+    """
+
+    def __init__(self, crop: Pixels) -> None:
+        self._crop = crop
+        self.width = int(crop.shape[1])
+
+    def pixels(self) -> Pixels:
+        """See Cut."""
+        return self._crop
+
+
+class Runs(Protocol):
+    """Runs the recognition model over lines."""
+
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
+        """What `understand` makes of each line's decisions, in the same order.
+
+        When `check`, which is called between lines, raises, the lines that are left are not run.
+        """
+        ...
+
+    def close(self) -> None:
+        """End threads of its own, if there are any."""
+
+
+class RunsApart:
+    """One run for each line, in the calling thread and in those that a crew lends."""
+
+    def __init__(self, session: Runner, crew: Crew) -> None:
+        self._session = session
+        self._crew = crew
+
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
+        """See Runs."""
+
+        def read(cut: Cut) -> R:
+            check()
+            return understand(self._run(cut.pixels(), logits=logits))
+
+        return self._crew.map(read, cuts)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _run(self, crop: Pixels, *, logits: bool) -> Decided:
+        found = self._session.run(to_tensor(crop), (*DECIDED, LOGITS) if logits else DECIDED)
+        return Decided(found[0], found[1], found[2] if logits else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    cut: Any
+    understand: Callable[[Decided], Any]
+
+
+RunCuts = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
+"""Runs the model over lines of one kind, padded to a width, and gives the named outputs, in memory."""
+
+
+class RunsTogether:
+    """Lines of one width bucket, of any pages, in one run.
+
+    Args:
+        session: Of the batched graph.
+        limits: Of a batch; the cost of a line is its padded pixels.
+        runners: Batches under way at once.
+        run: Puts lines together and runs the session; None for lines that lie in memory.
+    """
+
+    def __init__(self, session: Runner, limits: Limits, runners: int = 1, run: RunCuts | None = None) -> None:
+        self._session = session
+        self._run_cuts = run or together_in_memory(session)
+        self._limits = limits
+        self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
+
+    def map(
+        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+    ) -> list[R]:
+        """See Runs."""
+        futures: list[Future[R]] = []
+        try:
+            for cut in cuts:
+                width = bucket_of(cut.width)
+                futures.append(self._batcher.submit((width, logits), _Line(cut, understand), width * HEIGHT_PX))
+            return [_result_of(future, check) for future in futures]
+        finally:
+            # After a failure the lines that wait are dropped before their run; what is done takes no notice.
+            for future in futures:
+                future.cancel()
+
+    def warm_up(self) -> None:
+        """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time.
+
+        Raises EngineUnavailable, above all when the card has no room for the largest batch.
+        """
+        for width in BUCKETS_PX:
+            for count in sorted({1, most_lines(width, self._limits)}):
+                tensor = np.ones((count, 3, HEIGHT_PX, width), np.float32)
+                for session in self._session.sessions:
+                    session.warm_up(tensor)
+
+    def close(self) -> None:
+        """Run what is there, and end."""
+        self._batcher.close()
+
+    def _run(self, bucket: tuple[int, bool], lines: Sequence[_Line]) -> list[Any]:
+        width, logits = bucket
+        found = self._run_cuts([line.cut for line in lines], width, (*DECIDED, LOGITS) if logits else DECIDED)
+        answers = []
+        for number, line in enumerate(lines):
+            steps = own_steps(line.cut.width, width, found[0].shape[1])
+            best, shares = found[0][number, :steps], found[1][number, :steps]
+            rows = found[2][number, :steps] if logits else None
+            answers.append(line.understand(Decided(best, shares[beginnings(best)], rows)))
+        return answers
+
+
+def _result_of(future: Future[R], check: Check) -> R:
+    while not future.done():
+        check()
+        wait([future], _CHECK_S)
+    check()
+    return future.result()
+
+
+def together_in_memory(session: Runner) -> RunCuts:
+    """Lines put together in memory, and run by a session of the batched graph."""
+
+    def run(cuts: Sequence[Cut], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+        tensor = np.zeros((len(cuts), 3, HEIGHT_PX, padded), np.float32)
+        for row, cut in zip(tensor, cuts, strict=True):
+            row[:, :, : cut.width] = to_tensor(cut.pixels())[0]
+        return session.run(tensor, outputs)
+
+    return run
+
+
+def most_lines(width: int, limits: Limits) -> int:
+    """Lines of that padded width in one batch at most."""
+    return max(1, min(limits.most_items, limits.most_cost // (HEIGHT_PX * width)))
+
+
+def profiles(limits: Limits) -> tuple[Profile, ...]:
+    """The shapes of all batches within the limits, for TensorRT."""
+    return tuple(
+        Profile(
+            (1, 3, HEIGHT_PX, narrowest),
+            (most_lines(widest, limits), 3, HEIGHT_PX, widest),
+            (most_lines(narrowest, limits), 3, HEIGHT_PX, widest),
+        )
+        for narrowest, widest in PROFILES_PX
+    )
+
+
+def bucket_of(width: int) -> int:
+    """The padded width of a line that is `width` pixels wide."""
+    return next((bucket for bucket in BUCKETS_PX if bucket >= width), width)
+
+
+def own_steps(width: int, padded: int, steps: int) -> int:
+    """How many of a padded line's steps look at the line itself."""
+    return max(1, min(steps, -(-steps * width // padded)))
+
+
+def beginnings(best: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The first step of each run of one class that is not blank; (T,) to (N,)."""
+    changed = np.concatenate(([True], best[1:] != best[:-1]))
+    return np.flatnonzero(changed & (best != BLANK))

@@ -1,0 +1,123 @@
+"""What one line says: straightened crops to text with the PP-OCR recogniser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.pipeline.ctc import Path, align, best_path
+from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import Crop, Cut, Decided, Runs
+from ocrsvc.engines.ppocr.pipeline.spaces import text_with_spaces
+from ocrsvc.records import Check, Pixels, no_check
+
+WIDTH_STEP_PX: Final = 16
+NARROWEST_PX: Final = 48
+WIDEST_PX: Final = 3200
+SQUEEZE: Final = 0.85  # of the width that keeps the shape: reads as well and costs less, except where strokes are thin
+SMALL_TEXT_PX: Final = 28
+BEAM_WIDTH: Final = 10
+
+
+def input_width(length: float, across: float) -> int:
+    """Network input width in pixels for a line of that length and height; depends on the line alone."""
+    squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
+    width = length * HEIGHT_PX / max(across, 1.0) * squeeze
+    stepped = -(-width // WIDTH_STEP_PX) * WIDTH_STEP_PX
+    return int(min(WIDEST_PX, max(NARROWEST_PX, stepped)))
+
+
+def read_characters(metadata: dict[str, str]) -> list[str]:
+    """The recogniser's classes: blank, then the characters of its metadata, then the space."""
+    return ["", *metadata["character"].split("\n"), " "]
+
+
+class Recogniser:
+    """Reads line crops, decoded by best path.
+
+    Args:
+        runs: Runs the model over them.
+        characters: Texts by class; see `read_characters`.
+    """
+
+    def __init__(self, runs: Runs, characters: Sequence[str]) -> None:
+        self._runs = runs
+        self._characters = characters
+
+    def crop_size(self, along: float, across: float) -> tuple[int, int]:
+        """See engines.lines.LineReader."""
+        return input_width(along, across), HEIGHT_PX
+
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see engines.lines.LineReader."""
+        return self.read_cuts([Crop(crop) for crop in crops], check)
+
+    def read_cuts(self, cuts: Sequence[Cut], check: Check = no_check) -> list[LineText]:
+        """One LineText for each line, `crop_size` wide, wherever its pixels lie; `check` is called between them."""
+        # The widest first, so that no core ends long after the others.
+        order = sorted(range(len(cuts)), key=lambda index: -cuts[index].width)
+        paths = dict(zip(order, self._paths([cuts[index] for index in order], check), strict=True))
+        return [_as_text(paths[index], cut) for index, cut in enumerate(cuts)]
+
+    def _paths(self, cuts: Sequence[Cut], check: Check) -> list[Path]:
+        return self._runs.map(self._best_path, cuts, check)
+
+    def _best_path(self, line: Decided) -> Path:
+        return best_path(line.best, line.sure, self._characters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """One line before its beam search: the best path, the pruned steps, and the logarithm of each step's sum."""
+
+    best: Path
+    labels: NDArray[np.intp]
+    steps: Steps
+    norm: NDArray[np.float64]
+
+
+class BeamRecogniser(Recogniser):
+    """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
+
+    def _paths(self, cuts: Sequence[Cut], check: Check) -> list[Path]:
+        lines = self._runs.map(self._prepare, cuts, check, logits=True)
+        if not lines:
+            return []
+        found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH, check)
+        return [self._choose(line, labels) for line, labels in zip(lines, found, strict=True)]
+
+    def _prepare(self, line: Decided) -> _Searched:
+        assert line.logits is not None, "they were asked for"
+        path = self._best_path(line)
+        steps = prune(line.logits[None])
+        most = line.logits.max(axis=1)
+        norm = np.log(np.exp(line.logits - most[:, None]).sum(axis=1, dtype=np.float64))
+        return _Searched(path, line.best[path.first], steps, norm)
+
+    def _choose(self, line: _Searched, labels: NDArray[np.intp]) -> Path:
+        if np.array_equal(labels, line.labels) or not len(labels):
+            return line.best if len(labels) else Path([], labels, labels, line.best.steps, 0.0)
+        scores = _scores_of(labels, line.steps)
+        places = align(labels, scores, line.steps.blank[0])
+        first = np.array([np.flatnonzero(places == place)[0] for place in range(len(labels))])
+        last = np.array([np.flatnonzero(places == place)[-1] for place in range(len(labels))])
+        # Scores are relative to the greatest of their step, as the norm is.
+        sure = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
+        return Path([self._characters[label] for label in labels], first, last, len(places), float(sure.mean()))
+
+
+def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
+    """(T, L) the score of each label at each step, -inf where it was pruned."""
+    same = steps.classes[0][:, :, None] == labels
+    scores: NDArray[np.float64] = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
+    return scores
+
+
+def _as_text(path: Path, cut: Cut) -> LineText:
+    return LineText(text_with_spaces(path, cut.pixels), path.confidence)

@@ -1,0 +1,97 @@
+"""Which models the ppocr engine runs, where their bytes come from, and what is mended in them before they run.
+
+The files are package data of the `rapidocr` wheel (Apache-2.0; PP-OCRv6 small by the PaddlePaddle authors). The package
+itself is never imported: only its folder is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import metadata
+from pathlib import Path
+
+from ocrsvc.engines.ppocr.runtime.model_cache import processor
+from ocrsvc.errors import EngineUnavailable
+
+DETECTION = "PP-OCRv6_det_small.onnx"
+RECOGNITION = "PP-OCRv6_rec_small.onnx"
+NAME = "PP-OCRv6 small"
+IN_EIGHT_BITS = (RECOGNITION,)  # the detector gains nothing from it: its time is in large planes of few channels
+INPUT = "x"  # of both
+
+
+def read_model(name: str) -> bytes:
+    """A model as the wheel brings it. Raises EngineUnavailable when the wheel or the file is missing."""
+    return (_models_folder() / name).read_bytes()
+
+
+def mend(name: str, shipped: bytes, *, batched: bool = False, halved: bool = False) -> bytes:
+    """The model as it is run, a line or a batch of lines at a time (surgery.py), perhaps in half precision (halves.py).
+
+    Imports `onnx`, which a cached model does without.
+    """
+    import onnx
+
+    from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
+
+    proto = onnx.load_from_string(shipped)
+    rewrite.zero_subnormal_weights(proto)
+    if not batched:
+        memory_layout.drop_identities(proto)
+    if name == DETECTION and not batched:
+        memory_layout.average_by_pooling(proto)
+        memory_layout.add_one_before_scaling(proto)
+        memory_layout.deconvolve_in_phases(proto)
+        memory_layout.fill_blocks_of_stem(proto, block_of(processor()))
+    if name == RECOGNITION:
+        (rewrite.decide_in_batches if batched else rewrite.decide_inside)(proto)
+    if halved:
+        from ocrsvc.engines.ppocr.graph import fp16
+
+        proto = fp16.halve(proto, rewrite.LOGITS)
+    mended: bytes = proto.SerializeToString()
+    return mended
+
+
+def block_of(features: bytes) -> int:
+    """How many channels ONNX Runtime's convolutions take at once on a processor that can do that."""
+    return 16 if b" avx512f " in features else 8
+
+
+def quantised(name: str, shipped: bytes) -> bytes:
+    """The mended model with its large products in eight bits, for a line at a time on a CPU: see quantise.py."""
+    import onnx
+
+    from ocrsvc.engines.ppocr.graph.quantize import quantise
+
+    proto = onnx.load_from_string(mend(name, shipped))
+    quantise(proto)
+    smaller: bytes = proto.SerializeToString()
+    return smaller
+
+
+def recipe() -> bytes:
+    """What decides how a model is mended: the code that does it."""
+    folder = Path(__file__).parent
+    return b"".join((folder / name).read_bytes() for name in ("layout.py", "models.py", "quantise.py", "surgery.py"))
+
+
+def version() -> str:
+    """The version of the wheel that the models came from."""
+    return f"rapidocr {metadata.version('rapidocr')}"
+
+
+def _models_folder() -> Path:
+    spec = importlib.util.find_spec("rapidocr")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineUnavailable(
+            "The package `rapidocr`, whose wheel carries the PP-OCRv6 models, is not installed.",
+            "Install it with `pip install 'rapidocr>=3.10,<4'`, or choose another OCRSVC_ENGINE.",
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "models"
+    if not (folder / DETECTION).is_file():
+        raise EngineUnavailable(
+            f"The installed `rapidocr` holds no {DETECTION}.",
+            "Install a version of it that carries the PP-OCRv6 small models (>=3.10,<4).",
+        )
+    return folder

@@ -1,0 +1,170 @@
+"""What is a model that is ready to run, and how is it run? On the CPU, or on a stream of a card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+
+from ocrsvc.engines.ppocr.runtime.io_binding import Card, is_on_card, run_bound
+from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, OnCard, Precision, Profile, Provider
+from ocrsvc.errors import EngineUnavailable
+
+Tensor = NDArray[np.float32]
+
+# Its classes have no base of their own.
+REFUSALS: Final = (
+    ImportError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    ort_state.EPFail,
+    ort_state.Fail,
+    ort_state.InvalidArgument,
+    ort_state.NotImplemented,
+    ort_state.RuntimeException,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a session computes.
+
+    Attributes:
+        device: "cpu", "cuda", or "auto" (the GPU where one works).
+        threads: Threads inside one run (intra-op).
+        arena_values: On the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one;
+            larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
+        batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
+        provider: "cpu", "cuda", "tensorrt", or "auto" (what the device says).
+        precision: What to compute in; "auto" takes what is kept in eight bits by `make_eight`, else single precision.
+        card: How the card is shared, where there is one.
+    """
+
+    device: Device = "auto"
+    threads: int = 1
+    arena_values: int = 0
+    batched: bool = False
+    provider: Provider = "auto"
+    precision: Precision = "auto"
+    card: OnCard = field(default_factory=OnCard)
+
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether the CPU will do where the GPU does not work."""
+        return self.device == "auto" and self.provider == "auto" and self.precision != "fp16"
+
+
+class Runner(Protocol):
+    """A model, ready to run; safe to share between threads.
+
+    Attributes:
+        sessions: All of it; only to warm each of them up.
+        provider, device, precision: Where and how it computes.
+        batched: Whether the recogniser's graph takes many lines at once; see surgery.py.
+        metadata: The model's own.
+    """
+
+    sessions: tuple[Session, ...]
+    provider: str
+    device: str
+    precision: str
+    batched: bool
+    metadata: dict[str, str]
+
+    def lane(self) -> AbstractContextManager[Session]:
+        """A session for several runs in a row; on a card nobody else uses it, nor its stream, meanwhile."""
+        ...
+
+    def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
+        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all of them, as numpy's."""
+        ...
+
+    def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """The same for an array that lies on the card: so do the outputs, and nothing passes through the host.
+
+        A numpy array gives numpy arrays, as `run` does. See bound.py for what it means for streams.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The model, opened for some shapes: those of the profile, or any."""
+
+    session: ort.InferenceSession
+    profile: Profile | None = None
+
+
+class Session:
+    """One model on one device; see Runner.
+
+    On the CPU its runs may overlap. On a card they should not: they would share one stream, and lanes.py sees to it.
+
+    Args:
+        parts: The first that covers a shape runs it; the last covers any.
+        running: How it was opened.
+        card: The stream that the parts compute on; None on the CPU, and where there is no cupy.
+        precision: What the parts compute in.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], running: Running, card: Card | None = None, *, precision: str = "fp32"
+    ) -> None:
+        first = parts[0].session
+        self._parts = tuple(parts)
+        self._input = first.get_inputs()[0].name
+        self._outputs = [output.name for output in first.get_outputs()]
+        self.sessions: tuple[Session, ...] = (self,)
+        self.card = card
+        self.provider = str(first.get_providers()[0])
+        self.device = "cpu" if self.provider == CPU else "cuda"
+        self.precision = precision
+        self.batched = running.batched or self.device != "cpu"
+        self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
+        self._kept_values = running.arena_values if self.device == "cpu" else running.card.kept_values
+        self._shrinking = ort.RunOptions()
+        memory = "cpu:0" if self.device == "cpu" else "gpu:0"
+        self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", memory)
+
+    @contextmanager
+    def lane(self) -> Iterator[Session]:
+        """See Runner."""
+        yield self
+
+    def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
+        """See Runner."""
+        session = self._session_for(tensor.shape)
+        found: list[Any] = session.run(outputs, {self._input: tensor}, self._options(tensor.size))
+        return found
+
+    def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """See Runner. Raises EngineFailed for an array of a card that this session cannot reach."""
+        if self.card is None or not is_on_card(array):
+            return self.run(array, outputs)
+        session = self._session_for(array.shape)
+        return run_bound(session, self.card, array, outputs or self._outputs, self._options(array.size))
+
+    def warm_up(self, tensor: Tensor) -> None:
+        """A first run of that shape. Raises EngineUnavailable: what fails now would fail in a request."""
+        try:
+            self.run(tensor)
+        except REFUSALS as error:
+            raise EngineUnavailable(
+                f"A run of the shape {tensor.shape} fails: {error}",
+                "If memory is short, set a smaller OCRSVC_BATCH_PIXELS, fewer OCRSVC_GPU_STREAMS or OCRSVC_WORKERS, or "
+                "more OCRSVC_GPU_ARENA_BYTES.",
+            ) from error
+
+    def _session_for(self, shape: tuple[int, ...]) -> ort.InferenceSession:
+        return next(part.session for part in self._parts if part.profile is None or part.profile.covers(shape))
+
+    def _options(self, values: int) -> ort.RunOptions | None:
+        """What gives a large run's memory back; only so, since the same entry in a session's options does nothing."""
+        return self._shrinking if 0 < self._kept_values < values else None

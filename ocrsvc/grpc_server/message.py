@@ -1,0 +1,83 @@
+"""One message of a call: opened, answered, and its answer packed, each step counted in memory before it is made."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ocrsvc.grpc_server.message_limits import parse
+from ocrsvc.grpc_server.method import Call, Method
+from ocrsvc.grpc_server.status_codes import CallFailed, Code
+from ocrsvc.grpc_server.wire import PREFIX_BYTES, Sent, frame
+from ocrsvc.serving.memory_budget import Budget, Share
+from ocrsvc.serving.request_guard import take_body
+
+# While an answer is packed there are the message, its bytes, and those with their length in front.
+_COPIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it is sent.
+
+    Attributes:
+        data: With its length in front.
+        share: Holds the memory for it until the client has taken it.
+    """
+
+    data: bytes
+    share: Share
+
+
+class Job:
+    """Makes the answer to one message, in any thread, once.
+
+    Args:
+        method: Answers it.
+        sent: The message as it came.
+        call: What is known of the call; its share holds the bytes of `sent`, and gives back all that is taken here.
+        most_bytes: What a message may unpack to.
+        memory: Of which the answer takes its share.
+    """
+
+    def __init__(self, method: Method, sent: Sent, call: Call, most_bytes: int, memory: Budget) -> None:
+        self._method = method
+        self._sent: Sent | None = sent
+        self._call = call
+        self._most_bytes = most_bytes
+        self._memory = memory
+
+    def __call__(self) -> Answer:
+        """Make it. Raises OcrsvcError, CallFailed."""
+        # Pixels that an engine still works on are in a part of their own, which is not released here.
+        with self._call.share as share:
+            return pack(self._method.answer(self._open(share), self._call), Share(self._memory))
+
+    def _open(self, share: Share) -> Any:
+        """The message; what it was made of is dropped."""
+        sent, self._sent = self._sent, None
+        if self._call.gone.is_set() or sent is None:
+            raise CallFailed(Code.CANCELLED, "The client has gone.")
+        take_body(sent.data)
+        plain = sent.plain(self._most_bytes, share)
+        before_bytes = share.held_bytes
+        message = parse(self._method.request, plain, share)
+        share.give_back(before_bytes)
+        return message
+
+
+def pack(response: Any, share: Share) -> Answer:
+    """An answer as it is sent; the share keeps its bytes. Raises QueueFull, BodyTooLarge."""
+    share.take(_COPIES * (PREFIX_BYTES + response.ByteSize()))
+    data = frame(response.SerializeToString())
+    share.give_back((_COPIES - 1) * len(data))
+    return Answer(data, share)
+
+
+def drop_locals(error: BaseException) -> None:
+    """Let go of what the functions held that this error has left: else images would wait for the garbage collector."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__

@@ -1,0 +1,65 @@
+"""What is one method of a gRPC service, and what does it know of the call that it answers?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ocrsvc.serving.memory_budget import Share, unlimited
+from ocrsvc.serving.work_queue import Wish
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call under way.
+
+    Attributes:
+        deadline: Monotonic seconds at which the answer must be there.
+        gone: Set once nobody waits for the answer any more: the client cancelled, or has gone.
+        share: The account of memory of the request.
+    """
+
+    deadline: float
+    gone: threading.Event = field(default_factory=threading.Event)
+    share: Share = field(default_factory=unlimited)
+
+    def within(self, limit_s: float) -> Call:
+        """The same call, with at most so much time from now on."""
+        return Call(min(self.deadline, time.monotonic() + limit_s), self.gone, self.share)
+
+    @property
+    def wish(self) -> Wish:
+        """How the reader is to treat it: until the client cancels, or goes."""
+        return Wish(is_gone=self.gone.is_set, share=self.share)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; 0 if it has passed."""
+        return max(0.0, self.deadline - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method.
+
+    Attributes:
+        request: Class of its request.
+        answer: Makes the response message to a request message; each message of a stream has its own. Raises
+            OcrsvcError or CallFailed. Runs in a pool thread, or in the loop if `quick`.
+        quick: Whether the answer needs neither the engine nor time.
+        streaming: Whether requests come, and responses go, as many as the client likes, in the same order.
+        door: Under which name its calls are counted.
+    """
+
+    request: Any
+    answer: Callable[[Any, Call], Any]
+    quick: bool = False
+    streaming: bool = False
+    door: str = "grpc"
+
+
+Methods = Mapping[str, Method]
+"""By path, such as "/inference.GRPCInferenceService/ModelInfer"."""

@@ -1,0 +1,332 @@
+"""Who accepts gRPC connections in a worker, moves their bytes, runs their calls, and lets them end politely?
+
+One loop owns all sockets and all HTTP/2 state, so that neither needs a lock and a client that reads slowly holds nobody
+up; calls that need the engine run in a pool. The listening sockets are made once, in the arbiter, and are shared by all
+workers: what one does not accept, another does, and nothing is lost when a worker ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+
+from ocrsvc.errors import OcrsvcError, QueueFull
+from ocrsvc.grpc_server.call_metrics import Account, Counting
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.http2_settings import MAX_FRAME
+from ocrsvc.grpc_server.message import Answer, Job, drop_locals
+from ocrsvc.grpc_server.method import Methods
+from ocrsvc.grpc_server.status_codes import LOGGER
+from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.grpc_server.transport import Transport
+from ocrsvc.serving.memory_budget import Budget, Room, Share, make_room
+from ocrsvc.telemetry.metrics_store import Numbers
+
+MAX_CONNECTIONS: Final = 1000
+CONNECTION_BYTES: Final = 1 << 17
+"""What a connection takes of the memory beside its calls: what was received and not dealt with, a frame and a header
+block that are not complete, and what h2 keeps."""
+
+SPARED_CONNECTIONS: Final = 32
+"""Connections that are accepted where no memory is left, for health checks."""
+
+ARRIVING_SHARE: Final = 0.25
+"""Of the memory, what all messages may hold that are still to be begun: a client need not finish them."""
+
+_COMPLAIN_S: Final = 60.0
+_LOOK_S: Final = 0.25
+# What one connection may take of the loop before the others have their turn, and all together.
+_TURN_S: Final = 0.02
+_LEAST_TURN_S: Final = 0.001
+_ROUND_S: Final = 0.02
+
+
+class RpcServer:
+    """The gRPC side of one worker.
+
+    Args:
+        listeners: Bound and listening; shared with other processes, closed here when this worker accepts no more.
+        methods: What can be called.
+        threads: Calls that run at once; more are answered UNAVAILABLE.
+        most_bytes: Largest message.
+        limit_s: Longest time that a call may take, and that one without a limit gets.
+        room: Memory for calls, how many one address may have under way beside the quick ones, and the guard; by default
+            there is room for a few of the largest messages, no limit for callers, and no guard.
+        counting: Counts the calls; by default nobody reads the numbers.
+        on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        methods: Methods,
+        *,
+        threads: int,
+        most_bytes: int,
+        limit_s: float,
+        room: Room | None = None,
+        counting: Counting | None = None,
+        on_call: Callable[[int], object] = bool,
+    ) -> None:
+        self.methods = methods
+        self.most_bytes = most_bytes
+        self.limit_s = limit_s
+        room = room or make_room(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+        self.turn_s = _TURN_S
+        self.memory, self.callers = room.memory, room.callers
+        self.arriving = Budget(int(max(ARRIVING_SHARE * room.memory.total_bytes, most_bytes + MAX_FRAME)))
+        counting = counting or Counting(Numbers().common)
+        self.begun: Callable[[], None] = counting.begin
+        self.ended: Callable[[Account], None] = counting.end
+        self._listeners = list(listeners)
+        self._threads = threads
+        self._on_call = on_call
+        self._guarding = room.guard.request if room.guard is not None else _unguarded
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
+        self._transports: set[Transport] = set()
+        self._done: deque[Callable[[], None]] = deque()
+        with contextlib.ExitStack() as opened:
+            self._selector = opened.enter_context(selectors.DefaultSelector())
+            self._wake_read, self._wake_write = os.pipe()
+            opened.pop_all()
+        self._running = 0
+        self._in_line: dict[Stream, Connection] = {}
+        self._accepting = False
+        self._paused = False
+        self._complained_s: dict[str, float] = {}
+        self._leaving = False
+        self._aborted = False
+        self._thread = threading.Thread(target=self._live, name="rpc-loop", daemon=True)
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        for listener in self._listeners:
+            listener.setblocking(False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Accept no more, tell every client to go elsewhere, answer what is here. Safe in a signal's handler."""
+        self._leaving = True
+        self._wake()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most so long until every call is answered, after `leave`; whether it is so."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Leave, and wait until every call is answered; after `timeout_s` the rest is cut off. Whether none was."""
+        self.leave()
+        clean = self.wait(timeout_s)
+        self._aborted = True
+        self._wake()
+        self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        return clean
+
+    def check_thread(self) -> None:
+        """See connection.Host."""
+        if self._running >= self._threads:
+            raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
+
+    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
+        """See connection.Host."""
+        self._running += 1
+        self._on_call(1)
+        self._pool.submit(self._work, connection, stream, job)
+
+    def line_up(self, connection: Connection, stream: Stream) -> None:
+        """See connection.Host."""
+        self._in_line[stream] = connection
+
+    def give_up_place(self, stream: Stream) -> None:
+        """See connection.Host."""
+        self._in_line.pop(stream, None)
+
+    def note_refused(self, caller: str, detail: str) -> None:
+        """See connection.Host."""
+        self._complain("A gRPC connection from %s was ended for %s", caller or "a unix socket", detail)
+
+    def _work(self, connection: Connection, stream: Stream, job: Job) -> None:
+        """Pool thread: make one answer."""
+        outcome: Answer | BaseException
+        try:
+            with self._guarding(stream.account.path, stream.account.id):
+                outcome = job()
+        except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
+            drop_locals(error)
+            outcome = error
+        self._done.append(partial(self._finish, connection, stream, outcome))
+        self._wake()
+
+    def _finish(self, connection: Connection, stream: Stream, outcome: Answer | BaseException) -> None:
+        self._running -= 1
+        self._on_call(-1)
+        # Before this stream's next message: otherwise one stream could keep a thread for ever.
+        while self._in_line and self._running < self._threads:
+            next_stream = next(iter(self._in_line))
+            waiting = self._in_line.pop(next_stream)
+            self._guarded(waiting, partial(waiting.resume, next_stream))
+        self._guarded(connection, partial(connection.answered, stream, outcome))
+
+    def _guarded(self, connection: Connection, turn: Callable[[], None]) -> None:
+        """A turn of a connection; whatever goes wrong in it ends this one alone."""
+        try:
+            turn()
+        except Exception:  # noqa: BLE001  the edge
+            LOGGER.exception("A connection failed")
+            for transport in [each for each in self._transports if each.connection is connection]:
+                transport.drop()
+
+    def _wake(self) -> None:
+        # A full pipe wakes the loop as well; a closed one has none.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b".")
+
+    def _on_wake(self, _events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _live(self) -> None:
+        """The loop's thread."""
+        looked_s = 0.0
+        self._accept_or_not()
+        while not self._aborted and not (self._leaving and not self._transports and not self._running):
+            busy = [transport for transport in self._transports if transport.waiting]
+            self._divide_round(len(busy))
+            for transport in busy:
+                transport.go_on()
+            ready = self._selector.select(self._patience_s())
+            self._divide_round(len(busy) + len(ready))
+            for key, events in ready:
+                key.data(events)
+            while self._done:
+                self._done.popleft()()
+            if self._leaving:
+                self._part()
+            now_s = time.monotonic()
+            if now_s - looked_s >= _LOOK_S:
+                looked_s, self._paused = now_s, False
+                for transport in list(self._transports):
+                    transport.look(now_s)
+            self._accept_or_not()
+            for transport in list(self._transports):
+                transport.write()
+        for transport in list(self._transports):
+            transport.drop()
+        self._leaving = True
+        self._close_listeners()
+        self._selector.close()
+
+    def _divide_round(self, turns: int) -> None:
+        """However many have much to say, a round ends soon."""
+        self.turn_s = min(_TURN_S, max(_LEAST_TURN_S, _ROUND_S / max(1, turns)))
+
+    def _patience_s(self) -> float | None:
+        """How long the loop may sleep."""
+        if any(transport.waiting for transport in self._transports):
+            return 0.0
+        return _LOOK_S if self._transports or self._paused else None
+
+    def _part(self) -> None:
+        self._close_listeners()
+        for transport in self._transports:
+            transport.connection.leave()
+
+    def _accept_or_not(self) -> None:
+        """Watch the listeners while one can accept; to watch one and not to accept would keep the loop awake."""
+        able = not self._leaving and not self._paused
+        if able == self._accepting:
+            return
+        self._accepting = able
+        for listener in self._listeners:
+            if able:
+                self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+            else:
+                self._selector.unregister(listener)
+
+    def _close_listeners(self) -> None:
+        self._accept_or_not()
+        while self._listeners:
+            self._listeners.pop().close()
+
+    def _accept(self, listener: socket.socket, _events: int) -> None:
+        """Take one connection; what stays in the kernel's queue may be another worker's."""
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
+            self._pause()
+            return
+        try:
+            self._admit(sock, str(address[0]) if isinstance(address, tuple) else "")
+        except OSError:
+            # The client has gone already, or the kernel has no room to watch it.
+            sock.close()
+
+    def _admit(self, sock: socket.socket, caller: str) -> None:
+        """Make room for one more, and begin to listen to it. Raises OSError."""
+        if len(self._transports) >= MAX_CONNECTIONS:
+            choose_to_end(self._transports).dismiss()
+        share = Share(self.memory)
+        try:
+            share.take(CONNECTION_BYTES)
+        except OcrsvcError:
+            spared = [transport for transport in self._transports if transport.spared]
+            if len(spared) >= SPARED_CONNECTIONS:
+                choose_to_end(spared).dismiss()
+        connection = Connection(self, caller=caller)
+        try:
+            self._transports.add(Transport(sock, connection, share, self._selector, self._transports))
+        except BaseException:
+            share.release()
+            raise
+
+    def _pause(self) -> None:
+        """No connection can be accepted, for want of files for example, and the loop would turn on and on for it."""
+        self._paused = True
+        message = "A connection cannot be accepted; it is tried again %g times a second"
+        self._complain(message, 1 / _LOOK_S, exc_info=True)
+
+    def _complain(self, message: str, *values: object, exc_info: bool = False) -> None:
+        """Log a warning, and the same again only after a while."""
+        now_s = time.monotonic()
+        if now_s - self._complained_s.get(message, -_COMPLAIN_S) >= _COMPLAIN_S:
+            self._complained_s[message] = now_s
+            LOGGER.warning(message, *values, exc_info=exc_info)
+
+
+def _unguarded(_route: str, _name: str) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def choose_to_end(transports: Collection[Transport]) -> Transport:
+    """Which connection has to go for another: of the address with the most, the one that is silent for longest.
+
+    Those without a call under way go first.
+    """
+    counts = Counter(transport.connection.caller for transport in transports)
+    return min(
+        transports,
+        key=lambda transport: (
+            -counts[transport.connection.caller],
+            transport.connection.calls > 0,
+            transport.connection.active_s,
+        ),
+    )

@@ -1,0 +1,184 @@
+"""The socket of one gRPC connection. Everything here runs on the loop's thread."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.sender import FILL_BYTES
+from ocrsvc.grpc_server.slow_readers import Unread
+from ocrsvc.grpc_server.status_codes import LOGGER
+from ocrsvc.serving.memory_budget import Share
+
+FIRST_BYTES_S: Final = 10.0
+"""How long a connection may take to say that it speaks HTTP/2."""
+
+MAX_AGE_S: Final = 300.0
+"""After which a connection is asked to connect anew: channels stay for ever otherwise, and never meet a new worker."""
+
+MAX_UNSENT_BYTES: Final = FILL_BYTES
+"""While more is to be sent on a connection, nothing is read from it: what it sends makes yet more."""
+
+RECEIVE_BYTES: Final = 1 << 16
+
+_LINGER_S: Final = 2.0
+# What is read and thrown away of a connection that ends, so that its client gets to read why.
+_LINGER_BYTES: Final = 1 << 20
+
+
+class Transport:
+    """Moves the bytes of one connection.
+
+    Args:
+        sock: The client.
+        connection: What it says.
+        share: What the connection holds of the memory, whatever its calls hold; given back with it.
+        selector: Tells when the socket is ready.
+        others: All transports of the server; this one leaves them when it is closed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        connection: Connection,
+        share: Share,
+        selector: selectors.BaseSelector,
+        others: set[Transport],
+    ) -> None:
+        self.connection = connection
+        self._sock = sock
+        self._share = share
+        self._selector = selector
+        self._others = others
+        self._events = selectors.EVENT_READ
+        self._unread = Unread()
+        self._closing_s: float | None = None
+        self._thrown_bytes = 0
+        self._age_s = MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(sock, self._events, self._on_ready)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to do without the socket: see Connection.waiting."""
+        connection = self.connection
+        return connection.waiting and self._closing_s is None and len(connection.take_out()) < MAX_UNSENT_BYTES
+
+    @property
+    def spared(self) -> bool:
+        """Whether it was accepted though no memory was left for it."""
+        return self._share.held_bytes == 0
+
+    def go_on(self) -> None:
+        """The connection's next turn, if it has more to do."""
+        if self in self._others and self.waiting:
+            self._guarded(self.connection.go_on)
+
+    def _on_ready(self, events: int) -> None:
+        if events & selectors.EVENT_READ:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop()
+        elif self._closing_s is None:
+            self._guarded(partial(self.connection.receive, data))
+        else:
+            self._thrown_bytes += len(data)
+            if self._thrown_bytes > _LINGER_BYTES:
+                self.drop()
+
+    def _guarded(self, turn: Callable[[], None]) -> None:
+        try:
+            turn()
+        except Exception:  # noqa: BLE001  the edge
+            # One connection's trouble, ours or h2's, must not end the loop that serves all others.
+            LOGGER.exception("A connection failed")
+            self.drop()
+
+    def write(self) -> None:
+        """Send what there is, as far as the client takes it; close what is finished."""
+        if self not in self._others or not self._send():
+            return
+        self._guarded(self.connection.send_more)
+        if self not in self._others:
+            return
+        out = self.connection.take_out()
+        reading = 0 if len(out) >= MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
+        self._want(reading | (selectors.EVENT_WRITE if out else 0))
+        if self.connection.broken or self.connection.finished:
+            self._begin_close()
+
+    def _send(self) -> bool:
+        """Send what the socket takes; whether the connection lives."""
+        out = self.connection.take_out()
+        before = len(out)
+        try:
+            while out:
+                sent = self._sock.send(out)
+                del out[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop()
+            return False
+        self._unread.note(time.monotonic(), left=bool(out), taken=before - len(out))
+        return True
+
+    def look(self, now_s: float) -> None:
+        """Whatever is due."""
+        connection = self.connection
+        silent = not connection.greeted and now_s - connection.began_s > FIRST_BYTES_S
+        if (
+            silent
+            or self._unread.is_stalled(now_s)
+            or (self._closing_s is not None and now_s - self._closing_s > _LINGER_S)
+        ):
+            self.drop()
+            return
+        if now_s - connection.began_s > self._age_s:
+            self._guarded(connection.part)
+        self._guarded(connection.look)
+
+    def dismiss(self) -> None:
+        """Close at once, with a goodbye as far as the socket takes it."""
+        self._guarded(self.connection.dismiss)
+        if self in self._others and self._send():
+            self.drop()
+
+    def drop(self) -> None:
+        """Close at once."""
+        if self in self._others:
+            self._others.discard(self)
+            self._selector.unregister(self._sock)
+            self._sock.close()
+            self.connection.close()
+            self._share.release()
+
+    def _begin_close(self) -> None:
+        """Say that nothing more comes, and wait a moment for the client to close, so that it reads its last answer."""
+        if self._closing_s is None:
+            self._closing_s = time.monotonic()
+            self.connection.close()
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def _want(self, events: int) -> None:
+        if events != self._events:
+            self._events = events
+            self._selector.modify(self._sock, events, self._on_ready)

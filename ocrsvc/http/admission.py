@@ -1,0 +1,100 @@
+"""Which requests may come in now? Asked when the body is there, before anything is made of it.
+
+A caller's own cap, memory for the body, and room in front of the engine. Only POST is asked: health checks always come
+in. What a request holds is given back when it ends, whatever way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from flask import Flask, request
+from werkzeug.wsgi import get_path_info
+
+from ocrsvc.http.body import SHARE_KEY, received
+from ocrsvc.http.request import priority_of
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.memory_budget import Room, Share, make_room, network_of
+from ocrsvc.serving.request_guard import RequestGuard
+from ocrsvc.settings import Settings, bytes_of
+from ocrsvc.settings import Share as Amount
+from ocrsvc.system.memory import read_memory_bytes
+
+Environ = dict[str, Any]
+
+WITHOUT_ENGINE: Final = "is_without_engine"
+"""A view function with this attribute, true, answers without the engine, so that it need not have room."""
+
+_CALLER_KEY: Final = "ocrsvc.caller"
+# A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
+_MOST_REQUEST_BYTES: Final = 384 * 2**20
+
+
+def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room) -> None:
+    """Ask every POST to a known path; the doors answer a refusal in their own shape.
+
+    Args:
+        app: The application.
+        settings: Used are caller_requests and caller_header.
+        reader: Knows whether there is room in front of the engine.
+        room: For bodies and callers.
+    """
+    callers, memory = room.callers, room.memory
+
+    @app.before_request
+    def admit() -> None:
+        if request.method != "POST" or request.routing_exception is not None:
+            return
+        environ = request.environ
+        priority = priority_of(environ)
+        if settings.caller_requests:
+            name = caller_of(environ, settings.caller_header)
+            callers.enter(name)
+            environ[_CALLER_KEY] = name
+        if received(environ) is None:
+            environ[SHARE_KEY] = Share(memory)
+        if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
+            reader.check_room(priority)
+
+    @app.teardown_request
+    def leave(_error: BaseException | None) -> None:
+        name, share = request.environ.get(_CALLER_KEY), request.environ.get(SHARE_KEY)
+        if name is not None:
+            callers.leave(name)
+        if share is not None:
+            share.release()
+
+
+def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application whose requests are on record while they are worked on; see serving.guard."""
+
+    def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        with guard.request(get_path_info(environ)):
+            return application(environ, start_response)
+
+    return run
+
+
+def room_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> Room:
+    """What the settings leave to the requests of one process out of so many."""
+    return make_room(
+        memory_bytes=memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes()),
+        most_bytes=settings.max_body_bytes,
+        caller_requests=settings.caller_requests,
+        guard=guard,
+    )
+
+
+def memory_of_requests(given: int | Amount | None, workers: int, whole_bytes: int) -> int:
+    """Bytes that the requests of one worker may hold together; the whole is 0 where it is not known."""
+    known = bytes_of(given, whole_bytes)
+    if known is not None:
+        return known
+    return min(_MOST_REQUEST_BYTES, whole_bytes // (4 * workers)) if whole_bytes else _MOST_REQUEST_BYTES
+
+
+def caller_of(environ: Environ, header: str) -> str:
+    """Who asks: the last entry of the header, which the nearest proxy has written, else the remote address."""
+    sent = environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
+    return sent.rpartition(",")[2].strip() or network_of(environ.get("REMOTE_ADDR", ""))

@@ -1,0 +1,317 @@
+"""Request bodies as the event loop receives them: by length or in chunks, within a budget and a least rate.
+
+Bytes in, state out: no sockets here. A request reaches a thread when its body is whole, or when it is known that it
+will not be; `ReceivedBody` is then its `wsgi.input`.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError
+from ocrsvc.serving.memory_budget import Share
+
+STALL_S: Final = 10.0
+"""Longest silence. TCP resends a lost packet after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are survived."""
+
+READER_STALL_S: Final = 60.0
+"""The same for one that takes an answer, while memory is plentiful: its kernel tells of room only when a sixteenth of
+its buffer is free, which may be half a megabyte."""
+
+GRACE_S: Final = 10.0
+"""From here on bytes must have moved at the least rate since the beginning: a byte now and then is no silence."""
+
+LEAST_BYTES_PER_S: Final = 1000
+SCARCE_BYTES_PER_S: Final = 1 << 17
+"""The least rates, with memory to spare and with most of it held: then slow clients make room for the others."""
+
+SCARCE_GRACE_S: Final = 2.0
+ARRIVING: Final = 0.6
+"""The part of all memory for requests that large bodies may fill: what comes of those that are there needs more, and
+others bring small ones."""
+
+LARGE_BYTES: Final = 1 << 20
+
+MAX_LINE_BYTES: Final = 4096
+"""The longest line that announces a chunk, or of a trailer."""
+
+FREE_CHUNKS: Final = 4096
+LEAST_CHUNK_BYTES: Final = 64
+"""Chunks that may be of any size, and the mean size from there on: a chunk costs as much time as a kilobyte."""
+
+_MAX_TRAILER_LINES: Final = 100
+# What may not come after the body, because it decides how the request is read (RFC 9110 section 6.5.1).
+_NO_TRAILERS: Final = (b"host:", b"content-length:", b"transfer-encoding:", b"trailer:", b"authorization:", b"te:")
+_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?")
+# A client that closes one direction only counts as gone, as with nginx. What it sends ahead does not matter.
+_GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+@dataclass(slots=True)
+class Pace:
+    """How quickly bytes move on a connection, in one direction.
+
+    Attributes:
+        began_s, last_s: When the first might have moved, and when the last did; monotonic.
+        moved_bytes: How many did.
+    """
+
+    began_s: float
+    last_s: float
+    moved_bytes: int = 0
+
+    def move(self, size_bytes: int, now_s: float) -> None:
+        """So many more have moved."""
+        self.moved_bytes += size_bytes
+        self.last_s = now_s
+
+    def is_too_slow(self, now_s: float, *, scarce: bool, stall_s: float = STALL_S) -> bool:
+        """Whether to wait no longer; `scarce` when others need the memory."""
+        stall_s = STALL_S if scarce else stall_s
+        grace_s, least = (SCARCE_GRACE_S, SCARCE_BYTES_PER_S) if scarce else (GRACE_S, LEAST_BYTES_PER_S)
+        passed_s = now_s - self.began_s
+        return now_s - self.last_s >= stall_s or (passed_s >= grace_s and self.moved_bytes < least * passed_s)
+
+
+class Chunks:
+    """Undoes the chunked transfer coding (RFC 9112 section 7.1) piece by piece, in linear time.
+
+    Attributes:
+        done: Whether the last chunk and its trailers are there.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._line = bytearray()
+        self._left_bytes = 0
+        self._in_data = False
+        self._in_trailers = False
+        self._chunks = 0
+        self._trailers = 0
+        self._chunk_bytes = 0
+
+    def feed(self, piece: bytes, body: bytearray) -> bytes:
+        """Append what the chunks hold; what follows the last one comes back. Raises CallerError."""
+        at = 0
+        while at < len(piece) and not self.done:
+            if self._in_data:
+                taken = min(self._left_bytes, len(piece) - at)
+                body += memoryview(piece)[at : at + taken]
+                at += taken
+                self._left_bytes -= taken
+                self._in_data = self._left_bytes > 0
+            else:
+                at = self._feed_line(piece, at, len(body))
+        return piece[at:]
+
+    def _feed_line(self, piece: bytes, at: int, size_bytes: int) -> int:
+        end = piece.find(b"\n", at, at + MAX_LINE_BYTES + 1)
+        self._line += piece[at : end + 1] if end >= 0 else piece[at : at + MAX_LINE_BYTES + 1]
+        if len(self._line) > MAX_LINE_BYTES:
+            raise _malformed(f"a line of more than {MAX_LINE_BYTES} bytes")
+        if end < 0:
+            return len(piece)
+        line, self._line = bytes(self._line), bytearray()
+        if not line.endswith(b"\r\n"):
+            raise _malformed("a line that does not end with CR LF")
+        self._on_line(line[:-2], size_bytes)
+        return end + 1
+
+    def _on_line(self, line: bytes, size_bytes: int) -> None:
+        if self._in_trailers:
+            self._on_trailer(line)
+        elif self._chunk_bytes:
+            # The line break behind a chunk's data.
+            if line:
+                raise _malformed("more data than a chunk announced")
+            self._chunk_bytes = 0
+        else:
+            self._on_size(line, size_bytes)
+
+    def _on_size(self, line: bytes, size_bytes: int) -> None:
+        match = _SIZE.fullmatch(line)
+        if match is None:
+            raise _malformed(f"{line[:20]!r} instead of the size of a chunk")
+        self._chunk_bytes = self._left_bytes = int(match[1], 16)
+        self._in_data, self._in_trailers = self._chunk_bytes > 0, self._chunk_bytes == 0
+        self._chunks += 1
+        if self._chunks > FREE_CHUNKS + size_bytes // LEAST_CHUNK_BYTES:
+            raise CallerError(
+                f"The body comes in chunks that are too small: {self._chunks} for {size_bytes} bytes.",
+                f"Send chunks of {LEAST_CHUNK_BYTES} bytes and more.",
+            )
+
+    def _on_trailer(self, line: bytes) -> None:
+        self._trailers += 1
+        if not line:
+            self.done = True
+        elif self._trailers > _MAX_TRAILER_LINES or b":" not in line or line.lower().startswith(_NO_TRAILERS):
+            raise _malformed(f"a trailer that may not be there ({line[:20]!r})")
+
+
+class ReceivedBody:
+    """The body of one request, and its account of memory; the request's `wsgi.input`.
+
+    The event loop feeds it; once it is `settled` the request's thread owns it.
+
+    Args:
+        sock: The request's connection.
+        request: gunicorn's; its connection is closed after an answer without the body.
+        length: Its declared length; None for chunks.
+        most_bytes: The largest body.
+        share: The request's account, which the event loop closes when the answer has left.
+        end_s: When the body must be there, monotonic.
+        clock: Monotonic seconds.
+
+    Attributes:
+        began_s: When the head of the request was there.
+        error: Why there is no body; raised by `take`.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        request: Any,
+        length: int | None,
+        most_bytes: int,
+        share: Share,
+        end_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.share = share
+        self.began_s = clock()
+        self.error: OcrsvcError | None = None
+        self._sock = sock
+        self._request = request
+        self._length = length
+        self._most_bytes = most_bytes
+        self._end_s = end_s
+        self._clock = clock
+        self._chunks = Chunks() if length is None else None
+        self._data = bytearray()
+        self._pace = Pace(self.began_s, self.began_s)
+        if length is not None and length > most_bytes:
+            self.fail(too_large(length, most_bytes))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more of it is waited for."""
+        is_whole = self._chunks.done if self._chunks is not None else len(self._data) == self._length
+        return is_whole or self.error is not None
+
+    @property
+    def wanted_bytes(self) -> int | None:
+        """How many more bytes belong to it; None where chunks will tell."""
+        return None if self._length is None else self._length - len(self._data)
+
+    def feed(self, piece: bytes) -> bytes:
+        """What the client sent next; counted before it is kept. What belongs to the next request comes back."""
+        if self.error is not None:
+            return b""
+        self._pace.move(len(piece), self._clock())
+        try:
+            rest = self._feed(piece)
+            # It waits for as long as this request takes.
+            self.share.take(len(rest))
+            return rest
+        except OcrsvcError as error:
+            self.fail(error)
+            return b""
+
+    def _feed(self, piece: bytes) -> bytes:
+        own = piece if self._length is None else piece[: self._length - len(self._data)]
+        before_bytes = len(self._data)
+        self.share.take(len(own), ARRIVING if before_bytes + len(own) > LARGE_BYTES else 1.0)
+        rest = piece[len(own) :]
+        try:
+            if self._chunks is None:
+                self._data += own
+            else:
+                rest = self._chunks.feed(own, self._data)
+        finally:
+            self.share.give_back(len(own) - (len(self._data) - before_bytes))
+        if len(self._data) > self._most_bytes:
+            raise too_large(self._length, self._most_bytes)
+        return rest
+
+    def end(self) -> None:
+        """The client sends no more."""
+        if not self.settled:
+            told = "" if self._length is None else f" of {self._length}"
+            self.fail(CallerError(f"The body ended after {len(self._data)}{told} bytes.", "Send the request again."))
+
+    def check_pace(self, now_s: float, *, scarce: bool) -> None:
+        """Give up a body that is late, or comes too slowly."""
+        if self.settled:
+            return
+        if now_s >= self._end_s:
+            self.fail(_too_late("the deadline of the request passed"))
+        elif self._pace.is_too_slow(now_s, scarce=scarce):
+            self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {_least(scarce)} bytes a second"))
+
+    def fail(self, error: OcrsvcError) -> None:
+        """There will be no body: its memory is free again, and where the next request would begin is unknown."""
+        self.error = self.error or error
+        self._request.force_close()
+        self.discard()
+
+    def discard(self) -> None:
+        """Nobody wants the rest of it."""
+        self.share.give_back(len(self._data))
+        self._data = bytearray()
+
+    def take(self) -> bytes:
+        """The whole body, once; its bytes stay on the account. Raises what went wrong with it."""
+        if self.error is not None:
+            raise self.error
+        with self.share.holding(len(self._data)):
+            body = bytes(self._data)
+            self._data = bytearray()
+        return body
+
+    def read(self, size: int = -1, /) -> bytes:
+        """As wsgi.input promises; for whatever does not know `take`."""
+        size = len(self._data) if size < 0 else size
+        piece = bytes(self._data[:size])
+        del self._data[:size]
+        return piece
+
+    def is_gone(self) -> bool:
+        """Whether the client has closed its connection; from any thread, and never blocks."""
+        poll = select.poll()
+        try:
+            poll.register(self._sock, _GONE)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):
+            # Closed here in the meantime.
+            return True
+
+
+def too_large(length: int | None, most_bytes: int) -> BodyTooLarge:
+    """Why a body is refused for its size; the length is None where it was not declared."""
+    size = "The body" if length is None else f"The body of {length} bytes"
+    return BodyTooLarge(
+        f"{size} is larger than the limit of {most_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
+        "Send a smaller image, or ask the operator to raise the limit.",
+    )
+
+
+def _least(scarce: bool) -> int:  # noqa: FBT001  passed on
+    return SCARCE_BYTES_PER_S if scarce else LEAST_BYTES_PER_S
+
+
+def _too_late(why: str) -> BodyTimeout:
+    return BodyTimeout(
+        f"The request body did not arrive in time: {why}.",
+        "Send the request again; on a slow line, send a smaller image.",
+    )
+
+
+def _malformed(what: str) -> CallerError:
+    return CallerError(f"The chunked body cannot be read to its end: it has {what}.", "Send the request again.")

@@ -1,0 +1,172 @@
+"""How does a failure become an answer?
+
+`Failure` is what every door needs to know of one. The native API and everything that belongs to no dialect answers it
+as RFC 9457 problem JSON; the dialects put it into their own shape.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from flask import Flask, Response, current_app, has_request_context, request
+from werkzeug.exceptions import HTTPException
+
+from ocrsvc.errors import OcrsvcError, Refused
+from ocrsvc.http.body import share_of
+from ocrsvc.http.request import ID_HEADER, request_id
+
+LOGGER: Final = logging.getLogger("ocrsvc.web")
+PROBLEM_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
+
+_TOLD_KEY: Final = "ocrsvc.failures_told"
+_ANSWER_KEY: Final = "ocrsvc.answer"
+_NO_DOOR: Final = "none"
+# Asking would cost more than such an answer holds, and what tells of a refusal must not be refused.
+_SMALL_ANSWER_BYTES: Final = 1 << 14
+
+# What the router refuses: its code, and what the caller can do.
+ROUTING: Final = {
+    403: ("local_only", "Ask on the machine itself, or have the operator set OCRSVC_OPS=open."),
+    404: ("not_found", "GET /openapi.json lists what there is."),
+    405: ("method_not_allowed", "The header Allow lists the methods of this path."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure as an answer needs it.
+
+    Attributes:
+        status: HTTP status.
+        code: Short and stable, for programs.
+        title, detail, remedy: For people; remedy may be empty.
+        retryable: May the same request succeed later?
+        headers: What the status asks for: Retry-After, Allow.
+        is_refusal: Was the service healthy, and would not take it now?
+    """
+
+    status: int
+    code: str
+    title: str
+    detail: str
+    remedy: str = ""
+    retryable: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+    is_refusal: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.detail} {self.remedy}".rstrip()
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
+    failure = _failure_of(error)
+    if has_request_context():
+        request.environ.setdefault(_TOLD_KEY, []).append(failure)
+    return failure
+
+
+def failures_told(environ: dict[str, Any]) -> list[Failure]:
+    """The failures that the answer to a request tells: its own, or those of single images in it."""
+    told: list[Failure] = environ.get(_TOLD_KEY, [])
+    return told
+
+
+def _failure_of(error: BaseException) -> Failure:
+    if isinstance(error, OcrsvcError):
+        return _own(error)
+    if isinstance(error, HTTPException):
+        return _foreign(error)
+    LOGGER.error("unexpected error id=%s %s %s", *_whereabouts(), exc_info=error)
+    return Failure(
+        OcrsvcError.status,
+        OcrsvcError.code,
+        OcrsvcError.title,
+        "Something went wrong here; it is in the service's log under the id of this answer.",
+        "If it happens again, tell the operator the id.",
+    )
+
+
+def problem_dict(failure: Failure, answer_id: str) -> dict[str, object]:
+    """The members of a problem (RFC 9457), ready to become JSON."""
+    members: dict[str, object] = {
+        "type": TYPE_PREFIX + failure.code,
+        "title": failure.title,
+        "status": failure.status,
+        "detail": failure.detail,
+        "code": failure.code,
+        "retryable": failure.retryable,
+        "id": answer_id,
+    }
+    return members | ({"remedy": failure.remedy} if failure.remedy else {})
+
+
+def problem(error: Exception) -> Response:
+    """Any exception as problem JSON; for Flask's `errorhandler`."""
+    failure = failure_of(error)
+    body = orjson.dumps(problem_dict(failure, request_id(request.environ)))
+    return Response(body, failure.status, failure.headers, content_type=PROBLEM_TYPE)
+
+
+def finish(response: Response) -> Response:
+    """Give every answer its id, and keep caches from holding it; for Flask's `after_request`."""
+    environ = request.environ
+    response = _within_memory(response)
+    response.headers[ID_HEADER] = request_id(environ)
+    response.headers.setdefault("Cache-Control", "no-store")
+    environ[_ANSWER_KEY] = (request.blueprint or _NO_DOOR, response)
+    return response
+
+
+def _within_memory(response: Response) -> Response:
+    """The answer, once it is in the request's account of memory; one that does not fit becomes a refusal."""
+    size_bytes = response.calculate_content_length() or 0
+    if size_bytes <= _SMALL_ANSWER_BYTES:
+        return response
+    try:
+        share_of(request.environ).take(size_bytes)
+    except OcrsvcError as error:
+        response.close()
+        # In the shape of its door.
+        return current_app.make_response(current_app.handle_user_exception(error))
+    return response
+
+
+def answer_of(environ: dict[str, Any]) -> tuple[str, Response]:
+    """Which door answered a request that is over ("none": the router did), and what."""
+    answer: tuple[str, Response] = environ[_ANSWER_KEY]
+    return answer
+
+
+def install(app: Flask) -> None:
+    """Answer every failure of the application; a blueprint's own handlers come first."""
+    app.register_error_handler(Exception, problem)
+    app.after_request(finish)
+
+
+def _own(error: OcrsvcError) -> Failure:
+    retry = (("Retry-After", str(error.retry_after_s)),) if isinstance(error, Refused) else ()
+    if error.status == OcrsvcError.status:
+        LOGGER.error("failed id=%s %s %s code=%s: %s", *_whereabouts(), error.code, error.detail, exc_info=error)
+    told = (error.status, error.code, error.title, error.detail, error.remedy, error.retryable)
+    return Failure(*told, headers=retry, is_refusal=isinstance(error, Refused))
+
+
+def _foreign(error: HTTPException) -> Failure:
+    """What Flask's router refuses."""
+    status = error.code or OcrsvcError.status
+    code, remedy = ROUTING.get(status, (f"http_{status}", ""))
+    allow = tuple((key, value) for key, value in error.get_headers() if key == "Allow")
+    detail = f"{request.method} {request.path[:200]}: {error.name}."
+    return Failure(status, code, error.name, detail, remedy, headers=allow)
+
+
+def _whereabouts() -> tuple[str, str, str]:
+    """Id, method and path of the request; what comes by another way than HTTP has none."""
+    if not has_request_context():
+        return "-", "-", "-"
+    return request_id(request.environ), request.method, request.path

@@ -1,0 +1,209 @@
+"""What may a request to the native API ask for? Each option declared once: name, values, default, help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from ocrsvc.errors import BadOption
+from ocrsvc.formats.output_formats import FORMATS, FormatName
+from ocrsvc.http.request import as_text, parse_decimal
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
+from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.serving.work_queue import PRIORITIES, Priority
+
+MIN_SIDE_PX: Final = 16
+MAX_SIDE_PX: Final = 65_535
+
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+_TURNS: Final = ("auto", "0", "90", "180", "270")
+_FORMATS: Final = ("json", *FORMATS)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one request asks for: of the reader, of the answer, and of the queue (None: as its header says)."""
+
+    read: ReadOptions
+    lines: bool
+    format: FormatName | None
+    pages: Ranges
+    priority: Priority | None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One declared option.
+
+    Attributes:
+        parse: The value of stripped text; raises ValueError.
+        accepted: What `parse` takes, for people.
+        schema: What `parse` takes, as JSON Schema.
+        default: The value when nothing is sent, as sent.
+        help: One sentence.
+    """
+
+    parse: Callable[[str], object]
+    accepted: str
+    schema: Mapping[str, object]
+    default: str | None
+    help: str
+
+
+def _one_of(*values: str) -> Callable[[str], object]:
+    def parse(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse
+
+
+def _parse_bool(text: str) -> bool:
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return word in _TRUE
+
+
+def _parse_side(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and MIN_SIDE_PX <= int(text) <= MAX_SIDE_PX):
+        raise ValueError(text)
+    return int(text)
+
+
+def _parse_share(text: str) -> float:
+    share = parse_decimal(text)
+    if share > 1:
+        raise ValueError(text)
+    return share
+
+
+_BOOL_WORDS: Final = "true or false (also 1, 0, yes, no, on, off)"
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "rotate": Option(
+        _one_of(*_TURNS),
+        "one of " + ", ".join(_TURNS),
+        {"type": "string", "enum": list(_TURNS)},
+        "auto",
+        "Clockwise turn in degrees that makes the page upright; auto finds it.",
+    ),
+    "detect": Option(
+        _parse_bool,
+        _BOOL_WORDS,
+        {"type": "boolean"},
+        "true",
+        "Find the lines first; false reads the whole image as one line.",
+    ),
+    "upright_boxes": Option(
+        _parse_bool,
+        _BOOL_WORDS,
+        {"type": "boolean"},
+        "false",
+        "Give boxes horizontal and vertical sides.",
+    ),
+    "max_side": Option(
+        _parse_side,
+        f"a whole number of pixels from {MIN_SIDE_PX} to {MAX_SIDE_PX}",
+        {"type": "integer", "minimum": MIN_SIDE_PX, "maximum": MAX_SIDE_PX},
+        None,
+        "Longest side of the image that the engine sees, in pixels; larger images are shrunk first. Boxes stay in "
+        "pixels of the image sent. Left out, the engine decides.",
+    ),
+    "min_confidence": Option(
+        _parse_share,
+        "a plain decimal number from 0 to 1",
+        {"type": "number", "minimum": 0, "maximum": 1},
+        None,
+        "Lines read with less confidence are left out. Left out itself, the engine decides.",
+    ),
+    "decoder": Option(
+        _one_of("greedy", "beam"),
+        "greedy or beam",
+        {"type": "string", "enum": ["greedy", "beam"]},
+        "greedy",
+        "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
+    ),
+    "lines": Option(
+        _parse_bool,
+        _BOOL_WORDS,
+        {"type": "boolean"},
+        "true",
+        "Give the list of lines with boxes and confidences in JSON; false gives the text alone.",
+    ),
+    "format": Option(
+        _one_of(*_FORMATS),
+        "one of " + ", ".join(_FORMATS),
+        {"type": "string", "enum": list(_FORMATS)},
+        None,
+        "The form of the answer: JSON; plain text with a form feed between pages; Tesseract's TSV; hOCR; ALTO XML 4. "
+        "Left out, the header Accept decides, else JSON.",
+    ),
+    "pages": Option(
+        parse_ranges,
+        ACCEPTED,
+        {"type": "string", "pattern": PATTERN},
+        None,
+        "Which pages of a document are read. Left out, all are.",
+    ),
+    "priority": Option(
+        _one_of(*PRIORITIES),
+        " or ".join(PRIORITIES),
+        {"type": "string", "enum": list(PRIORITIES)},
+        None,
+        "Batch lets interactive requests go first. Left out, the header X-Priority decides, else interactive.",
+    ),
+}
+
+
+def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
+    """What the fields ask for; null counts as not sent.
+
+    Raises:
+        BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
+    """
+    values = _parse_all(fields)
+    lines, answer_format = bool(values.pop("lines", True)), cast("FormatName | None", values.pop("format", None))
+    priority = cast("Priority | None", values.pop("priority", None))
+    pages = cast(Ranges, values.pop("pages", ALL))
+    return Asked(_as_read_options(values), lines, answer_format, pages, priority)
+
+
+def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:
+    plain = ReadOptions()
+    return ReadOptions(
+        rotate=cast(Rotate, values.get("rotate", plain.rotate)),
+        detect=values.get("detect", plain.detect),
+        upright_boxes=values.get("upright_boxes", plain.upright_boxes),
+        max_side=values.get("max_side", plain.max_side),
+        min_confidence=values.get("min_confidence", plain.min_confidence),
+        decoder=values.get("decoder", plain.decoder),
+    )
+
+
+def _parse_all(fields: Iterable[tuple[str, object]]) -> dict[str, Any]:
+    values: dict[str, object] = {}
+    for name, sent in fields:
+        value = _parse(name, sent)
+        if value is not None and values.setdefault(name, value) != value:
+            raise BadOption(f"The option {name!r} is given twice, with different values.", "Send it once.")
+    return values
+
+
+def _parse(name: str, sent: object) -> object:
+    """The value of one option, None for null; raises BadOption."""
+    option = OPTIONS.get(name)
+    text = as_text(sent).strip()
+    if option is None:
+        raise BadOption(
+            f"{name[:40]!r} is no option (its value is {text[:40]!r}).", f"The options are: {', '.join(OPTIONS)}."
+        )
+    if sent is None:
+        return None
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise BadOption(f"The option {name!r} is {text[:40]!r}: accepted is {option.accepted}.") from error

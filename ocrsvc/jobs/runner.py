@@ -1,0 +1,167 @@
+"""Who reads the documents that wait? One thread of each worker, one page after the other, behind everybody else.
+
+It takes whichever task is free, so that what a worker leaves behind, because it was replaced or died, is continued by
+another one after the last page that was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, Refused
+from ocrsvc.formats.page_values import pack_page
+from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Reading, ReadOptions
+from ocrsvc.serving.work_queue import Wish
+
+LOGGER: Final = logging.getLogger("ocrsvc.tasks")
+_LOOK_S: Final = 1.0
+_SWEEP_LOOKS: Final = 60
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_COMPLAIN_S: Final = 60.0
+
+
+class Runner:
+    """A thread that reads what waits; `start` it when the reader is ready, and `stop` it before the reader is.
+
+    Args:
+        tasks: Where they are.
+        reader: Reads their pages, at low priority.
+        page_s: Seconds that a page may take, its wait included.
+        is_leaving: Is this process to end, so that others should go on?
+    """
+
+    def __init__(self, tasks: Tasks, reader: Reader, page_s: float, is_leaving: Callable[[], bool]) -> None:
+        self._tasks, self._reader, self._page_s, self._is_leaving = tasks, reader, page_s, is_leaving
+        self._stopped = threading.Event()
+        self._pause_s = 0.0
+        self._silent_until_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="documents", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Leave the task that is under way to others."""
+        self._stopped.set()
+        self._tasks.news.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _ends(self) -> bool:
+        return self._stopped.is_set() or self._is_leaving()
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._ends():
+            self._tasks.news.wait(_LOOK_S)
+            self._tasks.news.clear()
+            looks += 1
+            try:
+                with storing():
+                    if looks % _SWEEP_LOOKS == 0:
+                        self._tasks.sweep()
+                    self._read_all()
+                self._pause_s = 0.0
+            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later document unread
+                self._pause(error)
+
+    def _pause(self, error: Exception) -> None:
+        """Try again later, and later each time; what is wrong with the disk is told now and then, not each time."""
+        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+        now_s = time.monotonic()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + _COMPLAIN_S
+            cause = None if isinstance(error, StorageFull) else error
+            LOGGER.error("documents cannot be read; tried again later: %s", error, exc_info=cause)
+        self._stopped.wait(self._pause_s)
+
+    def _read_all(self) -> None:
+        for task in self._tasks.waiting():
+            if self._ends():
+                return
+            with suppress(FileNotFoundError), task.claim() as is_ours:
+                if is_ours and task.state()[0] in {"waiting", "running"}:
+                    self._read(task)
+
+    def _read(self, task: Task) -> None:
+        """Read what is left of a task; one that meets a full disk, also at its very end, is left to be gone on with."""
+        try:
+            with storing():
+                self._read_to_the_end(task)
+        except StorageFull:
+            task.lay_down()
+            raise
+
+    def _read_to_the_end(self, task: Task) -> None:
+        wish = Wish("batch", lambda: self._ends() or not task.is_there())
+        try:
+            with storing():
+                about = task.about()
+                numbers = about["numbers"][task.count_pages() :]
+                self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+        except StorageFull:
+            raise
+        except (ClientGone, Refused):
+            return
+        except OcrsvcError as error:
+            task.finish("failure", f"{error.detail} {error.remedy}".rstrip())
+        except Exception:
+            if not task.is_there():
+                return
+            LOGGER.exception("a document cannot be read")
+            task.finish("failure", "Something went wrong here; it is in the service's log.")
+        else:
+            task.finish("success")
+
+    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, wish: Wish) -> None:
+        """Read and write each page once.
+
+        Raises:
+            ClientGone: This process ends, or the task was cleared.
+            OcrsvcError: The document cannot be opened.
+        """
+        left = list(numbers)
+        with closing(
+            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, wish)
+        ) as turns:
+            for number, outcome in turns:
+                if isinstance(outcome, ClientGone):
+                    task.forget_begin(number)
+                    raise outcome
+                is_late = isinstance(outcome, DeadlineExceeded)
+                # A page that is too slow for us counts like one that ends us; where others came first it does not.
+                if isinstance(outcome, Refused) or (is_late and task.begin(number) < MOST_TRIES):
+                    self._stopped.wait(_LOOK_S)
+                    continue
+                task.add_page(_row(number, outcome))
+                left.pop(0)
+
+    def _begun(self, task: Task, left: list[int]) -> Iterator[int]:
+        """The page that is next, again and again until it is written."""
+        tried = None
+        while left:
+            number = left[0]
+            if number != tried and task.begin(number) >= MOST_TRIES:
+                task.add_page({"number": number, "error": _NEVER_DONE})
+                left.pop(0)
+                continue
+            tried = number
+            yield number
+
+
+_NEVER_DONE: Final = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
+
+
+def _row(number: int, outcome: Reading | OcrsvcError) -> dict[str, Any]:
+    if isinstance(outcome, OcrsvcError):
+        return {"number": number, "error": f"{outcome.detail} {outcome.remedy}".rstrip()}
+    return {"number": number, "page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}

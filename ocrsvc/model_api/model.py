@@ -1,0 +1,103 @@
+"""How does a request for the model "ocr" become pages, whichever protocol carried it?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.http.options import read_options
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.serving.work_queue import PLAIN_WISH, Wish
+from ocrsvc.telemetry.model_statistics import Statistics
+
+OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence")
+
+
+class Wait(Protocol):
+    """How somebody waits for an answer."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds from now within which the answer is worth having."""
+        ...
+
+    @property
+    def wish(self) -> Wish:
+        """Its priority, and whether anybody still waits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Somebody waits this long, from when this was made; see Wait."""
+
+    left_s: float
+    wish: Wish = PLAIN_WISH
+
+
+class OcrModel:
+    """The model, over a reader; shared by all threads.
+
+    Args:
+        reader: Reads the images.
+        statistics: Counts the requests.
+    """
+
+    def __init__(self, reader: Reader, statistics: Statistics) -> None:
+        self.reader = reader
+        self.statistics = statistics
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine of this worker is warm."""
+        return self.reader.ready
+
+    def infer(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Page]:
+        """One page for each image; the first image that fails fails the request, because no tensor can say so.
+
+        Args:
+            images: Image files.
+            options: For all of them.
+            wait: How long, and whether still, somebody waits for the answer.
+
+        Raises:
+            OcrsvcError: As Reader.read; of several images it says which one.
+        """
+        began_s = time.monotonic()
+        try:
+            readings = self._read(images, options, wait)
+        except OcrsvcError:
+            self.statistics.record_failure(time.monotonic() - began_s)
+            raise
+        self.statistics.record_success(readings, time.monotonic() - began_s)
+        return [reading.page for reading in readings]
+
+    def _read(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Reading]:
+        if len(images) == 1:
+            return [self.reader.read(images[0], options, wait.left_s, wait.wish)]
+        readings: list[Reading] = []
+        for number, outcome in enumerate(self.reader.read_many(images, options, wait.left_s, wait.wish), start=1):
+            if isinstance(outcome, OcrsvcError):
+                outcome.detail = f"Image {number} of {len(images)}: {outcome.detail}"
+                raise outcome
+            readings.append(outcome)
+        return readings
+
+
+def options_in(parameters: Mapping[str, object]) -> ReadOptions:
+    """The reading options among a request's parameters; all others belong to somebody else. Raises BadOption."""
+    return read_options([(name, parameters[name]) for name in OPTION_NAMES if name in parameters]).read
+
+
+def limit_in(parameters: Mapping[str, object], limit_s: float) -> float:
+    """The lesser of `limit_s` and the parameter `timeout`, whole microseconds (0 is none). Raises BadOption."""
+    sent = parameters.get("timeout", 0)
+    if isinstance(sent, str) and sent.isascii() and sent.isdecimal() and len(sent) < 20:
+        sent = int(sent)
+    if type(sent) is not int or sent < 0:
+        raise BadOption("The parameter 'timeout' is not a whole number of microseconds.", "Send 5000000 for 5 seconds.")
+    return min(limit_s, sent / 1e6) if sent else limit_s

@@ -1,0 +1,51 @@
+"""Which pages need not be read again? What was read of the same bytes, with the same options, by the same engine."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from hashlib import blake2b
+
+import orjson
+
+from ocrsvc import __version__
+from ocrsvc.formats.page_values import Nonsense, pack_page, unpack_page
+from ocrsvc.records import EngineInfo, Page, ReadOptions
+from ocrsvc.serving.byte_cache import Cache, MemoryCache, open_redis
+from ocrsvc.settings import Settings
+
+
+class KeptPages:
+    """Pages by what they were read from, in a cache. Errors are never kept: the next try may go better."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self.close = cache.close
+
+    def find(self, key: bytes) -> Page | None:
+        """The page, if it is still known; what has come back damaged is not believed."""
+        value = self._cache.get(key)
+        if value is None:
+            return None
+        try:
+            return unpack_page(orjson.loads(value))
+        except (Nonsense, orjson.JSONDecodeError):
+            return None
+
+    def keep(self, key: bytes, page: Page) -> None:
+        """Keep a page."""
+        self._cache.put(key, orjson.dumps(pack_page(page)))
+
+
+def key_of(data: bytes, options: ReadOptions, engine: EngineInfo) -> bytes:
+    """32 bytes; the same only for the same bytes, options, engine and version of this service."""
+    rest = repr((__version__, astuple(options), astuple(engine))).encode()
+    return blake2b(data, digest_size=32, key=blake2b(rest, digest_size=32).digest()).digest()
+
+
+def open_kept_pages(settings: Settings) -> KeptPages | None:
+    """The cache that the settings ask for; None when they ask for none. Raises EngineUnavailable."""
+    if settings.cache_url is not None:
+        return KeptPages(open_redis(settings.cache_url, settings.cache_s))
+    if settings.cache_bytes:
+        return KeptPages(MemoryCache(settings.cache_bytes, settings.cache_s))
+    return None

@@ -1,0 +1,122 @@
+"""Which door answers where several wire formats share a path, and in whose shape is a wrong path or method answered?
+
+The port decides first: at a usual port that is bound for a dialect, that dialect's clients come. Else the body does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from flask import Flask, request
+from werkzeug.routing import Rule
+
+from ocrsvc.adapter_ports import names_at
+from ocrsvc.http.request import glance
+from ocrsvc.settings import Settings
+
+Environ = dict[str, Any]
+Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
+"""(path, method) to the rules of the doors that have both; only where they are several."""
+
+FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
+# POST /ocr with these members of a JSON object, or fields of a form.
+MEMBERS: Final = {
+    "file": "paddlex",
+    "image": "turboocr",
+    "image_file": "rapidocr_api",
+    "image_data": "rapidocr_api",
+}
+
+
+def choose_by_head(app: Flask, settings: Settings) -> None:
+    """Send each request to a door that its port and its headers allow, before anything else; see `choose_by_body`.
+
+    Called when all doors are registered. A door is a blueprint that bears its dialect's name, and owns the shape of its
+    failures.
+    """
+    doors = _rules_by_door(app)
+    shared = _shared(doors)
+
+    @app.before_request
+    def choose_door() -> None:
+        here = _doors_at(request.environ, settings.usual_ports)
+        if request.url_rule is not None:
+            rivals = shared.get((request.url_rule.rule, request.method))
+            if rivals:
+                request.url_rule = rivals[by_head(request.environ, here.intersection(rivals) or rivals)]
+        elif len(strangers := here or _owners(doors, request.path)) == 1:
+            # Nothing matched; the failure is answered by the blueprint that the rule names.
+            request.url_rule = doors[next(iter(strangers))][0]
+
+
+def choose_by_body(app: Flask, settings: Settings) -> None:
+    """Where the headers leave several doors, let the body decide; called when requests have been admitted."""
+    shared = _shared(_rules_by_door(app))
+
+    @app.before_request
+    def choose_door_again() -> None:
+        if request.url_rule is None or request.method != "POST":
+            return
+        rivals = shared.get((request.url_rule.rule, request.method), {})
+        here = _doors_at(request.environ, settings.usual_ports)
+        left = here.intersection(rivals) or rivals
+        if len(left) > 1:
+            name = next((name for name in _by_body(request.environ, settings) if name in left), None)
+            request.url_rule = rivals[name] if name else request.url_rule
+
+
+def by_head(environ: Environ, rivals: Collection[str]) -> str:
+    """The one of several doors that suits the method and the type of the body."""
+    if len(rivals) == 1:
+        return next(iter(rivals))
+    if environ["REQUEST_METHOD"] != "POST":
+        # The service's own page tells browsers and programs apart by itself.
+        return "page" if "page" in rivals else min(rivals)
+    first = "rapidocr_api" if _mimetype(environ) in FORMS else "paddlex"
+    return first if first in rivals else min(rivals)
+
+
+def _mimetype(environ: Environ) -> str:
+    return str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
+
+
+def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
+    """The doors that this body fits, the best first; a form is RapidOCR's, JSON is PaddleX's, unless a name tells."""
+    mimetype = _mimetype(environ)
+    if mimetype == "multipart/form-data":
+        yield "rapidocr_api"
+        return
+    sent = glance(environ, settings.max_body_bytes, settings.deadline_s)
+    if sent is not None:
+        names = {name for name, _ in sent.fields}
+        yield from (door for member, door in MEMBERS.items() if member in names)
+    if mimetype == "application/x-www-form-urlencoded" or (sent is not None and sent.raw is not None):
+        yield "rapidocr_api"
+
+
+def _doors_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:
+    """The doors for whose sake this port is bound."""
+    port = environ.get("SERVER_PORT", "")
+    return names_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
+
+
+def _rules_by_door(app: Flask) -> dict[str, list[Rule]]:
+    doors: dict[str, list[Rule]] = {}
+    for rule in app.url_map.iter_rules():
+        doors.setdefault(rule.endpoint.partition(".")[0], []).append(rule)
+    return doors
+
+
+def _shared(doors: Mapping[str, Iterable[Rule]]) -> Shared:
+    found: dict[tuple[str, str], dict[str, Rule]] = {}
+    for name, rules in doors.items():
+        for rule in rules:
+            for method in rule.methods or ():
+                found.setdefault((rule.rule, method), {})[name] = rule
+    return {place: rivals for place, rivals in found.items() if len(rivals) > 1}
+
+
+def _owners(doors: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
+    """The doors that have this very path."""
+    return frozenset(name for name, rules in doors.items() if any(rule.rule == path for rule in rules))

@@ -1,0 +1,221 @@
+"""How much may be held at once: bytes by all requests together, and requests by one caller. Knows no HTTP."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import AddressValueError, IPv6Address, IPv6Network
+from typing import TYPE_CHECKING, Final, Self
+
+from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
+
+if TYPE_CHECKING:
+    # It needs numpy, which must not come into the arbiter.
+    from ocrsvc.serving.request_guard import RequestGuard
+
+_CUSTOMER_BITS: Final = 64
+
+
+class Budget:
+    """Bytes that all may hold together. All methods may be called from any thread.
+
+    Args:
+        total_bytes: The most.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int, most_bytes: float | None = None) -> bool:
+        """Hold so many bytes more, and never wait for them: whether they were free, below `most_bytes` in all."""
+        with self._lock:
+            if self._held_bytes + size_bytes > (self.total_bytes if most_bytes is None else most_bytes):
+                return False
+            self._held_bytes += size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        with self._lock:
+            self._held_bytes -= size_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Held now."""
+        return self._held_bytes
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What a share and all its parts hold."""
+
+    held_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Share:
+    """What one request holds of a budget, from its first byte until its answer has left; for any thread."""
+
+    def __init__(self, budget: Budget, whole: _Sum | None = None) -> None:
+        self._budget = budget
+        self._whole = whole or _Sum()
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Held now, without what parts hold."""
+        return self._held_bytes
+
+    @property
+    def budget_bytes(self) -> int:
+        """What all requests together may hold."""
+        return self._budget.total_bytes
+
+    def part(self) -> Share:
+        """For what may be needed longer than the request lasts: it is not released with this share."""
+        return Share(self._budget, self._whole)
+
+    def take(self, size_bytes: int, part: float = 1.0) -> None:
+        """Hold so many bytes more; asked before they are allocated.
+
+        Args:
+            size_bytes: How many.
+            part: Of all memory, which may be filled so; a request that is alone may fill it all.
+
+        Raises:
+            BodyTooLarge: This request alone would hold more than all requests may.
+            QueueFull: They are not free now.
+        """
+        if self._whole.held_bytes + size_bytes > self._budget.total_bytes:
+            raise BodyTooLarge(
+                f"This request needs more memory than the {self._budget.total_bytes} bytes that all requests to a "
+                "worker may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
+                "Send fewer or smaller images at once, or ask the operator to raise the limit.",
+            )
+        most_bytes = self._budget.total_bytes * part
+        if self._budget.held_bytes <= self._whole.held_bytes:
+            most_bytes = self._budget.total_bytes
+        if not self._budget.take(size_bytes, most_bytes):
+            raise QueueFull(
+                "The requests under way hold all the memory that they may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
+                "Send the request again after the time that Retry-After names.",
+            )
+        self._note(size_bytes)
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less; nothing where the request is over already, and what it held was released."""
+        with self._whole.lock:
+            size_bytes = min(size_bytes, self._held_bytes)
+            self._held_bytes -= size_bytes
+            self._whole.held_bytes -= size_bytes
+        self._budget.give_back(size_bytes)
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """Hold so many bytes more inside the block. Raises as `take`."""
+        self.take(size_bytes)
+        try:
+            yield
+        finally:
+            self.give_back(size_bytes)
+
+    def split(self, size_bytes: int) -> Share:
+        """Hand over so many of the bytes that it holds to a share of their own."""
+        other = Share(self._budget)
+        self._note(-size_bytes)
+        other._note(size_bytes)
+        return other
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give everything back; a second time changes nothing. A `with` block ends with it."""
+        with self._whole.lock:
+            held_bytes, self._held_bytes = self._held_bytes, 0
+            self._whole.held_bytes -= held_bytes
+        self._budget.give_back(held_bytes)
+
+    def _note(self, size_bytes: int) -> None:
+        with self._whole.lock:
+            self._held_bytes += size_bytes
+            self._whole.held_bytes += size_bytes
+
+
+def unlimited() -> Share:
+    """A share of a budget that nobody else has, and that ends nowhere: for work that no request brought."""
+    return Share(Budget(sys.maxsize))
+
+
+class Callers:
+    """Who has how many requests under way. Holds a name no longer than its requests last; for any thread.
+
+    Args:
+        most: Requests that one caller may have under way; 0 is no limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._under_way: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def enter(self, name: str) -> None:
+        """One more of this caller, to be followed by `leave`. Raises TooManyAtOnce."""
+        with self._lock:
+            if self._most and self._under_way[name] >= self._most:
+                raise TooManyAtOnce(
+                    f"This caller has {self._most} requests under way here, the most that it may "
+                    "(OCRSVC_CALLER_REQUESTS).",
+                    "Wait for an answer before the next request.",
+                )
+            self._under_way[name] += 1
+
+    def leave(self, name: str) -> None:
+        """One less of this caller."""
+        with self._lock:
+            self._under_way[name] -= 1
+            if not self._under_way[name]:
+                del self._under_way[name]
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What all requests to one process share, whichever protocol brings them.
+
+    Attributes:
+        memory: For what they hold, from the first byte of a request to the last of its answer.
+        callers: Who has how many under way.
+        guard: Records what is worked on, and knows the bodies that stopped workers; None does neither.
+    """
+
+    memory: Budget
+    callers: Callers
+    guard: RequestGuard | None = None
+
+
+def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None) -> Room:
+    """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
+    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)
+
+
+def network_of(address: str) -> str:
+    """Who has this address: of IPv6 the /64, for each customer of a provider has at least so many; else itself."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except AddressValueError:
+        return address
+    return str(parsed.ipv4_mapped or IPv6Network((parsed, _CUSTOMER_BITS), strict=False))

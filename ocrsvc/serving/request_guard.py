@@ -1,0 +1,164 @@
+"""The worker's side of the denylist: every body is looked up, and on record while code runs that depends on it.
+
+A request that keeps the interpreter to itself (a regular expression that never ends, a C function that holds the lock)
+stops every thread of its worker, and the arbiter kills the worker for it. The arbiter finds the request on record (see
+`worker.suspects`) and puts the hash of its body into the denylist that all workers share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+
+from ocrsvc.errors import RequestStopsWorker
+from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
+from ocrsvc.serving.requests_in_flight import BodyMark, Recorder, Row, Stage, pack_request
+
+_DIGEST_BYTES: Final = 16
+_END_BYTES: Final = 1024
+_SAMPLES: Final = 128
+_WHOLE_BYTES: Final = 4096
+_WORD_BYTES: Final = 8
+
+
+def mark_of(body: bytes | memoryview) -> BodyMark:
+    """The mark of a body: 9 us for 130 kB, where a hash of all of it takes 140 us.
+
+    Hashed are its length, its ends, 128 words between them, and the sum of all its words, so that two bodies of the
+    same length that differ in a single place are told apart.
+    """
+    size = len(body)
+    found = blake2b(size.to_bytes(_WORD_BYTES, "big"), digest_size=_DIGEST_BYTES)
+    if size <= _WHOLE_BYTES:
+        found.update(body)
+    else:
+        words = np.frombuffer(body, np.uint64, size // _WORD_BYTES)
+        found.update(words[:: max(1, len(words) // _SAMPLES)].tobytes())
+        found.update(words.sum(dtype=np.uint64).tobytes())
+        found.update(body[:_END_BYTES])
+        found.update(body[-_END_BYTES:])
+    return BodyMark(found.digest())
+
+
+class RequestGuard:
+    """What one worker's threads use; made once in it.
+
+    Args:
+        recorder: Writes its rows of the table.
+        denylist: Bodies that stopped workers; shared by all workers.
+    """
+
+    def __init__(self, recorder: Recorder, denylist: Quarantine) -> None:
+        self.recorder = recorder
+        self.denylist = denylist
+
+    @contextmanager
+    def request(self, route: str, name: str = "") -> Iterator[None]:
+        """This thread serves one request within the block; see `take_body`."""
+        work = _CURRENT.work = Work(self, route, name)
+        try:
+            yield
+        finally:
+            _CURRENT.work = None
+            work.close()
+
+
+class Work:
+    """One request in the thread that serves it."""
+
+    __slots__ = ("_guard", "_mark", "_name", "_packed", "_route", "_row")
+
+    def __init__(self, guard: RequestGuard, route: str, name: str) -> None:
+        self._guard, self._route, self._name = guard, route, name
+        self._mark: BodyMark | None = None
+        self._packed = b""
+        self._row: Row | None = None
+
+    def begin(self, body: bytes | memoryview, name: str) -> None:
+        """Look a body up, and be on record from here on. Raises RequestStopsWorker."""
+        denylist = self._guard.denylist
+        mark = self._mark = mark_of(body) if body else None
+        if mark is not None and denylist.strikes(mark) >= STRIKES:
+            raise RequestStopsWorker(
+                "A request with this body kept a worker from answering, and the worker was killed with all that it "
+                "did; it is not tried again for a while.",
+                "Send it in another form, and report it with the request if it is harmless.",
+            )
+        self._leave()
+        self._packed = pack_request(name or self._name or "-", self._route, len(body), mark.digest if mark else b"")
+        self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
+
+    def enter(self, stage: Stage) -> None:
+        """Another stage begins."""
+        if self._row is not None:
+            self._row.enter(stage)
+
+    def open(self, stage: Stage) -> Row | None:
+        """The same request on record for another thread too."""
+        return self._guard.recorder.open(self._packed, stage) if self._packed else None
+
+    def close(self) -> None:
+        """The request is over: whatever a worker died of before, with this request under way, was something else."""
+        if not self._leave():
+            return
+        denylist, mark = self._guard.denylist, self._mark
+        if mark is not None and 0 < denylist.strikes(mark) < STRIKES:
+            denylist.acquit(mark)
+
+    def _leave(self) -> bool:
+        """Be on record no longer; whether it was."""
+        row, self._row = self._row, None
+        if row is not None:
+            row.close()
+        return row is not None
+
+
+class _Current(threading.local):
+    work: Work | None = None
+
+
+_CURRENT: Final = _Current()
+
+
+def take_body(body: bytes | memoryview, name: str = "") -> None:
+    """The body of this thread's request is there, and is about to be looked into. Raises RequestStopsWorker.
+
+    Does nothing where no RequestGuard guards this thread. The name is the request's id.
+    """
+    if _CURRENT.work is not None:
+        _CURRENT.work.begin(body, name)
+
+
+def current_work() -> Work | None:
+    """The request that this thread serves, for other threads that do a part of it."""
+    return _CURRENT.work
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """This thread only waits within the block, for the engine or for its turn."""
+    work = _CURRENT.work
+    if work is None:
+        yield
+        return
+    work.enter(Stage.WAITING)
+    try:
+        yield
+    finally:
+        work.enter(Stage.WORKING)
+
+
+@contextmanager
+def decoding_for(work: Work | None) -> Iterator[None]:
+    """This thread, which is not the request's own, decodes a picture of it within the block."""
+    row = work.open(Stage.DECODING) if work is not None else None
+    try:
+        yield
+    finally:
+        if row is not None:
+            row.close()

@@ -1,0 +1,289 @@
+"""Who runs next: a bounded queue of work, interactive before batch, whose places are taken before the work is made.
+
+A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded,
+and given back when the work leaves the queue, whatever way. Work is bounded by count; what it holds in memory is in the
+account of its request. Within a priority the earliest deadline is first. Knows nothing about OCR.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, Generic, Literal, TypeVar
+
+from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
+from ocrsvc.serving.memory_budget import Share, unlimited
+
+W = TypeVar("W")
+A = TypeVar("A")
+
+Priority = Literal["interactive", "batch"]
+"""Somebody waits for the answer, or a program that has many to send and can wait."""
+
+PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
+
+PACE_WEIGHT = 0.1  # of the newest item in the running mean of service times
+BATCH_TURN: Final = 5
+"""While both priorities wait, every so many-th item is a batch one: it is slowed down, and never starves."""
+BATCH_SHARE: Final = 0.75
+"""Of the places, for batch at most: an interactive request finds one of the rest."""
+GONE_S: Final = 0.25
+"""How long work waits before anybody asks whether its client is still there, and between two such questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How work is wanted.
+
+    Attributes:
+        priority: Whose turn it is when others wait too.
+        is_gone: Has the client hung up? Asked seldom, from any thread, also under the queue's lock: it must not block
+            or raise.
+        share: The request's account of memory.
+    """
+
+    priority: Priority = "interactive"
+    is_gone: Callable[[], bool] = bool
+    share: Share = field(default_factory=unlimited)
+
+
+PLAIN_WISH: Final = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Served(Generic[A]):
+    """An answer, the seconds its work waited in the queue, and the seconds it ran."""
+
+    answer: A
+    queue_s: float
+    run_s: float
+
+
+@dataclass(order=True, slots=True)
+class Item(Generic[W, A]):
+    """One piece of work in the queue: earliest deadline first, then first come first served."""
+
+    deadline: float
+    serial: int
+    work: W = field(compare=False)
+    size_bytes: int = field(compare=False)
+    queued_at: float = field(compare=False)
+    wish: Wish = field(compare=False)
+    future: Future[Served[A]] = field(compare=False)
+
+
+class WorkQueue(Generic[W, A]):
+    """A bounded queue, ordered by priority and deadline. All methods may be called from any thread.
+
+    Args:
+        places: Most items that may wait (or be in the making) at once; three quarters of them are open to batch.
+        servers: Threads that take from it; only used to foretell when a place comes free.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, places: int, servers: int, clock: Callable[[], float]) -> None:
+        self._places = {"interactive": places, "batch": max(1, int(places * BATCH_SHARE))}
+        self._servers = servers
+        self._clock = clock
+        self._taken = dict.fromkeys(PRIORITIES, 0)
+        self._running = 0
+        self._bytes = 0
+        self._heaps: dict[Priority, list[Item[W, A]]] = {priority: [] for priority in PRIORITIES}
+        self._passed_over = 0
+        self._serials = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._mean_run_s = 0.0
+
+    def check_room(self, priority: Priority = "interactive") -> None:
+        """Raises QueueFull when no place is free for this priority now, NotReady when the queue is closed."""
+        with self._changed:
+            if self._closed:
+                raise _shutting_down()
+            self._check_places(priority)
+
+    def reserve(self, priority: Priority = "interactive") -> None:
+        """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""
+        with self._changed:
+            self.check_room(priority)
+            self._taken[priority] += 1
+
+    def release(self, priority: Priority = "interactive") -> None:
+        """Give back a reserved place whose work was never put."""
+        with self._changed:
+            self._taken[priority] -= 1
+
+    def put(self, work: W, deadline: float, size_bytes: int = 0, wish: Wish = PLAIN_WISH) -> Item[W, A]:
+        """Queue work in a place reserved before, for the same priority. Raises NotReady once closed.
+
+        Args:
+            work: What a server is to do.
+            deadline: On the queue's clock.
+            size_bytes: What it holds in memory.
+            wish: How it is wanted.
+        """
+        item: Item[W, A] = Item(deadline, next(self._serials), work, size_bytes, self._clock(), wish, Future())
+        with self._changed:
+            if self._closed:
+                raise _shutting_down()
+            heapq.heappush(self._heaps[wish.priority], item)
+            self._bytes += size_bytes
+            self._changed.notify()
+        return item
+
+    def discard(self, item: Item[W, A]) -> None:
+        """Nobody waits for this item any more: give back its place at once, unless a server has it already."""
+        with self._changed:
+            heap = self._heaps[item.wish.priority]
+            if item in heap:
+                heap[:] = [other for other in heap if other is not item]
+                heapq.heapify(heap)
+                self._leave(item)
+        item.future.cancel()
+
+    def take(self, most: int, patience_s: float | None = None) -> list[Item[W, A]] | None:
+        """Block until there is work, and take up to `most` items that are still wanted.
+
+        Cancelled and expired items, and those whose client has gone, are dropped here, so they never reach a server.
+        Empty once closed and drained; None when nothing came for `patience_s` seconds.
+        """
+        with self._changed:
+            while True:
+                taken: list[Item[W, A]] = []
+                while len(taken) < most and (item := self._pop()):
+                    if self._is_wanted(item):
+                        taken.append(item)
+                        self._note_turn(item)
+                if taken or self._closed:
+                    self._running += len(taken)
+                    return taken
+                if not self._changed.wait(patience_s):
+                    return None
+
+    def record_run(self, items: int, run_s: float) -> None:
+        """Tell that taken items are done, and how long they ran together; feeds the Retry-After of later refusals."""
+        with self._changed:
+            self._running -= items
+            old = self._mean_run_s or run_s / items
+            self._mean_run_s = old + PACE_WEIGHT * (run_s / items - old)
+
+    def close(self) -> None:
+        """Refuse new work; what is queued is still handed out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Answer everything still queued with NotReady."""
+        left = []
+        with self._changed:
+            while item := self._pop():
+                left.append(item)
+        for item in left:
+            if item.future.set_running_or_notify_cancel():
+                item.future.set_exception(_shutting_down())
+
+    def waiting(self) -> int:
+        """Places taken now."""
+        with self._changed:
+            return self._taken_now()
+
+    def waiting_bytes(self) -> int:
+        """Bytes of the work that waits now."""
+        with self._changed:
+            return self._bytes
+
+    def _taken_now(self) -> int:
+        return sum(self._taken.values())
+
+    def _check_places(self, priority: Priority) -> None:
+        if self._taken_now() >= self._places["interactive"]:
+            raise self._full(f"All {self._places['interactive']} places in front of the engine are taken.")
+        if self._taken[priority] >= self._places[priority]:
+            raise self._full(f"All {self._places[priority]} places that {priority} requests may take are taken.")
+
+    def _pop(self) -> Item[W, A] | None:
+        """The next item, out of the queue; None when there is none."""
+        heap = self._heaps[self._whose_turn()]
+        if not heap:
+            return None
+        item = heapq.heappop(heap)
+        self._leave(item)
+        return item
+
+    def _whose_turn(self) -> Priority:
+        if not self._heaps["batch"]:
+            return "interactive"
+        if not self._heaps["interactive"]:
+            return "batch"
+        return "batch" if self._passed_over >= BATCH_TURN - 1 else "interactive"
+
+    def _note_turn(self, item: Item[W, A]) -> None:
+        """Count the interactive items that went before a waiting batch one."""
+        passes = item.wish.priority == "interactive" and bool(self._heaps["batch"])
+        self._passed_over = self._passed_over + 1 if passes else 0
+
+    def _is_wanted(self, item: Item[W, A]) -> bool:
+        now = self._clock()
+        if item.deadline <= now:
+            item.future.cancel()
+        if not item.future.set_running_or_notify_cancel():
+            return False
+        if now - item.queued_at < GONE_S or not item.wish.is_gone():
+            return True
+        item.future.set_exception(client_gone())
+        return False
+
+    def _leave(self, item: Item[W, A]) -> None:
+        self._taken[item.wish.priority] -= 1
+        self._bytes -= item.size_bytes
+
+    def _full(self, detail: str) -> QueueFull:
+        ahead = self._taken_now() + self._running
+        return QueueFull(
+            detail,
+            "Send the request again after the time that Retry-After names.",
+            retry_after_s=max(1, math.ceil(ahead * self._mean_run_s / self._servers)),
+        )
+
+
+def make_check(wish: Wish, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
+    """What running work calls as often as it likes: whether it is still wanted.
+
+    It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.
+    """
+    next_look = clock() + GONE_S
+
+    def check() -> None:
+        nonlocal next_look
+        now = clock()
+        if now >= deadline:
+            raise deadline_passed()
+        if now >= next_look:
+            next_look = now + GONE_S
+            if wish.is_gone():
+                raise client_gone()
+
+    return check
+
+
+def deadline_passed() -> DeadlineExceeded:
+    """What ends work that is not done in time."""
+    return DeadlineExceeded(
+        "The answer did not come before the deadline of this request.",
+        "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
+    )
+
+
+def client_gone() -> ClientGone:
+    """What ends work that nobody waits for any more."""
+    return ClientGone("The client closed its connection before its answer.")
+
+
+def _shutting_down() -> NotReady:
+    return NotReady("This worker is shutting down.", "Send the request again.")

@@ -1,0 +1,81 @@
+"""The side of a program that `ocrsvc.system.child_process` starts: it gets ready, and answers what it is asked.
+
+Its standard input is a socket that keeps messages apart. It sends `ready LANDLOCK SECCOMP` once it has loaded what it
+needs and has given up everything else; then it answers each request, `SECONDS WORD NUMBER…`, with `WORD NUMBER…`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from ocrsvc.system.sandbox.restrict import (
+    be_ended_first,
+    end_with_parent,
+    let_others_go_first,
+    limit_resources,
+    restrict,
+)
+
+MESSAGE_BYTES: Final = 256
+"""The most that a request or an answer holds."""
+
+_CONNECTION: Final = 0
+_OPEN_FILES: Final = 64
+# The parent ends what is late. Should it be stopped itself, the program ends so much later.
+_GRACE_S: Final = 5
+
+
+class Wrong(Exception):
+    """Why a request cannot be answered: a word for the parent, and the numbers that belong to it."""
+
+    def __init__(self, word: str, *numbers: float) -> None:
+        super().__init__(word, *numbers)
+        self.answer = pack(word, *numbers)
+
+
+def begin() -> tuple[int, ...]:
+    """Take on the limits that the parent has set; gives the numbers of the files that it has passed."""
+    parent, memory_bytes, file_bytes, *files = map(int, sys.argv[1:])
+    end_with_parent(parent)
+    limit_resources(memory_bytes, file_bytes, _OPEN_FILES)
+    be_ended_first()
+    let_others_go_first()
+    return tuple(files)
+
+
+def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) -> None:
+    """Give up what is not needed, and answer until the parent closes the connection.
+
+    Args:
+        answers: What each word of a request is answered by; it gets the numbers, and may raise Wrong.
+        readable: Files and folders that may still be opened.
+    """
+    restrictions = restrict(readable)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        _send(pack("ready", restrictions.landlock, restrictions.seccomp))
+        while 0 < len(request := os.read(_CONNECTION, MESSAGE_BYTES + 1)) <= MESSAGE_BYTES:
+            seconds, word, *numbers = request.decode("ascii").split(" ")
+            signal.alarm(int(seconds) + _GRACE_S)
+            _send(_answer(answers[word], map(int, numbers)))
+            signal.alarm(0)
+
+
+def pack(word: str, *numbers: float) -> str:
+    """An answer."""
+    return " ".join([word, *(repr(float(number)) for number in numbers)])
+
+
+def _answer(answer: Callable[..., str], numbers: Iterable[int]) -> str:
+    try:
+        return answer(*numbers)
+    except Wrong as wrong:
+        return wrong.answer
+
+
+def _send(answer: str) -> None:
+    os.write(_CONNECTION, answer.encode("ascii"))

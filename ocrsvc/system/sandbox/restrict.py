@@ -1,0 +1,101 @@
+"""What a process that works on a stranger's file gives up before it begins: network, files, processes, memory, time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ocrsvc.system.sandbox.landlock import confine_to
+from ocrsvc.system.sandbox.libc import PARENT_DEATH_SIGNAL, prctl
+from ocrsvc.system.sandbox.seccomp import refuse_calls
+
+_NICE: Final = 5
+_OOM_SCORE: Final = "500"
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What holds.
+
+    Attributes:
+        landlock: Version of Landlock's interface; 0 where the kernel has none.
+        seccomp: Is the filter of system calls there?
+    """
+
+    landlock: int
+    seccomp: bool
+
+
+def restrict(readable: Iterable[str] = ()) -> Restrictions:
+    """Give up the network, new processes, files, and every other process, for good. What is open stays open.
+
+    For a process with one thread, after it has loaded what it needs: both bind the calling thread and those that it
+    starts later.
+
+    Args:
+        readable: Files and folders that may still be opened for reading. Without Landlock every file may be.
+
+    Returns:
+        What this kernel could hold it to.
+    """
+    return Restrictions(_try_landlock(readable), _try_seccomp())
+
+
+def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None:
+    """Hold this process to limits that it cannot raise.
+
+    Args:
+        memory_bytes: Of its own, which it need not share: its heap and the stacks of its threads.
+        file_bytes: To which a file may grow.
+        open_files: Numbers of open files are below this.
+    """
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def let_others_go_first() -> None:
+    """Use the processors that others leave: a stranger's file may keep this process busy for as long as it may."""
+    with suppress(OSError):
+        os.nice(_NICE)
+
+
+def be_ended_first() -> None:
+    """Among the processes of a service, be what the kernel ends first when memory runs out; where it lets us ask."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+
+
+def end_with_parent(parent: int) -> None:
+    """End when the thread that started this process does, also if it has done so already; ignore what ends a group.
+
+    Args:
+        parent: Its process id, from itself: who asks later may get the id of another.
+    """
+    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(known, signal.SIG_IGN)
+    prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _try_landlock(readable: Iterable[str]) -> int:
+    try:
+        return confine_to(readable)
+    except OSError:
+        return 0
+
+
+def _try_seccomp() -> bool:
+    try:
+        refuse_calls()
+    except OSError:
+        return False
+    return True

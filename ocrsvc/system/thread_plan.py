@@ -1,0 +1,208 @@
+"""How many workers and threads suit the CPUs that this process may really use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from ocrsvc.settings import Settings
+from ocrsvc.system.gpu_devices import find_cards
+
+LIBRARY_THREADS: Final = 1
+"""Threads inside one call of a numeric library: the engine threads already fill the CPUs."""
+
+_CPUS_PER_WORKER: Final = 4
+_MAX_WORKERS: Final = 8
+_GPU_WORKERS: Final = 2
+_GPU_ENGINE_THREADS: Final = 4
+# Health checks, uploads under way and refusals must find a thread while the queue is full.
+_SPARE_THREADS: Final = 8
+_LIBRARY_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlan:
+    """Who runs where.
+
+    Attributes:
+        workers: Processes that serve.
+        threads: HTTP threads in each worker; each holds one request.
+        engine_threads: Engine threads in each worker; each runs one engine handle.
+        library_threads: Threads inside one call of OpenMP, BLAS, OpenCV or ONNX Runtime.
+    """
+
+    workers: int
+    threads: int
+    engine_threads: int
+    library_threads: int = LIBRARY_THREADS
+
+    def __str__(self) -> str:
+        return (
+            f"workers={self.workers} threads={self.threads} engine_threads={self.engine_threads} "
+            f"library_threads={self.library_threads}"
+        )
+
+
+def plan_for(settings: Settings, *, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
+    """The thread plan of this machine; reads the CPU limits and device files, and loads nothing.
+
+    Args:
+        settings: The effective settings.
+        workers, threads: What gunicorn's own flags fixed; they win over the settings.
+    """
+    return plan(
+        read_cpus(),
+        device_for(settings),
+        settings.queue_size,
+        workers=workers or settings.workers,
+        threads=threads or settings.threads,
+        engine_threads=settings.engine_threads,
+        cards=len(cards_for(settings)),
+    )
+
+
+def cards_for(settings: Settings) -> tuple[str, ...]:
+    """The cards that the workers are spread over: those that were named, or all where the engine will find a use."""
+    if settings.gpus and "cpu" not in (settings.device, settings.provider):
+        return find_cards(settings.gpus, os.environ)
+    return find_cards((), os.environ) if device_for(settings) == "cuda" else ()
+
+
+def device_for(settings: Settings) -> str:
+    """Where the engine will compute, "cpu" or "cuda"."""
+    device = "cpu" if settings.provider == "cpu" else settings.device
+    expected = expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
+    # CUDA_VISIBLE_DEVICES may hide every card, and the engine then takes the CPU.
+    is_hidden = device == "auto" and not find_cards(settings.gpus, os.environ)
+    return "cpu" if is_hidden else expected
+
+
+def plan(
+    cpus: float,
+    device: str,
+    queue_size: int,
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    engine_threads: int | None = None,
+    cards: int = 1,
+) -> ThreadPlan:
+    """The thread plan; numbers that are given are kept, the others follow from the CPUs.
+
+    Args:
+        cpus: CPUs that all workers together may use; may be a fraction.
+        device: "cuda" plans for a GPU, whose threads mostly wait; anything else for the CPU.
+        queue_size: Images that may wait in each worker; each of them holds an HTTP thread.
+        workers, threads, engine_threads: What the operator fixed; None is free.
+        cards: GPUs that the workers are spread over.
+    """
+    gpu = device == "cuda"
+    fitting = _GPU_WORKERS * max(1, cards) if gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
+    workers = workers or fitting
+    engine_threads = engine_threads or (_GPU_ENGINE_THREADS if gpu else max(1, round(cpus / workers)))
+    return ThreadPlan(workers, threads or queue_size + engine_threads + _SPARE_THREADS, engine_threads)
+
+
+def read_cpus(root: Path = Path("/")) -> float:
+    """CPUs that this process may use: the smaller of its affinity and the CPU quotas of its cgroups, never the host's.
+
+    Args:
+        root: Folder that holds proc/self/cgroup and sys/fs/cgroup.
+    """
+    return min([float(_affinity()), *read_quotas(root)])
+
+
+def _affinity() -> int:
+    """CPUs that the scheduler may give to this process."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_quotas(root: Path) -> Iterator[float]:
+    """The CPU quotas, in CPUs, of this process's cgroup and of those around it (v1 and v2); none when unlimited."""
+    for folder in _cgroup_folders(root):
+        quota = parse_cpu_max(_read(folder / "cpu.max"))
+        if quota is None:
+            quota = parse_cfs(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+        if quota is not None:
+            yield quota
+
+
+def _cgroup_folders(root: Path) -> Iterator[Path]:
+    """The folders of this process's CPU cgroups, innermost first."""
+    mounts = root / "sys/fs/cgroup"
+    for controllers, path in parse_cgroups(_read(root / "proc/self/cgroup")):
+        base = mounts / controllers if controllers else mounts
+        # In a container the path may be the host's and only the mount's own root exists, so every parent is tried.
+        inner = PurePosixPath(path.lstrip("/"))
+        yield from (base / part for part in (inner, *inner.parents))
+
+
+def parse_cgroups(text: str) -> Iterator[tuple[str, str]]:
+    """(controllers, path) of the CPU's lines in /proc/self/cgroup; the controllers are empty for v2."""
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers or "cpu" in controllers.split(","):
+            yield controllers, path
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """CPUs of a v2 cpu.max ("150000 100000" is 1.5); None for "max" or nothing."""
+    quota, _, period = text.strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def parse_cfs(quota: str, period: str) -> float | None:
+    """CPUs of a v1 quota and period in microseconds; None for -1 or nothing."""
+    return parse_cpu_max(f"{quota.strip()} {period.strip()}")
+
+
+def _read(file: Path) -> str:
+    """The file's text; empty when there is none."""
+    try:
+        return file.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def set_library_threads(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
+    """Tell the numeric libraries how many threads a call may use; what the operator set stays.
+
+    Must run before any of them is imported: they read the environment once, while they load.
+    """
+    for variable in _LIBRARY_VARIABLES:
+        environ.setdefault(variable, str(count))
+
+
+def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/dev")) -> str:
+    """Where the engine will compute, "cpu" or "cuda", told without touching CUDA (safe in the arbiter).
+
+    Args:
+        device: OCRSVC_DEVICE.
+        gpu_runtime: Whether a GPU build of the engine's runtime is installed.
+        devices: Folder of the device files.
+    """
+    if device != "auto":
+        return device
+    return "cuda" if gpu_runtime and any(devices.glob("nvidia[0-9]*")) else "cpu"
+
+
+def has_gpu_runtime(engine: str) -> bool:
+    """Whether the runtime that the engine uses is installed in a GPU build; asks the package metadata only."""
+    return engine in ("ppocr", "tr_crnn") and is_installed("onnxruntime-gpu")
+
+
+def is_installed(distribution: str) -> bool:
+    """Whether a distribution of this name is installed."""
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

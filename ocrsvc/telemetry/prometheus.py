@@ -1,0 +1,164 @@
+"""How do the numbers of the service look to Prometheus, and its workers to an operator?
+
+Each field of the scoreboard that is shown is one row of a table here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from ocrsvc import __version__
+from ocrsvc.records import EngineInfo
+from ocrsvc.telemetry.metrics_store import BUCKETS_S, COUNTED, Metric, Numbers, Series
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import Board, Slot, State
+
+_BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A field of the scoreboard that is shown as it stands: its own name, and the metric's name, kind and help."""
+
+    field: str
+    name: str
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    help: str
+
+
+HEAD_ROWS: Final = (
+    Row("base", "ocrsvc_workers_wanted", GaugeMetricFamily, "Workers that there should be, without successors."),
+    Row("most_live", "ocrsvc_workers_most", GaugeMetricFamily, "Most workers alive at once since the start."),
+    Row("boot_failures", "ocrsvc_boot_failures_in_a_row", GaugeMetricFamily, "Failed boots since the last good one."),
+    Row("drain_first", "ocrsvc_drains_first", CounterMetricFamily, "Workers that went before their successor loaded."),
+)
+"""Fields of scoreboard.Head, one number for the service."""
+
+SLOT_ROWS: Final = (
+    Row("rss_bytes", "ocrsvc_worker_rss_bytes", GaugeMetricFamily, "Resident memory of a worker."),
+    Row("gpu_bytes", "ocrsvc_worker_gpu_bytes", GaugeMetricFamily, "Memory of the card that a worker holds."),
+    Row("requests", "ocrsvc_worker_requests", GaugeMetricFamily, "Requests that the worker in this slot has served."),
+    Row("in_flight", "ocrsvc_worker_in_flight_requests", GaugeMetricFamily, "Requests that hold a thread of a worker."),
+)
+"""Fields of scoreboard.Slot, one number for each worker. The label is the slot: process ids would pile up."""
+
+
+def expose(numbers: Numbers, board: Board, engine: EngineInfo | None, accept: str) -> tuple[bytes, str]:
+    """The body and the content type of an answer to Prometheus.
+
+    Args:
+        numbers, board: Of the whole service.
+        engine: What reads in this worker; None while it is not loaded.
+        accept: The request's Accept header, which chooses between the text format and OpenMetrics.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families(numbers, board, engine)))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Families(Collector):
+    """What the library asks for the families."""
+
+    def __init__(self, found: Iterable[Family]) -> None:
+        self._found = tuple(found)
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing beforehand: the registry lives for one answer."""
+        return ()
+
+    def collect(self) -> Iterable[Family]:
+        """The families."""
+        return self._found
+
+
+def families(numbers: Numbers, board: Board, engine: EngineInfo | None) -> Iterator[Family]:
+    """Every metric of the service."""
+    series = numbers.read()
+    for metric in COUNTED:
+        yield _counted(metric, series)
+    yield from _head(board)
+    yield from _slots(board)
+    yield GaugeMetricFamily("process_start_time_seconds", "Start of the service, in Unix time.", numbers.started_s)
+    yield InfoMetricFamily("ocrsvc_build", "The service itself.", {"version": __version__})
+    if engine is not None:
+        yield InfoMetricFamily("ocrsvc_engine", "What reads in the worker that answers.", asdict(engine))
+
+
+def _counted(metric: Metric, series: Series) -> Family:
+    found = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
+    if not metric.labels:
+        # What never happened is 0, so that its first time can be seen as an increase.
+        found = {(): found.get((), (0.0,) * (len(_BOUNDS) + 1))}
+    if metric.kind == "histogram":
+        return _histogram(metric, found)
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, values in found.items():
+        family.add_metric(labels, values[0])
+    return family
+
+
+def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, values in found.items():
+        buckets = list(zip(_BOUNDS, accumulate(values[:-1]), strict=True))
+        family.add_metric(labels, buckets=buckets, sum_value=values[-1])
+    return family
+
+
+def _head(board: Board) -> Iterator[Family]:
+    for row in HEAD_ROWS:
+        yield row.kind(row.name, row.help, getattr(board.head, row.field))
+    recycles = CounterMetricFamily("ocrsvc_recycles", "Workers replaced, by reason.", labels=("reason",))
+    for reason in Reason:
+        if reason is not Reason.NONE:
+            recycles.add_metric((reason.name.lower(),), board.head.recycles[reason])
+    yield recycles
+
+
+def _slots(board: Board) -> Iterator[Family]:
+    live = board.live()
+    states = GaugeMetricFamily("ocrsvc_workers", "Workers, by state.", labels=("state",))
+    for state in State:
+        if state is not State.FREE:
+            states.add_metric((state.name.lower(),), sum(worker.state is state for worker in live))
+    yield states
+    for row in SLOT_ROWS:
+        family = row.kind(row.name, row.help, labels=("slot",))
+        for worker in live:
+            family.add_metric((str(worker.slot),), getattr(board.slot(worker.slot), row.field))
+        yield family
+
+
+def workers_to_list(board: Board) -> list[dict[str, object]]:
+    """Every worker as an operator sees it, in the order of the slots."""
+    now_s = time.monotonic()
+    return [_worker_to_dict(worker.slot, board.slot(worker.slot), now_s) for worker in board.live()]
+
+
+def _worker_to_dict(number: int, slot: Slot, now_s: float) -> dict[str, object]:
+    ages = {
+        f"{event}_s_ago": round(now_s - moment, 3) if (moment := getattr(slot, f"{event}_s")) else None
+        for event in ("forked", "ready", "wanted", "drained")
+    }
+    return {
+        "slot": number,
+        "pid": slot.pid or None,
+        "state": State(slot.state).name.lower(),
+        "reason": Reason(slot.reason).name.lower() if slot.reason else None,
+        "requests": slot.requests,
+        "in_flight": slot.in_flight,
+        "rss_bytes": slot.rss_bytes,
+        "card": slot.card,
+        **ages,
+    }

@@ -1,0 +1,156 @@
+"""How a worker shares the work with its siblings: which connections it takes, and which it leaves to the others.
+
+What is not accepted stays in the kernel's queue, where any worker may take it.
+
+Everything here runs on the loop's thread, except `balance` and `count_beside`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ocrsvc.worker.event_loop import EventLoopWorker
+
+if TYPE_CHECKING:
+    from ocrsvc.telemetry.worker_table import Board, Slot
+
+# Accepting fails for as long as descriptors are missing: tried again so often, told so often.
+_PAUSE_S: Final = 0.1
+_COMPLAIN_S: Final = 10.0
+# How long an idle sibling has the first go at new connections; then they are taken all the same.
+_COURTESY_S: Final = 0.02
+
+
+def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
+    """Whether a worker has requests that wait for its engine while a sibling has clearly fewer in flight.
+
+    Args:
+        own: Its requests in flight.
+        others: Those of each sibling that accepts.
+        engine_threads: Requests that it can work on at once.
+    """
+    return own > engine_threads and own - min(others, default=own) >= max(2, own // 8)
+
+
+class FairThreadWorker(EventLoopWorker):
+    """A worker that shares with its siblings by the scoreboard.
+
+    Attributes:
+        board, place: The scoreboard and this worker's slot in it; None outside of our arbiter's hooks.
+        engine_threads: Requests that the engine works on at once.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.board: Board | None = None
+        self.place = 0
+        self.engine_threads: int = self.cfg.threads
+        self._in_flight = 0
+        self._beside = 0
+        self._counting = threading.Lock()
+        self._courtesy_end_s = 0.0
+        self._silent_until_s = 0.0
+
+    @property
+    def slot(self) -> Slot:
+        """This worker's slot in the scoreboard."""
+        assert self.board is not None, "the hooks give each worker its slot before the fork"
+        return self.board.slot(self.place)
+
+    def accept(self, listener: Any) -> None:
+        """Take one connection, or leave it."""
+        if self._starts_courtesy():
+            return
+        try:
+            sock, client = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._pause_accepting(error)
+            return
+        self.greet(sock, client, listener.getsockname())
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """No descriptors, no memory: what waits stays in the kernel's queue for a moment, and the rest is served on."""
+        now_s = time.monotonic()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + _COMPLAIN_S
+            self.log.error("No connection can be accepted: %s. Raise the limit of open files (ulimit -n).", error)
+        self._courtesy_end_s = now_s + _PAUSE_S
+        self.set_accept_enabled(enabled=False)
+
+    def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001  gunicorn's signature
+        """Accept connections or leave them in the kernel's queue; the main loop asks for them again on each turn."""
+        try:
+            super().set_accept_enabled(enabled and time.monotonic() >= self._courtesy_end_s)
+        except OSError as error:
+            for listener in self.sockets:
+                with suppress(KeyError, ValueError):
+                    self.poller.unregister(listener)
+            self._accepting = False
+            self._pause_accepting(error)
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Give a request that is whole to a thread."""
+        self._count(1)
+        super().enqueue_req(conn)
+
+    def finish_request(self, conn: Any, done: Future[object]) -> None:
+        """A thread has answered a request."""
+        self._count(-1)
+        super().finish_request(conn, done)
+
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        """As the loop's, but not longer than until connections are accepted again."""
+        now_s = time.monotonic()
+        if now_s < self._courtesy_end_s:
+            timeout = min(timeout, self._courtesy_end_s - now_s)
+        super().wait_for_and_dispatch_events(timeout=timeout)
+
+    def balance(self, request: Any) -> None:
+        """Pool thread, before a request: ask its client to connect anew when others wait, or a sibling has less to do.
+
+        Kept connections stay with their worker for ever otherwise, however busy it is and however idle the next.
+        """
+        if self._in_flight + self._beside <= self.engine_threads:
+            return
+        if self._is_busier() or (self._in_flight >= self.cfg.threads and self._is_anyone_waiting()):
+            request.force_close()
+
+    def count_beside(self, change: int) -> None:
+        """Any thread: requests that take the engine, but none of the threads here, begin or are over."""
+        with self._counting:
+            self._beside += change
+            self._tell_load()
+
+    def _tell_load(self) -> None:
+        if self.board is not None:
+            self.slot.in_flight = self._in_flight + self._beside
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._in_flight += change
+            self._tell_load()
+
+    def _is_busier(self) -> bool:
+        return self.board is not None and is_busier(
+            self._in_flight + self._beside, self.board.loads(besides=self.place), self.engine_threads
+        )
+
+    def _is_anyone_waiting(self) -> bool:
+        """Whether connections wait to be accepted, as far as the kernel tells (Linux, TCP)."""
+        return any(listener.get_backlog() > 0 for listener in self.sockets)
+
+    def _starts_courtesy(self) -> bool:
+        """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""
+        now_s = time.monotonic()
+        if now_s < self._courtesy_end_s + _COURTESY_S or not self._is_busier():
+            return False
+        self._courtesy_end_s = now_s + _COURTESY_S
+        self.set_accept_enabled(enabled=False)
+        return True

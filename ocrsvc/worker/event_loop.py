@@ -1,0 +1,359 @@
+"""The event loop of a worker: what its connections wait for, without a thread that waits with them.
+
+gunicorn's gthread gives a thread to a connection from its first byte on. Here the loop receives heads and bodies, sends
+what the kernel did not take of an answer, and lingers over connections that close (RFC 9112 section 9.6); each of these
+is a state of the connection in the poller, with limits in time, rate and memory. A thread gets a request when it is
+whole.
+
+Everything here runs on the loop's thread, except `handle_request` and what gunicorn itself calls in the pool.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
+
+from gunicorn.workers import gthread
+
+from ocrsvc.http.body_receiver import READER_STALL_S, Pace
+from ocrsvc.serving.memory_budget import Budget
+from ocrsvc.worker.connection import Connection, RequestLimits
+from ocrsvc.worker.send import Sender
+from ocrsvc.worker.thread_pool import start_pool
+
+HEAD_S: Final = 10.0
+"""How long the head of a request may take to arrive: the first one counts from the connection on, so that silent
+connections are closed too, later ones from their first byte on."""
+
+HASTE_S: Final = 1.0
+"""The same while a worker holds as many connections as it may: those that wait for a head make room."""
+
+HEAD_BYTES: Final = 1 << 16
+"""The longest head; a longer one is answered 431. Below it gunicorn's own limits hold."""
+
+STOP_LINGER_S: Final = 5.0
+"""How long a stopping worker keeps idle connections open, for a request that may be under way, at most.
+
+Well below the 10 s after which container runtimes kill what they have asked to stop."""
+
+SCARCE: Final = 0.75
+"""The share of the memory for requests from which on slow clients must hurry."""
+
+_LOOK_S: Final = 0.25
+_CLOSE_S: Final = 2.0
+# A client that still sends is listened to for a while, so that the reset does not cost it our answer.
+_CLOSE_BYTES: Final = 1 << 27
+_RECEIVE_BYTES: Final = 1 << 18
+_SEND_BYTES: Final = 1 << 20
+_HEAD_PIECE_BYTES: Final = 8192
+# The end of a head, or a line that ends as no line of a head may: the parser refuses that at once.
+_HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
+_HEAD_END_BYTES: Final = 4
+_TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_RESERVED_THREADS: Final = 2
+
+
+class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
+    """gthread whose loop never waits, and whose threads never wait for a client.
+
+    Attributes:
+        limits: What requests may take.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.limits = RequestLimits(Budget(sys.maxsize))
+        self._moving: set[Connection] = set()
+        self._closing: set[Connection] = set()
+        self._reserved: ThreadPoolExecutor | None = None
+        self._looked_s = 0.0
+
+    def init_process(self) -> None:
+        """Worker, after the fork: serve until it is told to stop."""
+        gthread.STOP_KEEPALIVE_LINGER = min(float(self.cfg.keepalive), STOP_LINGER_S)
+        # However many requests wait for the engine: health checks and operators find a thread.
+        self._reserved = start_pool(_RESERVED_THREADS, "reserved")
+        super().init_process()
+
+    def get_thread_pool(self) -> ThreadPoolExecutor:
+        """The threads of requests."""
+        return start_pool(self.cfg.threads, "request")
+
+    def greet(self, sock: socket.socket, client: Any, server: Any) -> None:
+        """Wait for the head of a new connection's first request."""
+        conn = Connection(self.cfg, sock, client, server)
+        self.nr_conns += 1
+        self._guarded(conn, self._begin_head)
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Give a request that is whole to a thread; one that cannot want the engine to those that are reserved."""
+        pool = self._reserved if conn.is_quick and self._reserved is not None else self.tpool
+        done = pool.submit(self.handle, conn)
+        done.add_done_callback(lambda future: self.method_queue.defer(self.finish_request, conn, future))
+
+    def handle_request(self, req: Any, conn: Any) -> bool:
+        """Pool thread: answer; what the client does not take at once is left to the loop."""
+        sender = Sender(conn.sock)
+        try:
+            keep = super().handle_request(req, SimpleNamespace(sock=sender, client=conn.client, server=conn.server))
+            sender.flush()
+        finally:
+            conn.unsent = sender.unsent
+        return bool(keep)
+
+    def finish_request(self, conn: Any, done: Future[object]) -> None:
+        """Send the rest of the answer, and then keep the connection or begin to close it."""
+        conn.done = done
+        self._guarded(conn, self._go_on_sending if conn.unsent else self._end_answer)
+
+    def _go_on_sending(self, conn: Connection) -> None:
+        now_s = time.monotonic()
+        conn.sock.setblocking(False)
+        conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
+        self._moving.add(conn)
+        self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
+
+    def _on_writable(self, conn: Connection) -> None:
+        """The kernel takes more of an answer."""
+        try:
+            conn.send_more(_SEND_BYTES)
+        except OSError:
+            self._drop(conn)
+            return
+        if not conn.unsent:
+            self._moving.discard(conn)
+            self.poller.unregister(conn.sock)
+            self._end_answer(conn)
+
+    def _end_answer(self, conn: Connection) -> None:
+        """The client has its answer."""
+        conn.forget_request()
+        done = conn.done
+        if done is None or done.cancelled() or done.exception() is not None or not done.result():
+            self._begin_close(conn)
+        else:
+            conn.sock.setblocking(False)
+            # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
+            conn.ahead = conn.ahead.removeprefix(b"\r\n")
+            if conn.ahead:
+                # A client that does not wait for its answers: the rest of its next request may be a while.
+                self._begin_head(conn)
+            else:
+                self._keep(conn)
+
+    def _keep(self, conn: Connection) -> None:
+        """Wait for the next request on a connection; when the worker stops, not for long."""
+        conn.set_timeout()
+        if not self.alive:
+            conn.timeout = min(conn.timeout, time.monotonic() + gthread.STOP_KEEPALIVE_LINGER)
+        self._listen(conn, self._on_kept)
+        self.keepalived_conns.append(conn)
+
+    def _on_kept(self, conn: Connection) -> None:
+        """A kept connection begins its next request, or ends."""
+        self.poller.unregister(conn.sock)
+        self.keepalived_conns.remove(conn)
+        self._begin_head(conn)
+
+    def murder_pending(self) -> None:
+        """End what is over its time: heads, silent connections, crawling bodies and readers, long goodbyes."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_S and self.alive:
+            return
+        self._looked_s = now_s
+        is_crowded = self.nr_conns >= self.worker_connections
+        over_s = now_s + (HEAD_S - HASTE_S if is_crowded else 0)
+        while self.pending_conns and self.pending_conns[0].timeout <= over_s:
+            self._guarded(self.pending_conns.popleft(), self._end_head)
+        memory = self.limits.memory
+        scarce = is_crowded or memory.held_bytes > SCARCE * memory.total_bytes
+        for conn in list(self._moving):
+            self._guarded(conn, partial(self._check_pace, now_s=now_s, scarce=scarce))
+        for conn in [conn for conn in self._closing if conn.close_s <= now_s]:
+            self._drop(conn)
+        self._make_room(now_s)
+
+    def _end_head(self, conn: Connection) -> None:
+        """A head is late, or none has begun."""
+        if conn.head:
+            self.poller.unregister(conn.sock)
+            self._refuse(conn, _TOO_LATE)
+        else:
+            self._drop(conn)
+
+    def _check_pace(self, conn: Connection, *, now_s: float, scarce: bool) -> None:
+        if conn.unsent:
+            conn.note_taken(now_s)
+            if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
+                self.log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
+                conn.cut_off()
+                self._drop(conn)
+        elif conn.body is not None:
+            conn.body.check_pace(now_s, scarce=scarce)
+            if conn.body.settled:
+                self.poller.unregister(conn.sock)
+                self._end_body(conn)
+
+    def _make_room(self, now_s: float) -> None:
+        """With as many connections as there may be, those that are kept and idle make room for others."""
+        while self.keepalived_conns and self.nr_conns >= self.worker_connections:
+            conn = self.keepalived_conns[0]
+            if conn.timeout - self.cfg.keepalive + HASTE_S > now_s:
+                return
+            self.keepalived_conns.popleft()
+            self._drop(conn)
+
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        """As gunicorn's, but not longer than until something here is due."""
+        is_due_soon = self._moving or self._closing
+        super().wait_for_and_dispatch_events(timeout=min(timeout, _LOOK_S) if is_due_soon else timeout)
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        """Stopping: neither kept nor silent connections are waited for longer than this."""
+        super()._cap_keepalive(deadline)
+        for conn in self.pending_conns:
+            conn.timeout = min(conn.timeout, deadline)
+
+    def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
+        """Let something happen to a connection; whatever goes wrong ends this one alone, and never the loop."""
+        try:
+            act(conn)
+        except Exception:
+            self.log.exception("A connection failed")
+            self._drop(conn)
+
+    def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
+        """Have something happen whenever the connection can be read, or written."""
+        self.poller.register(conn.sock, event, lambda _sock: self._guarded(conn, act))
+
+    def _begin_head(self, conn: Connection) -> None:
+        """Receive the head of a request, of which some may have come; most have come whole."""
+        conn.head, conn.ahead = bytearray(conn.ahead), b""
+        act = self._start if _HEAD_END.search(conn.head) else self._receive_head(conn)
+        if act is not None:
+            act(conn)
+            return
+        conn.timeout = time.monotonic() + (HEAD_S if self.alive else gthread.STOP_KEEPALIVE_LINGER)
+        self._listen(conn, self._on_head)
+        self.pending_conns.append(conn)
+
+    def _on_head(self, conn: Connection) -> None:
+        """More of a head is there."""
+        act = self._receive_head(conn)
+        if act is not None:
+            self.poller.unregister(conn.sock)
+            self.pending_conns.remove(conn)
+            act(conn)
+
+    def _receive_head(self, conn: Connection) -> Callable[[Connection], None] | None:
+        """Receive what is there, once; what is to be done with the connection now, None is to wait on."""
+        head = conn.head
+        try:
+            piece = conn.sock.recv(_HEAD_PIECE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            piece = b""
+        if not piece:
+            return self._drop
+        searched = max(0, len(head) - _HEAD_END_BYTES + 1)
+        head += piece
+        if _HEAD_END.search(head, searched):
+            return self._start
+        return partial(self._refuse, answer=_TOO_LONG) if len(head) > HEAD_BYTES else None
+
+    def _start(self, conn: Connection) -> None:
+        """The head is whole: receive the body, of which most has come with it where it is small."""
+        conn.parse_head(self.limits)
+        if conn.body is not None and not conn.body.settled and conn.expects_continue:
+            with suppress(OSError):
+                conn.sock.send(_CONTINUE)
+        # The rest has often come meanwhile.
+        if conn.body is None or conn.body.settled or self._receive_body(conn):
+            self.enqueue_req(conn)
+            return
+        self._moving.add(conn)
+        self._listen(conn, self._on_body)
+
+    def _on_body(self, conn: Connection) -> None:
+        """More of a body is there, or its end."""
+        if self._receive_body(conn):
+            self.poller.unregister(conn.sock)
+            self._end_body(conn)
+
+    def _receive_body(self, conn: Connection) -> bool:
+        """Receive what is there, once; whether nothing more is waited for."""
+        body = conn.body
+        assert body is not None, "only requests with one get here"
+        try:
+            piece = conn.sock.recv(min(_RECEIVE_BYTES, body.wanted_bytes or _RECEIVE_BYTES))
+        except BlockingIOError:
+            return False
+        except OSError:
+            piece = b""
+        if piece:
+            conn.ahead = body.feed(piece)
+        else:
+            body.end()
+        return body.settled
+
+    def _end_body(self, conn: Connection) -> None:
+        """The request is whole, or its body will never be."""
+        self._moving.discard(conn)
+        self.enqueue_req(conn)
+
+    def _refuse(self, conn: Connection, answer: bytes) -> None:
+        """Answer a head that will not be parsed, and close."""
+        self.log.debug("Refused a head of %s bytes from %s", len(conn.head), conn.client)
+        with suppress(OSError):
+            conn.sock.send(answer)
+        self._begin_close(conn)
+
+    def _begin_close(self, conn: Connection) -> None:
+        """Say that nothing more comes, and listen until the client closes, so that it can read its answer in peace."""
+        conn.head, conn.ahead = bytearray(), b""
+        try:
+            conn.sock.setblocking(False)
+            conn.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._drop(conn)
+            return
+        conn.close_s, conn.close_bytes = time.monotonic() + _CLOSE_S, _CLOSE_BYTES
+        self._closing.add(conn)
+        self._listen(conn, self._on_closing)
+
+    def _on_closing(self, conn: Connection) -> None:
+        """Throw away what a client sends after our last answer."""
+        try:
+            data = conn.sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        conn.close_bytes -= len(data)
+        if not data or conn.close_bytes <= 0:
+            self._drop(conn)
+
+    def _drop(self, conn: Connection) -> None:
+        """Close at once, whatever the connection is about."""
+        with suppress(KeyError, ValueError):
+            self.poller.unregister(conn.sock)
+        self._moving.discard(conn)
+        self._closing.discard(conn)
+        for waiting in (self.pending_conns, self.keepalived_conns):
+            with suppress(ValueError):
+                waiting.remove(conn)
+        conn.forget_request()
+        self.nr_conns -= 1
+        conn.close()

@@ -1,0 +1,151 @@
+"""Which request stopped a worker: looked up by the arbiter when it kills a worker, or finds one dead.
+
+A worker that does not answer its heartbeat is killed by gunicorn. Just before, the threads that have a request on
+record are asked how much CPU they have used for it: whoever keeps the interpreter computes, while all others wait for
+it. The body of that request is refused from then on. A worker that died without being killed leaves no such proof; a
+body is refused when two workers died while it was being worked on, and no request with it was answered in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
+from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable
+
+CPU_SHARE: Final = 0.1
+"""Of the timeout: CPU time from which a thread may be what kept the others waiting; a busy machine gives it little."""
+
+_TIE: Final = 0.5
+_TOLD: Final = 10
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_UTIME: Final = 11
+"""Place of the user time among the fields that follow the command in /proc/PID/task/TID/stat; system time is next."""
+_ENDS: Final = (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGKILL)
+_GUESS: Final = " Perhaps out of memory?"
+
+
+class Suspects:
+    """The arbiter's memory of whom it has killed, and why. All of it runs in the arbiter's main thread.
+
+    Args:
+        table: What the workers are at.
+        denylist: Where bodies go that stopped one.
+        log: gunicorn's.
+    """
+
+    def __init__(self, table: InFlightTable, denylist: Quarantine, log: Any) -> None:
+        self._table, self._denylist, self._log = table, denylist, log
+        self._killed: set[int] = set()
+        self._told_to_end: set[int] = set()
+
+    def watch(self, arbiter: Any) -> None:
+        """See every worker that gunicorn kills, and take its guess at the reason out of its log."""
+        kill = arbiter.kill_worker
+
+        def kill_worker(pid: int, sig: int) -> None:
+            if sig == signal.SIGABRT and pid in arbiter.WORKERS:
+                self.note_kill(pid, arbiter.WORKERS[pid].place, arbiter.timeout)
+            elif sig in _ENDS:
+                self._told_to_end.add(pid)
+            kill(pid, sig)
+
+        arbiter.kill_worker = kill_worker
+        arbiter.log.error_log.addFilter(self.without_guess)
+
+    def note_kill(self, pid: int, worker: int, timeout_s: float) -> None:
+        """A worker is about to be killed because it does not answer: look at its threads while they are there."""
+        self._killed.add(pid)
+        in_flight = self._table.read(worker)
+        used_s = [cpu_s_of(pid, request.thread) - request.cpu_s for request in in_flight]
+        guilty = blamed(in_flight, used_s, timeout_s)
+        if not guilty:
+            self._log.error("HELD worker %s: no request of it computed while it did not answer.", pid)
+            self._tell_lost(pid, in_flight)
+            return
+        # Where two requests computed, one of them is innocent.
+        strikes = STRIKES if len(guilty) == 1 else 1
+        for request in guilty:
+            self._log.error("HELD worker %s, which is killed now: %s", pid, _told(request))
+            # Before the signal: a proxy asks the next worker as soon as the connection breaks.
+            self._deny(request, strikes, "held a worker")
+        self._tell_lost(pid, [request for request in in_flight if request not in guilty])
+
+    def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
+        """A worker has ended; `expected` is one that had not begun to serve."""
+        is_known = expected or pid in self._killed or pid in self._told_to_end
+        self._killed.discard(pid)
+        self._told_to_end.discard(pid)
+        if not is_known and (in_flight := self._table.read(worker)):
+            self._log.error("DIED worker %s, with %s requests on record.", pid, len(in_flight))
+            self._strike(pid, in_flight, "worker died")
+
+    def without_guess(self, record: logging.LogRecord) -> bool:
+        """A logging filter: a worker that was killed on purpose did not run out of memory."""
+        if isinstance(record.msg, str) and record.msg.endswith(_GUESS) and isinstance(record.args, tuple):
+            pid, fact = record.args[0], record.msg.removesuffix(_GUESS)
+            if pid in self._killed:
+                record.msg = f"{fact} It did not answer its heartbeat."
+            elif pid in self._told_to_end:
+                record.msg = f"{fact} It did not end when it was told to."
+        return True
+
+    def _strike(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
+        """The worker died over one of them: without proof which, whatever was worked on counts once."""
+        self._tell_lost(pid, in_flight)
+        at_work = {request.mark: request for request in in_flight if request.stage.is_risky}
+        for request in at_work.values():
+            self._deny(request, 1, cause)
+
+    def _deny(self, request: InFlight, strikes: int, cause: str) -> None:
+        if request.mark is None:
+            return
+        before = self._denylist.strikes(request.mark)
+        self._denylist.note(request.mark, before + strikes, cause)
+        if before < STRIKES <= before + strikes:
+            self._log.error(
+                "DENIED: requests whose body has the hash %s are answered 422 for a while; "
+                "DELETE /ops/quarantine/HASH ends that.",
+                request.mark.digest.hex(),
+            )
+
+    def _tell_lost(self, pid: int, in_flight: Sequence[InFlight]) -> None:
+        for request in in_flight[:_TOLD]:
+            self._log.error("LOST with worker %s: %s", pid, _told(request))
+        if len(in_flight) > _TOLD:
+            self._log.error("LOST with worker %s: %s requests more.", pid, len(in_flight) - _TOLD)
+
+
+def blamed(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
+    """The requests whose threads computed while the worker did not answer; most often it is one.
+
+    Args:
+        in_flight: All on record.
+        used_s: CPU seconds that the thread of each has used since its stage began.
+        timeout_s: How long the worker has not answered, at least.
+    """
+    least_s = max(CPU_SHARE * timeout_s, _TIE * max(used_s, default=0.0))
+    pairs = zip(in_flight, used_s, strict=True)
+    return [request for request, cpu_s in pairs if request.stage.is_risky and cpu_s >= least_s]
+
+
+def cpu_s_of(pid: int, thread: int) -> float:
+    """CPU seconds that a thread of another process has used; 0 when that cannot be told."""
+    try:
+        fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[_UTIME : _UTIME + 2])) / _TICKS_PER_S
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _told(request: InFlight) -> str:
+    """A request as operators need it: nothing of what it contains."""
+    digest = request.mark.digest.hex() if request.mark is not None else "-"
+    return (
+        f"id={request.id} route={request.route} bytes={request.size} hash={digest} stage={request.stage.name.lower()}"
+    )

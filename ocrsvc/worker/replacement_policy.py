@@ -1,0 +1,92 @@
+"""Who may have a successor next, and how many workers does that make? Pure: from how the workers stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ocrsvc.telemetry.worker_table import SLOTS, Granted, Standing, State
+
+BOOT_ERROR: Final = 3
+"""Exit code of the service that never had a worker that was ready; gunicorn's own WORKER_BOOT_ERROR."""
+
+BOOT_FAILED: Final = 70
+"""Exit code of a worker that could not boot, while others did: gunicorn takes it for any other death, and goes on."""
+
+_FIRST_BACKOFF_S: Final = 1.0
+LONGEST_BACKOFF_S: Final = 60.0
+"""Between two tries to start a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Who may be replaced now, and whether its successor is forked before it goes, or after."""
+
+    worker: Standing
+    kind: Granted
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Monotonic seconds that decide whether anybody may be replaced now.
+
+    Attributes:
+        now_s: Now.
+        backoff_until_s: No worker is forked before this.
+        exited_s: When the last worker was reaped.
+    """
+
+    now_s: float
+    backoff_until_s: float = 0.0
+    exited_s: float = 0.0
+
+
+def wanted_workers(base: int, workers: Sequence[Standing]) -> int:
+    """How many processes there should be now: the base, and one more for each granted successor."""
+    return min(base + sum(worker.granted is Granted.SUCCESSOR for worker in workers), SLOTS)
+
+
+def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footprint_bytes: int = 0) -> Grant | None:
+    """The worker that is replaced now; None while anything else is under way.
+
+    The one with the most pressing reason, and of those the one that has wanted it longest.
+
+    One at a time: nobody is granted while a worker loads or drains, while another grant holds, or while a worker that
+    died is still to be forked again, because each of these holds, or will hold, a model of its own. So whoever goes
+    first, because two models do not fit, leaves the rest of the base behind, all of them ready.
+    """
+    unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
+    waiting = [worker for worker in workers if worker.wants]
+    if unsettled or not waiting or len(workers) < base or times.now_s < times.backoff_until_s:
+        return None
+    chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
+    kind = _admit([worker for worker in workers if worker.card == chosen.card], times.exited_s, gpu_footprint_bytes)
+    return Grant(chosen, kind) if kind else None
+
+
+def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: int) -> Granted:
+    """Whether one more model, and the largest leap so far, fits on their card; NOTHING until it was looked at again."""
+    seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
+    fresh = [worker for worker in seen if worker.card_read_s > exited_s]
+    if not seen:
+        return Granted.SUCCESSOR
+    if not fresh:
+        return Granted.NOTHING
+    needed_bytes = gpu_footprint_bytes + max(worker.gpu_leap_bytes for worker in seen)
+    fits = needed_bytes <= min(worker.card_free_bytes for worker in fresh)
+    return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
+
+
+def is_next_to_load(own: int, workers: Sequence[Standing]) -> bool:
+    """Whether the worker in the slot `own` is the first of those that load; on cards they load one after the other.
+
+    On several cards too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
+    """
+    loading = [worker for worker in workers if worker.state is State.BOOTING]
+    return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True
+
+
+def backoff_s(failures: int) -> float:
+    """Seconds before the next try after so many failed boots in a row: 1, 2, 4, … 60."""
+    return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)

@@ -1,0 +1,148 @@
+"""A package is a layer: it imports packages below its own, and none beside it (docs/design.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+PACKAGE = ROOT / "ocrsvc"
+
+# Each package, or file at the top, and its level.
+LAYERS = {
+    "errors": 0,
+    "records": 0,
+    "adapter_ports": 0,
+    "settings": 1,
+    "system": 2,
+    "imaging": 3,
+    "formats": 3,
+    "telemetry": 3,
+    "serving": 4,
+    "engines": 5,
+    "pipeline": 6,
+    "jobs": 7,
+    "http": 7,
+    "grpc_server": 7,
+    "model_api": 8,
+    "adapters": 9,
+    "api": 9,
+    "grpc_services": 10,
+    "routing": 10,
+    "app": 11,
+    "client": 11,
+    "tuning": 11,
+    "worker": 12,
+    "cli": 12,
+    "__main__": 13,
+}
+
+
+def modules() -> list[str]:
+    """Every module of the package that has content of its own."""
+    files = sorted(file for file in PACKAGE.rglob("*.py") if file.name != "__init__.py")
+    return [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+
+
+def layer_of(module: str) -> str | None:
+    """The row that a module belongs to; None for the package itself, which holds the version."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def imports_of(source: str) -> Iterator[str]:
+    """The modules of this package that a source imports, wherever the import stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.split(".")[0] == "ocrsvc")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import hides its layer"
+            if node.module and node.module.split(".")[0] == "ocrsvc":
+                yield from (_owner(node.module, name.name) for name in node.names)
+
+
+def _owner(module: str, name: str) -> str:
+    """`from module import name` names a submodule, or something that the module owns."""
+    path = ROOT.joinpath(*module.split("."), name)
+    return f"{module}.{name}" if path.is_dir() or path.with_suffix(".py").is_file() else module
+
+
+def climbing(module: str, source: str) -> list[str]:
+    """The imports of a module that do not go to a lower layer or stay in its own."""
+    own = layer_of(module)
+    assert own in LAYERS, f"{module} has no layer: add its package to the table"
+    wrong = []
+    for target in imports_of(source):
+        layer = layer_of(target)
+        if layer not in (None, own) and LAYERS.get(layer, LAYERS[own]) >= LAYERS[own]:
+            wrong.append(f"{module} -> {target}")
+    return wrong
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_module_imports_only_from_layers_below(module: str) -> None:
+    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    assert climbing(module, source) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ocrsvc.system.thread_plan", "from ocrsvc.pipeline.read import Reader"),
+        ("ocrsvc.system.thread_plan", "def f():\n    import ocrsvc.pipeline.read"),
+        ("ocrsvc.system.thread_plan", "if TYPE_CHECKING:\n    from ocrsvc.worker import lifecycle"),
+        ("ocrsvc.imaging.decode", "from ocrsvc.formats.text import write_text"),
+        ("ocrsvc.settings", "from ocrsvc import app"),
+        ("ocrsvc.records", "import ocrsvc.nowhere"),
+        ("ocrsvc.http.request", "from ocrsvc.api.native import make_api"),
+        ("ocrsvc.grpc_server.server", "from ocrsvc.http.request import receive"),
+        ("ocrsvc.adapters.trwebocr.http", "from ocrsvc.api.native import make_api"),
+    ],
+)
+def test_an_import_that_climbs_is_found(module: str, source: str) -> None:
+    assert len(climbing(module, source)) == 1
+
+
+def test_an_import_that_descends_is_fine() -> None:
+    source = "from ocrsvc import errors\nimport ocrsvc.system.thread_plan\nimport numpy\nfrom ocrsvc import __version__"
+    assert climbing("ocrsvc.pipeline.read", source) == []
+
+
+# KServe's clients of PaddleX send its JSON in a tensor, and Umi-OCR's documents are read as its images are.
+SHARED = {"kserve": {"paddlex"}}
+
+
+@pytest.mark.parametrize("module", [module for module in modules() if module.startswith("ocrsvc.adapters.")])
+def test_an_adapter_does_not_know_the_others(module: str) -> None:
+    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    product = module.split(".")[2]
+    others = {target.split(".")[2] for target in imports_of(source) if target.startswith("ocrsvc.adapters.")}
+    assert others - {product} <= SHARED.get(product, set())
+
+
+def test_every_layer_of_the_table_exists() -> None:
+    missing = [
+        name for name in LAYERS if not (PACKAGE / name).is_dir() and not (PACKAGE / name).with_suffix(".py").is_file()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("__init__.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_an_init_file_is_empty_but_for_the_version_and_the_client(file: Path) -> None:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    names = [ast.unparse(node).split(" = ")[0] for node in body if isinstance(node, ast.Assign)]
+    expected = {PACKAGE: ["__version__"], PACKAGE / "client": ["__all__"]}
+    assert names == expected.get(file.parent, [])
+    assert all(isinstance(node, ast.Assign | ast.Expr) for node in body) or file.parent == PACKAGE / "client"
+
+
+def test_a_module_begins_with_what_it_does() -> None:
+    silent = [
+        module
+        for module in modules()
+        if not ast.get_docstring(ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")))
+    ]
+    assert silent == []
