@@ -91,7 +91,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class RequestMetrics:
     """What some pages took: CPU seconds by stage, all of it, and on the clock per request."""
 
     stages: Mapping[str, float]
@@ -110,7 +110,7 @@ def ask(app: Flask, data: bytes) -> tuple[float, float]:
     return time.perf_counter() - began_s, json.loads(answer.text)["timing"]["queue_s"]
 
 
-def keep_books(images: Sequence[bytes], clients: int) -> Ledger:
+def keep_books(images: Sequence[bytes], clients: int) -> RequestMetrics:
     """Open the service in this process and send it the pages, from so many clients."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
@@ -134,16 +134,16 @@ def keep_books(images: Sequence[bytes], clients: int) -> Ledger:
         spent = timed(lambda: found.extend(pool.map(functools.partial(ask, app), images)))
     reader.stop(10)
     latency_s, queue_s = (sum(column) / len(found) for column in zip(*found, strict=True))
-    return Ledger(dict(watch.spent_s), spent, latency_s, queue_s, len(images))
+    return RequestMetrics(dict(watch.spent_s), spent, latency_s, queue_s, len(images))
 
 
-def rows(ledger: Ledger) -> list[tuple[str, float]]:
+def rows(ledger: RequestMetrics) -> list[tuple[str, float]]:
     """(stage, CPU milliseconds a page), and what no stage holds."""
     each = {stage: ledger.stages.get(stage, 0.0) * 1000 / ledger.pages for stage in STAGES}
     return [*each.items(), ("the rest", ledger.spent.cpu_s * 1000 / ledger.pages - sum(each.values()))]
 
 
-def show(ledger: Ledger) -> None:
+def show(ledger: RequestMetrics) -> None:
     """The table."""
     total_ms = ledger.spent.cpu_s * 1000 / ledger.pages
     print(f"{'stage':12} {'CPU ms a page':>14} {'share':>7}")
@@ -157,7 +157,7 @@ def show(ledger: Ledger) -> None:
     )
 
 
-def plot(ledger: Ledger) -> str:
+def plot(ledger: RequestMetrics) -> str:
     """The table as horizontal bars, SVG."""
     return draw([Panel(f"milliseconds of processor time a page, {ledger.pages} corpus pages", rows(ledger))])
 

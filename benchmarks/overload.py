@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Tally:
+class WorkerMetrics:
     """What became of the requests; times from the moment that each was due."""
 
     accepted_s: list[float] = field(default_factory=list)
@@ -81,9 +81,9 @@ class OpenLoop:
         self._idle: deque[socket.socket] = deque()
         self._calls: dict[socket.socket, Call] = {}
         self.most_connections = 0
-        self.tally = Tally()
+        self.tally = WorkerMetrics()
 
-    def run(self, seconds: float) -> Tally:
+    def run(self, seconds: float) -> WorkerMetrics:
         """Until every request that was due in these seconds has its answer."""
         began_s = time.perf_counter()
         end_s, sent = began_s + seconds, 0

@@ -23,16 +23,16 @@ from ocrsvc.adapters.umi_ocr.http import make_umi_ocr
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
-from ocrsvc.http.admission import guarded, install_admission, room_of
+from ocrsvc.http.admission import guarded, install_admission, shared_limits_of
 from ocrsvc.http.error_responses import install
 from ocrsvc.http.origins import install_origins
-from ocrsvc.http.request_metrics import Ledger, counted, ledger_of_one
+from ocrsvc.http.request_metrics import RequestMetrics, counted, metrics_of_one_process
 from ocrsvc.http.responses import cut_accepted
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.routing import choose_by_body, choose_by_head
-from ocrsvc.serving.memory_budget import Room
+from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings import Settings
 from ocrsvc.telemetry.model_statistics import Statistics
 
@@ -70,9 +70,9 @@ class App(Flask):
 def create_app(
     settings: Settings,
     reader: Reader,
-    ledger: Ledger | None = None,
+    ledger: RequestMetrics | None = None,
     statistics: Statistics | None = None,
-    room: Room | None = None,
+    room: SharedLimits | None = None,
     tasks: Tasks | None = None,
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
@@ -86,14 +86,14 @@ def create_app(
         room: What requests over gRPC share with those here; None shares nothing.
         tasks: Where documents wait to be read while nobody is connected; None takes none in.
     """
-    ledger = ledger or ledger_of_one()
+    ledger = ledger or metrics_of_one_process()
     app = App("ocrsvc", static_folder=None, template_folder=None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
     # Flask tells to wrap it so.
-    room = room or room_of(settings)
+    room = room or shared_limits_of(settings)
     application = app.wsgi_app if room.guard is None else guarded(app.wsgi_app, room.guard)
     app.wsgi_app = counted(application, ledger)  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))

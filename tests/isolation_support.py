@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ocrsvc.engines.isolated.child_pool import Crew, Limits
+from ocrsvc.engines.isolated.child_pool import ChildPool, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -41,22 +41,22 @@ def summary(answers: Sequence[Page | OcrsvcError]) -> list[str | type]:
     return [answer.lines[1].text if isinstance(answer, Page) else type(answer) for answer in answers]
 
 
-def nursery_for(**settings: Any) -> Nursery:
-    return Nursery(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
+def nursery_for(**settings: Any) -> Spawner:
+    return Spawner(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
 
 
 @contextmanager
 def opened_handle(
     limits: Limits | None = None,
-    quarantine: Quarantine | None = None,
-    nursery: Nursery | None = None,
+    quarantine: CrashDenylist | None = None,
+    nursery: Spawner | None = None,
     **settings: Any,
 ) -> Iterator[IsolatedHandle]:
     """A handle, of a nursery of its own unless one is given; afterwards every file that it opened here is closed."""
     before = open_files()
     own = nursery or nursery_for(**settings)
     try:
-        handle = IsolatedHandle(Crew(own, limits or Limits()), quarantine or Quarantine(8, 60.0))
+        handle = IsolatedHandle(ChildPool(own, limits or Limits()), quarantine or CrashDenylist(8, 60.0))
         try:
             yield handle
         finally:
@@ -67,10 +67,10 @@ def opened_handle(
     assert open_files() == before
 
 
-def started(**settings: Any) -> Iterator[Nursery]:
+def started(**settings: Any) -> Iterator[Spawner]:
     """A nursery whose zygote is there already, for several tests."""
     nursery = nursery_for(**settings)
-    IsolatedHandle(Crew(nursery, Limits()), Quarantine(1, 1.0)).close()
+    IsolatedHandle(ChildPool(nursery, Limits()), CrashDenylist(1, 1.0)).close()
     yield nursery
     nursery.close()
 

@@ -21,17 +21,17 @@ from gunicorn.config import Config
 from gunicorn.errors import HaltServer
 from gunicorn.pidfile import Pidfile
 
-from ocrsvc.engines.isolated.child_pool import Crew
+from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-from ocrsvc.serving.crash_denylist import Quarantine
-from ocrsvc.telemetry.worker_table import Board, State
+from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.lifecycle import _is_final, _leaver
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile, remove_stale
-from ocrsvc.worker.replacement_controller import Rota
+from ocrsvc.worker.replacement_controller import ReplacementController
 
 
 def arbiter(pid: int = os.getpid()) -> LastingArbiter:
@@ -40,7 +40,7 @@ def arbiter(pid: int = os.getpid()) -> LastingArbiter:
     server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
     server._num_workers, server.SIG_QUEUE = 0, queue.SimpleQueue()
     server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
-    take_over(server, Rota(Board()))
+    take_over(server, ReplacementController(WorkerTable()))
     assert isinstance(server, LastingArbiter)
     return server
 
@@ -255,14 +255,14 @@ def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
     def spawn(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    crew = Crew(SimpleNamespace(spawn=spawn), SimpleNamespace(open_s=10.0))  # type: ignore[arg-type]
+    crew = ChildPool(SimpleNamespace(spawn=spawn), SimpleNamespace(open_s=10.0))  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="Too many open files") as raised:
-        IsolatedHandle(crew, Quarantine(8, 60.0))
+        IsolatedHandle(crew, CrashDenylist(8, 60.0))
     assert not _is_final(raised.value)
 
 
 def test_a_worker_that_leaves_while_it_loads_says_since_when() -> None:
-    slot = Board().slot(0)
+    slot = WorkerTable().slot(0)
     with pytest.raises(SystemExit):
         _leaver(SimpleNamespace(slot=slot))(signal.SIGTERM, None)  # type: ignore[arg-type]
     assert slot.state == State.DRAINING

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from ocrsvc.engines.ppocr.runtime.io_binding import CupyCard, open_card, run_bound
 from ocrsvc.engines.ppocr.runtime.session import Part, Running, Session
-from ocrsvc.engines.ppocr.runtime.session_pool import Lanes, share
+from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool, share
 from ocrsvc.errors import EngineFailed
 
 
@@ -192,7 +192,7 @@ class Slow:
 def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
     gate = threading.Event()
     sessions = [Slow(gate), Slow(gate)]
-    lanes = Lanes(sessions)  # type: ignore[arg-type]  # a stand-in
+    lanes = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(lanes.run, number) for number in range(8)]  # type: ignore[arg-type]
         for session in sessions:
@@ -203,7 +203,7 @@ def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
 
 
 def test_a_lane_that_never_comes_free_fails_the_run_and_a_failed_run_frees_its_lane() -> None:
-    lanes = Lanes([Slow(threading.Event())], longest_wait_s=0.01)  # type: ignore[list-item]
+    lanes = SessionPool([Slow(threading.Event())], longest_wait_s=0.01)  # type: ignore[list-item]
     with lanes.lane(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
         lanes.run(np.zeros(1, np.float32))
     with pytest.raises(RuntimeError), lanes.lane():

@@ -19,12 +19,12 @@ from support import run_server
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings import read_settings
 from ocrsvc.system.gpu import Siblings, _handle_of
-from ocrsvc.system.gpu_devices import emptiest, find_cards, pin
+from ocrsvc.system.gpu_devices import emptiest, find_gpus, pin
 from ocrsvc.system.thread_plan import cards_for, device_for, plan
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import Board, Granted, Standing, State
+from ocrsvc.telemetry.worker_table import Granted, Snapshot, State, WorkerTable
 from ocrsvc.worker import lifecycle
-from ocrsvc.worker.replacement_controller import Rota
+from ocrsvc.worker.replacement_controller import ReplacementController
 from ocrsvc.worker.replacement_policy import Times, next_grant
 
 UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
@@ -51,7 +51,7 @@ def test_the_cards_are_those_named_or_those_shown(
 ) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "null"):
         (tmp_path / name).touch()
-    assert find_cards(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == cards
+    assert find_gpus(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == cards
 
 
 @pytest.mark.parametrize("named", ["first", "0;1", "-1", "all,0", "GPU", "0,GPU-"])
@@ -154,8 +154,8 @@ class Crowd:
     """Workers that exist on the board only."""
 
     def __init__(self, cards: int) -> None:
-        self.board = Board()
-        self.rota = Rota(self.board, clock=lambda: 100.0)
+        self.board = WorkerTable()
+        self.rota = ReplacementController(self.board, clock=lambda: 100.0)
         self.cards = [f"GPU-{card}" for card in range(cards)]
 
     def fork(self) -> int:
@@ -217,10 +217,10 @@ def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() ->
 @pytest.mark.parametrize(("card", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
 def test_a_successor_needs_room_on_the_card_where_it_will_be(card: int, kind: Granted) -> None:
     workers = [
-        Standing(place, State.READY, card=place, card_read_s=5.0, card_free_bytes=free_bytes)
+        Snapshot(place, State.READY, card=place, card_read_s=5.0, card_free_bytes=free_bytes)
         for place, free_bytes in enumerate((50, 500))
     ]
-    workers[card] = Standing(
+    workers[card] = Snapshot(
         card, State.READY, reason=Reason.RELOAD, card=card, card_read_s=5.0, card_free_bytes=(50, 500)[card]
     )
     grant = next_grant(2, workers, Times(10.0), 100)

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 
 LIMIT_S = 10.0
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    crew = Crew(3)
+def crew() -> Iterator[SharedThreads]:
+    crew = SharedThreads(3)
     yield crew
     crew.close()
 
 
-def test_a_lone_page_is_worked_on_by_every_hand_at_once(crew: Crew) -> None:
+def test_a_lone_page_is_worked_on_by_every_hand_at_once(crew: SharedThreads) -> None:
     together = threading.Barrier(3)
 
     def work(_: int) -> int:
@@ -29,19 +29,19 @@ def test_a_lone_page_is_worked_on_by_every_hand_at_once(crew: Crew) -> None:
         assert sorted(crew.map(work, range(3))) == [0, 1, 2]
 
 
-def test_results_come_in_the_order_of_the_items(crew: Crew) -> None:
+def test_results_come_in_the_order_of_the_items(crew: SharedThreads) -> None:
     with crew.page():
         assert crew.map(lambda item: item * 2, range(100)) == [item * 2 for item in range(100)]
 
 
-def test_pages_for_every_hand_leave_no_helper(crew: Crew) -> None:
+def test_pages_for_every_hand_leave_no_helper(crew: SharedThreads) -> None:
     with crew.page(), crew.page(), crew.page():
         assert set(crew.map(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}
         with crew.all_hands() as alone:
             assert not alone
 
 
-def test_helpers_go_home_when_pages_come(crew: Crew) -> None:
+def test_helpers_go_home_when_pages_come(crew: SharedThreads) -> None:
     both_inside, more_pages = threading.Barrier(4), threading.Event()
     by_thread: list[int] = []
 
@@ -68,7 +68,7 @@ def test_helpers_go_home_when_pages_come(crew: Crew) -> None:
     assert len(helped) == 2  # one item each: the one during which the pages came
 
 
-def test_all_hands_go_to_one_lone_page_only(crew: Crew) -> None:
+def test_all_hands_go_to_one_lone_page_only(crew: SharedThreads) -> None:
     with crew.page(), crew.all_hands() as first, crew.all_hands() as second:
         assert (first, second) == (True, False)
         assert set(crew.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}
@@ -77,7 +77,7 @@ def test_all_hands_go_to_one_lone_page_only(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 7])
-def test_a_failure_reaches_the_caller_and_every_hand_comes_back(crew: Crew, bad: int) -> None:
+def test_a_failure_reaches_the_caller_and_every_hand_comes_back(crew: SharedThreads, bad: int) -> None:
     def work(item: int) -> None:
         if item == bad:
             raise ValueError("this line cannot be read")
@@ -90,7 +90,7 @@ def test_a_failure_reaches_the_caller_and_every_hand_comes_back(crew: Crew, bad:
 
 
 def test_one_hand_has_no_helpers() -> None:
-    crew, before = Crew(1), threading.active_count()
+    crew, before = SharedThreads(1), threading.active_count()
     with crew.page():
         assert set(crew.map(lambda _: threading.get_ident(), range(5))) == {threading.get_ident()}
         with crew.all_hands() as alone:

@@ -25,7 +25,7 @@ from PIL import Image as Pillow
 from PIL import TiffImagePlugin
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.imaging.decode import PixelLimits, decode, open_picture
+from ocrsvc.imaging.decode import PixelLimits, decode, open_encoded_image
 
 LIMITS = PixelLimits(50_000_000, {"gif": 20_000_000, "webp": 30_000_000, "tiff": 40_000_000})
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
@@ -426,7 +426,7 @@ def test_components_one_after_the_other_need_the_memory_of_a_progressive_jpeg() 
     begin = gray[:frame] + b"\xff\xc0\0\x11" + gray[frame + 4 : frame + 9] + b"\3" + components + gray[after:scan]
     pixels = gray[scan + 10 : -2]
     scans = [b"\xff\xda\0\x08\1" + bytes([name]) + b"\0\0\x3f\0" + pixels for name in (1, 2, 3)]
-    picture = open_picture(begin + b"".join(scans) + b"\xff\xd9", PixelLimits(10**6))
+    picture = open_encoded_image(begin + b"".join(scans) + b"\xff\xd9", PixelLimits(10**6))
     area = picture.width * picture.height
     assert picture.most_bytes(gray=True) >= 6.6 * area
     assert picture.most_bytes(gray=False) >= 8.5 * area

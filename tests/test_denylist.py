@@ -23,21 +23,21 @@ from web_support import KnownEngine, picture
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, RequestStopsWorker
-from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
-from ocrsvc.serving.memory_budget import Room, make_room
+from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
+from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard, mark_of, take_body, waiting
 from ocrsvc.serving.requests_in_flight import BodyMark, InFlight, InFlightTable, Stage
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics_store import Numbers
-from ocrsvc.telemetry.worker_table import Board, State
+from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import lifecycle
-from ocrsvc.worker.hung_requests import Suspects, blamed, cpu_s_of
-from ocrsvc.worker.replacement_controller import Rota
+from ocrsvc.worker.hung_requests import HungRequests, blamed, cpu_s_of
+from ocrsvc.worker.replacement_controller import ReplacementController
 
 ANSWER_S = 20.0
 BODY = b"a body" * 3000
@@ -50,18 +50,18 @@ class Service:
     """What the arbiter shares with one worker, and what it writes."""
 
     table: InFlightTable = field(default_factory=lambda: InFlightTable(2, rows=4))
-    denylist: Quarantine = field(default_factory=lambda: Quarantine(8, 60.0))
+    denylist: CrashDenylist = field(default_factory=lambda: CrashDenylist(8, 60.0))
     lines: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
         self.log = logging.Logger("arbiter")  # noqa: LOG001  one for each test, with its own filters
         self.log.addHandler(logging.StreamHandler(self.lines))
         self.guard = RequestGuard(self.table.recorder(1), self.denylist)
-        self.suspects = Suspects(self.table, self.denylist, self.log)
+        self.suspects = HungRequests(self.table, self.denylist, self.log)
 
     def deny(self, body: bytes) -> None:
         """As if it had stopped a worker."""
-        self.denylist.note(mark_of(body), STRIKES, "held a worker")
+        self.denylist.note(mark_of(body), CRASHES, "held a worker")
 
     def stages(self) -> list[Stage]:
         """Of the requests on record."""
@@ -80,9 +80,9 @@ class Service:
         self.table.clear(1)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> SharedLimits:
         """For the requests of a process that is guarded."""
-        return make_room(memory_bytes=0, most_bytes=1 << 26, caller_requests=0, guard=self.guard)
+        return make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=0, guard=self.guard)
 
 
 @pytest.fixture
@@ -111,14 +111,16 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
 ) -> None:
     seen: list[list[Stage]] = []
 
-    def develop(_picture: object, **_how: object) -> NoReturn:
+    def decode_pixels(_picture: object, **_how: object) -> NoReturn:
         seen.append(service.stages())
         raise BrokenImage("not a picture")
 
-    monkeypatch.setattr(decode_job, "develop", develop)
+    monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        order = decode_job.Order(ReadOptions(), 0.0, gray=False, source=open_picture(picture(), PixelLimits(10**8)))
+        order = decode_job.DecodeJob(
+            ReadOptions(), 0.0, gray=False, source=open_encoded_image(picture(), PixelLimits(10**8))
+        )
         with waiting():
             engine = threading.Thread(target=decode_job._task_or_error, args=(order,))
             engine.start()
@@ -248,7 +250,7 @@ def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
 def test_a_body_is_denied_when_two_workers_died_over_it(service: Service, deaths: int, *, denied: bool) -> None:
     for _ in range(deaths):
         service.die_over(BODY)
-    assert (service.denylist.strikes(mark_of(BODY)) >= STRIKES) is denied
+    assert (service.denylist.crashes(mark_of(BODY)) >= CRASHES) is denied
     assert ("DENIED" in service.lines.getvalue()) is denied
     assert "id=an-id route=/v1/ocr bytes=18000" in service.lines.getvalue()
 
@@ -258,7 +260,7 @@ def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Servic
         service.die_over(BODY)
         with service.guard.request("/v1/ocr"):
             take_body(BODY)
-    assert service.denylist.is_empty() or service.denylist.strikes(mark_of(BODY)) == 0
+    assert service.denylist.is_empty() or service.denylist.crashes(mark_of(BODY)) == 0
 
 
 def test_requests_that_wait_are_told_and_not_suspected(service: Service) -> None:
@@ -289,12 +291,12 @@ def test_a_worker_that_was_killed_while_nothing_computed_makes_nothing_suspect(s
 def test_a_worker_may_die_over_a_request_while_it_drains_too(
     service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
 ) -> None:
-    rota = Rota(Board())
+    rota = ReplacementController(WorkerTable())
     place = 1
     rota.board.slot(place).state, rota.board.head.high, rota.board.head.ever_ready = state, 2, 1
     worker: Any = SimpleNamespace(pid=PID, place=place, slot=rota.board.slot(place))
     server: Any = SimpleNamespace(num_workers=0, log=service.log)
-    process = {"rota": rota, "in_flight": service.table, "suspects": service.suspects, "numbers": Numbers(2)}
+    process = {"rota": rota, "in_flight": service.table, "suspects": service.suspects, "numbers": MetricsStore(2)}
     for name, value in process.items():
         monkeypatch.setattr(lifecycle._Process, name, value)
     with service.guard.request("/v1/ocr"):

@@ -11,7 +11,7 @@ import pytest
 
 from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector, Turns
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Pixels
 
@@ -44,13 +44,13 @@ class Watched:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    crew = Crew(2)
+def crew() -> Iterator[SharedThreads]:
+    crew = SharedThreads(2)
     yield crew
     crew.close()
 
 
-def read(detector: Detector, crew: Crew, pixels: Pixels) -> threading.Thread:
+def read(detector: Detector, crew: SharedThreads, pixels: Pixels) -> threading.Thread:
     """A page under way on a thread of its own."""
 
     def look() -> None:
@@ -62,7 +62,7 @@ def read(detector: Detector, crew: Crew, pixels: Pixels) -> threading.Thread:
     return thread
 
 
-def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: Crew) -> None:
+def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: SharedThreads) -> None:
     narrow, wide = Watched(), Watched()
     detector = Detector(cast(Session, narrow), cast(Session, wide), crew)
     pages = [read(detector, crew, LARGE)]
@@ -78,7 +78,9 @@ def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: Cr
     assert narrow.runs == 1
 
 
-def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(crew: Crew) -> None:
+def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(
+    crew: SharedThreads,
+) -> None:
     narrow, wide = Watched(), Watched()
     detector = Detector(cast(Session, narrow), cast(Session, wide), crew)
     stop, given_up = threading.Event(), threading.Event()
@@ -123,7 +125,7 @@ def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
     assert [turns.has_come(ticket) for ticket in now_they_fit] == [True, True]
 
 
-def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(crew: Crew) -> None:
+def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(crew: SharedThreads) -> None:
     together = threading.Barrier(2)
     with crew.page(), crew.page():
         with crew.hand_laid_down():

@@ -20,7 +20,7 @@ from ocrsvc.errors import (
     QueueFull,
 )
 from ocrsvc.serving.executor import STUCK_S, Executor
-from ocrsvc.serving.work_queue import Wish
+from ocrsvc.serving.work_queue import RequestContext
 
 FAR_S = 30.0
 
@@ -259,7 +259,7 @@ def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() ->
         with executor.admit() as place:
             held = place.submit("held", time.monotonic() + FAR_S)
         wait_until(held.future.running)
-        with executor.admit(Wish(is_gone=gone.is_set)) as waiting_place:
+        with executor.admit(RequestContext(is_gone=gone.is_set)) as waiting_place:
             item = waiting_place.submit("gone", time.monotonic() + FAR_S)
         gone.set()
         with pytest.raises(ClientGone):
@@ -274,7 +274,7 @@ def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:
     """Where it does not look: its thread's time is spent either way."""
     gate, gone = threading.Event(), threading.Event()
     with running(lambda: Upper(gate)) as executor:
-        with executor.admit(Wish(is_gone=gone.is_set)) as place:
+        with executor.admit(RequestContext(is_gone=gone.is_set)) as place:
             item = place.submit("a", time.monotonic() + FAR_S)
         wait_until(item.future.running)
         gone.set()

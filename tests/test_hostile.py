@@ -32,7 +32,7 @@ from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
 from ocrsvc.http.request import allowed_s, is_image, parse_decimal, priority_of, request_id
 from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.imaging.decode import PixelLimits, open_picture
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
 
@@ -90,7 +90,7 @@ PARSERS: Final[dict[str, Run]] = {
     "is_image": is_image,
     "is_pdf": is_pdf,
     "may_have_pages": may_have_pages,
-    "open_picture": lambda data: open_picture(data, _LIMITS),
+    "open_picture": lambda data: open_encoded_image(data, _LIMITS),
     "request_id": lambda data: request_id({"HTTP_X_REQUEST_ID": data.decode("latin-1")}),
     "allowed_s": lambda data: allowed_s({"HTTP_X_REQUEST_TIMEOUT": data.decode("latin-1")}, 60.0),
     "priority_of": lambda data: priority_of({"HTTP_X_PRIORITY": data.decode("latin-1")}),

@@ -19,8 +19,8 @@ from PIL import Image as Pillow
 from support import ROOT, run_server
 
 from ocrsvc.engines.isolated.messages import unpack_answers
-from ocrsvc.engines.isolated.shared_memory import Area
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.formats.page_values import Nonsense
 from ocrsvc.imaging.page_ranges import ALL
@@ -85,7 +85,7 @@ def plain() -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def crashing() -> Iterator[Nursery]:
+def crashing() -> Iterator[Spawner]:
     """Of children whose decoders crash on a file with MARK."""
     nurseries = started()
     with pytest.MonkeyPatch.context() as patch:
@@ -150,7 +150,7 @@ def test_a_file_that_is_refused_is_refused_in_the_same_words(
 
 
 @pytest.mark.parametrize("bad", [jpeg(1, MARK), gif(1, MARK)], ids=["pixels", "header"])
-def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Nursery, bad: bytes) -> None:
+def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Spawner, bad: bytes) -> None:
     with opened_handle(nursery=crashing) as handle:
         answers = handle.read([FileTask(bad), FileTask(png(1)), a_task(pixels_of(2))])
         assert summary(answers) == [ImageCrashesEngine, crc(pixels_of(1)), crc(pixels_of(2))]
@@ -158,7 +158,7 @@ def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: N
         assert summary(handle.read([FileTask(bad)])) == [ImageCrashesEngine]
         assert handle.child.images == images
         assert summary(handle.read([FileTask(bad + b" ")])) == [ImageCrashesEngine]
-        assert [(entry.cause, entry.strikes) for entry in handle._quarantine.entries()] == [("SIGSEGV", 2)] * 2
+        assert [(entry.cause, entry.crashes) for entry in handle._quarantine.entries()] == [("SIGSEGV", 2)] * 2
 
 
 def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -> None:
@@ -200,7 +200,7 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
     ],
 )
 def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
-    area = Area()
+    area = SharedMemory()
     area.put_bytes(0, sent)
     with pytest.raises(Nonsense):
         unpack_answers([0, len(sent)], [FileTask(b"file")], area)
@@ -208,7 +208,7 @@ def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
 
 
 def test_a_page_without_its_image_is_no_answer_to_who_wants_the_image() -> None:
-    area, sent = Area(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
+    area, sent = SharedMemory(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
     area.put_bytes(0, sent)
     with pytest.raises(Nonsense):
         unpack_answers([0, len(sent)], [FileTask(b"file", None)], area)

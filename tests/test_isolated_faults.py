@@ -39,7 +39,7 @@ from ocrsvc.engines.isolated import child
 from ocrsvc.engines.isolated.child_pool import Limits
 from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
 from ocrsvc.records import FileTask, Pixels, Task
@@ -56,11 +56,11 @@ MB = 10**6
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Nursery]:
+def plain() -> Iterator[Spawner]:
     yield from started()
 
 
-def test_a_child_that_does_not_close_is_ended(plain: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_does_not_close_is_ended(plain: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "CLOSE_S", 0.2)
     with opened_handle(nursery=plain) as other, opened_handle(nursery=plain) as handle:
         stopped = pid_of(handle)
@@ -126,7 +126,7 @@ def failing(code: int) -> Callable[..., Any]:
     ids=["memfd", "size", "mapping", "socket"],
 )
 def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_back(
-    plain: Nursery, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, code: int
+    plain: Spawner, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, code: int
 ) -> None:
     image = a_task(noise(1))
     with opened_handle(nursery=plain) as handle:
@@ -146,7 +146,7 @@ def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_b
 
 
 def test_an_image_for_which_shared_memory_cannot_grow_fails_alone(
-    plain: Nursery, monkeypatch: pytest.MonkeyPatch
+    plain: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened_handle(nursery=plain) as handle:
         first = pid_of(handle)
@@ -170,7 +170,7 @@ def most_files(pid: int, count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Nursery, spare: int) -> None:
+def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Spawner, spare: int) -> None:
     image = a_task(noise(1))
     with opened_handle(nursery=plain) as handle, opened_handle(nursery=plain) as other:
         mother, dead = zygote_of(handle), pid_of(handle)
@@ -187,7 +187,7 @@ def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Nursery,
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[Nursery]:
+def patient() -> Iterator[Spawner]:
     """Of an engine that takes a minute for an image, and looks at its task's check."""
     yield from started(fake_latency_s=60.0)
 
@@ -200,7 +200,7 @@ TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
-def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Nursery, task: Task) -> None:
+def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task: Task) -> None:
     with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
         first, began_s = pid_of(handle), time.monotonic()
         late = replace(task, deadline=began_s + 0.3)
@@ -210,7 +210,7 @@ def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Nursery, task
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
-def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Nursery, task: Task) -> None:
+def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner, task: Task) -> None:
     with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
         first, gone_s = pid_of(handle), time.monotonic() + 0.3
 
@@ -226,7 +226,7 @@ def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Nursery
         assert summary(handle.read([late])) == [DeadlineExceeded]
 
 
-def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Nursery) -> None:
+def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Spawner) -> None:
     image = noise(1)
     limits = Limits(deadline_s=0.1, grace_s=0.1)
     with opened_handle(limits, nursery=plain) as handle, opened_handle(nursery=plain) as other:

@@ -36,8 +36,8 @@ from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child_pool import Limits
 from ocrsvc.engines.isolated.engine import limits_for
 from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
-from ocrsvc.engines.isolated.shared_memory import Area
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.engines.opening import open_engine, open_own_engine
 from ocrsvc.errors import (
     BrokenImage,
@@ -49,7 +49,7 @@ from ocrsvc.errors import (
 )
 from ocrsvc.formats.page_values import Nonsense
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -59,17 +59,17 @@ SOON_S = 10.0
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Nursery]:
+def plain() -> Iterator[Spawner]:
     yield from started()
 
 
 @pytest.fixture(scope="module")
-def slow() -> Iterator[Nursery]:
+def slow() -> Iterator[Spawner]:
     """Of an engine that takes 0.4 s an image."""
     yield from started(fake_latency_s=0.4)
 
 
-def test_it_reads_what_the_engine_itself_would_read(plain: Nursery) -> None:
+def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
     tasks.append(
         ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
@@ -92,7 +92,7 @@ def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_noth
     assert open_files() == before
 
 
-def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(plain: Nursery) -> None:
+def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(plain: Spawner) -> None:
     small, large = noise(1), np.full((4000, 3000, 3), 7, np.uint8)
     with opened_handle(nursery=plain) as handle:
         assert summary(handle.read([a_task(large), a_task(small)])) == [crc(large), crc(small)]
@@ -102,13 +102,13 @@ def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(pl
         assert os.fstat(area.fd).st_blocks * 512 <= 32 << 20
 
 
-def test_rows_with_gaps_are_read(plain: Nursery) -> None:
+def test_rows_with_gaps_are_read(plain: Spawner) -> None:
     pixels = noise(1)[:, 5:25]
     with opened_handle(nursery=plain) as handle:
         assert summary(handle.read([a_task(pixels)])) == [crc(np.ascontiguousarray(pixels))]
 
 
-def test_shared_memory_has_no_name(plain: Nursery) -> None:
+def test_shared_memory_has_no_name(plain: Spawner) -> None:
     before = set(Path("/dev/shm").iterdir())
     with opened_handle(nursery=plain) as handle:
         assert "(deleted)" in str(Path(f"/proc/self/fd/{handle.child._area.fd}").readlink())
@@ -116,7 +116,7 @@ def test_shared_memory_has_no_name(plain: Nursery) -> None:
 
 
 def test_a_child_cannot_shrink_the_shared_memory() -> None:
-    area = Area()
+    area = SharedMemory()
     with pytest.raises(PermissionError):
         os.ftruncate(area.fd, 0)
     area.close()
@@ -127,7 +127,7 @@ def test_a_child_cannot_shrink_the_shared_memory() -> None:
     [("crash", "SIGKILL"), ("abort", "SIGABRT"), ("segfault", "SIGSEGV"), ("nonsense", "nonsense")],
 )
 def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read(fault: str, cause: str) -> None:
-    quarantine = Quarantine(8, 60.0)
+    quarantine = CrashDenylist(8, 60.0)
     bad, good = noise(1), noise(2)
     with opened_handle(quarantine=quarantine, fake_fault=fault, fake_fault_on=(crc(bad),)) as handle:
         pids = [pid_of(handle)]
@@ -139,10 +139,10 @@ def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read
         handle._quarantine.forget()
         batch = handle.read([a_task(pixels) for pixels in (good, bad, noise(3))])
         assert summary(batch) == [crc(good), ImageCrashesEngine, crc(noise(3))]
-    assert [(entry.cause, entry.strikes) for entry in quarantine.entries()] == [(cause, 2)]
+    assert [(entry.cause, entry.crashes) for entry in quarantine.entries()] == [(cause, 2)]
 
 
-def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow: Nursery) -> None:
+def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(nursery=slow) as handle:
         first = pid_of(handle)
@@ -154,7 +154,7 @@ def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow
         assert handle._quarantine.is_empty()
 
 
-def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Nursery) -> None:
+def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(nursery=plain) as handle:
         for _ in range(3):
@@ -170,7 +170,7 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
         began_s = time.monotonic()
         assert summary(handle.read([a_task(bad, 0.2)])) == [DeadlineExceeded]
         assert time.monotonic() - began_s < 2.0
-        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
+        assert [entry.crashes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(good)])) == [crc(good)]
         assert summary(handle.read([a_task(bad, 0.2)])) == [ImageCrashesEngine]
         began_s = time.monotonic()
@@ -178,7 +178,7 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
         assert time.monotonic() - began_s < 1.0
 
 
-def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Nursery) -> None:
+def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(Limits(grace_s=0.05), nursery=slow) as handle:
         assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
@@ -186,16 +186,16 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Nursery) -> None:
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
 
 
-def test_a_suspect_that_is_read_is_acquitted(slow: Nursery) -> None:
+def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(Limits(deadline_s=0.3, grace_s=0.1), nursery=slow) as handle:
         stopper = threading.Timer(0.15, os.kill, (pid_of(handle), signal.SIGSTOP))
         stopper.start()
         assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
         stopper.join()
-        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
+        assert [entry.crashes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
-        assert [entry.strikes for entry in handle._quarantine.entries()] == [1]
+        assert [entry.crashes for entry in handle._quarantine.entries()] == [1]
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         assert handle._quarantine.entries() == []
 
@@ -236,7 +236,7 @@ def test_a_leaking_child_is_replaced_at_its_limit() -> None:
         assert handle.child.private_bytes < 120_000_000
 
 
-def test_a_limit_below_the_footprint_is_told_and_left_off(plain: Nursery, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_below_the_footprint_is_told_and_left_off(plain: Spawner, caplog: pytest.LogCaptureFixture) -> None:
     with opened_handle(Limits(memory_bytes=1_000_000), nursery=plain) as handle:
         first = pid_of(handle)
         for _ in range(3):
@@ -266,7 +266,7 @@ def test_a_killed_zygote_is_replaced_and_no_image_is_blamed() -> None:
         assert handle._quarantine.is_empty()
 
 
-def test_dead_children_leave_no_zombie(plain: Nursery) -> None:
+def test_dead_children_leave_no_zombie(plain: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(nursery=plain) as handle:
         for _ in range(5):
@@ -276,7 +276,7 @@ def test_dead_children_leave_no_zombie(plain: Nursery) -> None:
         wait_until(lambda: children_of(mother) == [pid_of(handle)], "dead children are still there")
 
 
-def test_signals_for_the_whole_service_end_no_child(plain: Nursery) -> None:
+def test_signals_for_the_whole_service_end_no_child(plain: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(nursery=plain) as handle:
         first = pid_of(handle)
@@ -288,7 +288,7 @@ def test_signals_for_the_whole_service_end_no_child(plain: Nursery) -> None:
         assert os.getpgid(first) != os.getpgid(0)
 
 
-def test_the_zygote_has_one_thread_and_the_kernel_would_end_a_child_first(plain: Nursery) -> None:
+def test_the_zygote_has_one_thread_and_the_kernel_would_end_a_child_first(plain: Spawner) -> None:
     with opened_handle(nursery=plain) as handle:
         assert len(list(Path(f"/proc/{zygote_of(handle)}/task").iterdir())) == 1
         assert Path(f"/proc/{pid_of(handle)}/oom_score_adj").read_text().strip() == "500"
@@ -357,7 +357,7 @@ def test_pages_and_errors_come_through_unchanged() -> None:
         BrokenImage("It is broken.", "Mend it."),
         Page(1, 1, 0, ()),
     ]
-    area = Area()
+    area = SharedMemory()
     back = unpack_answers(pack_answers(answers, area), [a_task(noise(1))] * 3, area)
     area.close()
     assert (back[0], back[2]) == (answers[0], answers[2])
@@ -388,7 +388,7 @@ def test_pages_and_errors_come_through_unchanged() -> None:
     ],
 )
 def test_nonsense_is_not_believed(sent: bytes) -> None:
-    area = Area()
+    area = SharedMemory()
     area.put_bytes(0, sent)
     with pytest.raises(Nonsense):
         unpack_answers([0, len(sent)], [a_task(noise(1))], area)
@@ -397,7 +397,7 @@ def test_nonsense_is_not_believed(sent: bytes) -> None:
 
 @pytest.mark.parametrize("place", [None, 7, [], [0], [-1, 4], [0, -4], [0, 1 << 40], [1 << 40, 4], ["0", 4]])
 def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
-    area = Area()
+    area = SharedMemory()
     with pytest.raises(Nonsense):
         unpack_answers(place, [a_task(noise(1))], area)
     area.close()

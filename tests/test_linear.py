@@ -26,7 +26,7 @@ from ocrsvc.http.body import SHARE_KEY
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
-from ocrsvc.http.request import Incoming, as_text, images_or_errors, receive, taking_apart
+from ocrsvc.http.request import ParsedRequest, as_text, images_or_errors, receive, taking_apart
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
@@ -128,9 +128,9 @@ def members(body: bytes) -> dict[str, Any]:
     return parse_json(body)
 
 
-def fields(text: bytes) -> Incoming:
+def fields(text: bytes) -> ParsedRequest:
     names = ("language", "OCREngine", "isCreateSearchablePdf", "detectOrientation", "use_det", "use_cls")
-    return Incoming(fields=tuple((name, text) for name in names))
+    return ParsedRequest(fields=tuple((name, text) for name in names))
 
 
 def each(*works: Callable[[], object]) -> None:
@@ -149,7 +149,7 @@ def foreign_options(text: bytes) -> None:
     each(
         lambda: ocr_space_http._options(sent),
         lambda: rapidocr_api_http._options(sent),
-        lambda: paddle_serving_http.to_pairs(Incoming(fields=(("key", [word]), ("value", [word])))),
+        lambda: paddle_serving_http.to_pairs(ParsedRequest(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
         *(lambda name=name: asked_by({"file": "QUJD", name: word}, share()) for name in MEMBERS),
         lambda: predict.check_signature(word),

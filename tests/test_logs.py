@@ -15,12 +15,12 @@ import pytest
 from web_support import as_base64, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.http.request_metrics import Ledger
+from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.access_log import AccessLog, Event, as_json, as_text
-from ocrsvc.telemetry.metrics_store import Numbers
+from ocrsvc.telemetry.metrics_store import MetricsStore
 
 # 1700000000 is 2023-11-14 22:13:20 UTC (date -u -d @1700000000).
 EVENT = Event(1_700_000_000.25, "id-1", "127.0.0.1", "POST", "/v1/ocr", "api", 200, "ok", 10, 20, 0.0123456)
@@ -112,9 +112,9 @@ def test_a_request_is_told_with_its_id_and_code_and_nothing_of_its_page() -> Non
     with pipe() as (out, into):
         settings = Settings()
         reader = Reader(settings, ThreadPlan(1, 4, 1))
-        numbers = Numbers()
+        numbers = MetricsStore()
         log = AccessLog("json", on_drop=lambda: pytest.fail("dropped"), target=into)
-        app = create_app(settings, reader, Ledger(numbers, numbers.common, access_log=log))
+        app = create_app(settings, reader, RequestMetrics(numbers, numbers.common, access_log=log))
         client = app.test_client()
         client.post(f"/api/tr-run/?img={page[:40]}", headers={"X-Request-Id": "mine"}, data=b"x" * 5)
         client.get("/nowhere")

@@ -29,9 +29,9 @@ from ocrsvc.telemetry.metrics_store import (
     STAGE_SECONDS,
     WAITING,
     Key,
-    Numbers,
+    MetricsStore,
     Sampler,
-    Tally,
+    WorkerMetrics,
     count_reading,
 )
 
@@ -39,7 +39,7 @@ _SOON_S = 10.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
 
 
-def value(numbers: Numbers, key: Key) -> float:
+def value(numbers: MetricsStore, key: Key) -> float:
     """A counter or a gauge; 0 when it was never touched."""
     return numbers.read().get(key, (0.0,))[0]
 
@@ -54,7 +54,7 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 
 def test_workers_are_added_up_by_whoever_is_asked() -> None:
-    numbers = Numbers(slots=3)
+    numbers = MetricsStore(slots=3)
     for slot in (0, 2):
         numbers.claim(slot)
         in_a_child(lambda slot=slot: numbers.tally(slot).count(REQUESTS, "api", "200", "ok", by=slot + 1))  # type: ignore[misc]
@@ -62,7 +62,7 @@ def test_workers_are_added_up_by_whoever_is_asked() -> None:
 
 
 def test_what_a_killed_worker_counted_stays_and_its_gauges_go() -> None:
-    numbers = Numbers(slots=1)
+    numbers = MetricsStore(slots=1)
     numbers.claim(0)
 
     def count_and_die() -> None:
@@ -78,7 +78,7 @@ def test_what_a_killed_worker_counted_stays_and_its_gauges_go() -> None:
 
 
 def test_no_counter_goes_back_or_is_lost_over_a_hundred_generations_of_workers() -> None:
-    numbers = Numbers(slots=2)
+    numbers = MetricsStore(slots=2)
     numbers.claim(1)
     for generation in range(100):
         tally = numbers.tally(1)
@@ -90,7 +90,7 @@ def test_no_counter_goes_back_or_is_lost_over_a_hundred_generations_of_workers()
 
 
 def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None:
-    numbers = Numbers(slots=1)
+    numbers = MetricsStore(slots=1)
     numbers.claim(0)
     done, seen = threading.Event(), [0.0]
 
@@ -110,7 +110,7 @@ def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None
 
 
 def test_threads_of_one_worker_lose_no_count() -> None:
-    numbers = Numbers()
+    numbers = MetricsStore()
 
     def work() -> None:
         for _ in range(2000):
@@ -125,7 +125,7 @@ def test_threads_of_one_worker_lose_no_count() -> None:
 
 
 def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
-    numbers = Numbers(slots=1)
+    numbers = MetricsStore(slots=1)
     numbers.claim(0)
     unknown: Key = ("counter", "ocrsvc_of_tomorrow", "yes")
     numbers.tally(0).record(((unknown, 2),))
@@ -134,7 +134,7 @@ def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() 
 
 
 def test_more_series_than_there_is_room_for_harm_nobody() -> None:
-    numbers = Numbers(slots=1)
+    numbers = MetricsStore(slots=1)
     numbers.claim(0)
     tally = numbers.tally(0)
     for number in range(SERIES + 50):
@@ -164,7 +164,7 @@ def failures(kind: type[OcrsvcError]) -> Iterator[tuple[int, str]]:
     [(0.0, 0), (0.001, 0), (0.0011, 1), (0.3, BUCKETS_S.index(0.5)), (60.0, 14), (3600.0, 15)],
 )
 def test_an_observation_falls_into_the_bucket_whose_upper_end_it_does_not_pass(seconds: float, bucket: int) -> None:
-    numbers = Numbers()
+    numbers = MetricsStore()
     numbers.common.record((), ((STAGE_SECONDS.of("queue"), seconds),))
     values = numbers.read()[STAGE_SECONDS.of("queue")]
     assert [number for number, count in enumerate(values[:-1]) if count] == [bucket]
@@ -179,7 +179,7 @@ def reading() -> Reading:
 
 
 def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
-    numbers = Numbers()
+    numbers = MetricsStore()
     count_reading(numbers.common, reading())
     assert (value(numbers, IMAGES.of()), value(numbers, LINES.of())) == (1, 2)
     sums = {key[2]: values[-1] for key, values in numbers.read().items() if key[1] == STAGE_SECONDS.name}
@@ -187,7 +187,7 @@ def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
 
 
 def test_a_page_that_was_kept_counts_as_a_hit_and_not_as_read() -> None:
-    numbers = Numbers()
+    numbers = MetricsStore()
     engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
     kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), kept=True)
     count_reading(numbers.common, kept)
@@ -196,7 +196,7 @@ def test_a_page_that_was_kept_counts_as_a_hit_and_not_as_read() -> None:
 
 def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:
     """Measured: 4. A run is 500 images and the best of 20 runs counts, so that a busy machine changes nothing."""
-    tally, one = Numbers().common, reading()
+    tally, one = MetricsStore().common, reading()
 
     def run() -> float:
         began = time.thread_time()
@@ -209,7 +209,7 @@ def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:
 
 def test_memory_is_taken_for_living_workers_only() -> None:
     before = shared_bytes()
-    numbers = Numbers(slots=1024)
+    numbers = MetricsStore(slots=1024)
     numbers.claim(0)
     numbers.tally(0).count(IMAGES)
     numbers.read()
@@ -223,7 +223,7 @@ def shared_bytes() -> int:
 
 
 def test_a_sampler_puts_its_gauges_until_it_is_stopped() -> None:
-    numbers = Numbers()
+    numbers = MetricsStore()
     looked = threading.Event()
 
     def read() -> float:
@@ -238,7 +238,7 @@ def test_a_sampler_puts_its_gauges_until_it_is_stopped() -> None:
 
 
 def test_a_tally_that_was_never_used_shows_nothing() -> None:
-    numbers = Numbers(slots=4)
-    assert isinstance(numbers.common, Tally)
+    numbers = MetricsStore(slots=4)
+    assert isinstance(numbers.common, WorkerMetrics)
     assert numbers.read() == {}
     assert abs(numbers.started_s - time.time()) < _SOON_S

@@ -26,7 +26,7 @@ from ocrsvc.cli.status import address_of
 from ocrsvc.settings import Settings
 from ocrsvc.telemetry.prometheus import HEAD_ROWS, SLOT_ROWS
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import Head, Slot
+from ocrsvc.telemetry.worker_table import Head, WorkerEntry
 
 _ANSWER_S = 20.0
 _SOON_S = 20.0
@@ -155,8 +155,10 @@ def test_the_documentation_knows_every_metric_and_no_other() -> None:
     assert told == shown
 
 
-@pytest.mark.parametrize(("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, Slot) for row in SLOT_ROWS)])
-def test_each_row_of_the_tables_is_a_field_of_the_scoreboard(row: Any, owner: type[Head | Slot]) -> None:
+@pytest.mark.parametrize(
+    ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in SLOT_ROWS)]
+)
+def test_each_row_of_the_tables_is_a_field_of_the_scoreboard(row: Any, owner: type[Head | WorkerEntry]) -> None:
     assert row.field in {entry[0] for entry in owner._fields_}
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ocrsvc.errors import BrokenImage, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, open_picture
-from ocrsvc.pipeline.decode_job import DecodingHandle, Order
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.records import Page, ReadOptions, ReadTask
 
 
@@ -36,8 +36,8 @@ def jpeg(width: int, height: int) -> bytes:
     return cv2.imencode(".jpg", noise)[1].tobytes()
 
 
-def order(data: bytes, options: ReadOptions | None = None) -> Order:
-    return Order(options or ReadOptions(), 1.0, gray=False, source=open_picture(data, PixelLimits(10**6)))
+def order(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
+    return DecodeJob(options or ReadOptions(), 1.0, gray=False, source=open_encoded_image(data, PixelLimits(10**6)))
 
 
 def test_what_was_decoded_ahead_is_not_decoded_again() -> None:

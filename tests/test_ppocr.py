@@ -28,7 +28,7 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_session
 from ocrsvc.engines.ppocr.runtime.session import Running
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Check, Decoder, Image, Page, Pixels, ReadOptions, ReadTask
-from ocrsvc.serving.work_queue import Wish, make_check
+from ocrsvc.serving.work_queue import RequestContext, make_check
 
 PAGES = Path(__file__).parent / "pages"
 NOTICE = [line.split() for line in (PAGES / "notice.txt").read_text("utf-8").splitlines()]
@@ -190,7 +190,7 @@ def test_a_dense_page_gives_its_thread_back_soon_after_its_deadline(handle: Page
     """All of it would take several times as long."""
     dense = np.tile(load("notice.png"), (6, 4, 1))
     began_s = time.monotonic()
-    check = make_check(Wish(), began_s + 0.3, time.monotonic)
+    check = make_check(RequestContext(), began_s + 0.3, time.monotonic)
     (answer,) = handle.read([ReadTask(Image(dense, "png"), check=check)])
     spent_s = time.monotonic() - began_s
     assert isinstance(answer, DeadlineExceeded)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from ocrsvc.engines.isolated.image_hash import TaskFingerprint
+from ocrsvc.engines.isolated.image_hash import TaskHash
 from ocrsvc.records import Image, ReadOptions, ReadTask
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 
 
 @dataclass(frozen=True)
@@ -37,42 +37,42 @@ class Clock:
 
 
 def test_what_is_noted_is_found_and_listed() -> None:
-    quarantine = Quarantine(4, 60.0)
+    quarantine = CrashDenylist(4, 60.0)
     quarantine.note(mark(7), 2, "SIGSEGV")
     [entry] = quarantine.entries()
-    assert (entry.hash, entry.cause, entry.strikes, entry.is_refused) == (f"{7:032x}", "SIGSEGV", 2, True)
+    assert (entry.hash, entry.cause, entry.crashes, entry.is_refused) == (f"{7:032x}", "SIGSEGV", 2, True)
     assert 59 < entry.left_s <= 60
-    assert (quarantine.strikes(mark(7)), quarantine.strikes(mark(8))) == (2, 0)
+    assert (quarantine.crashes(mark(7)), quarantine.crashes(mark(8))) == (2, 0)
 
 
 def test_a_new_count_takes_the_place_of_the_old_one() -> None:
-    quarantine = Quarantine(4, 60.0)
+    quarantine = CrashDenylist(4, 60.0)
     quarantine.note(mark(7), 1, "hang")
     quarantine.note(mark(7), 2, "SIGABRT")
-    assert [(entry.strikes, entry.cause) for entry in quarantine.entries()] == [(2, "SIGABRT")]
+    assert [(entry.crashes, entry.cause) for entry in quarantine.entries()] == [(2, "SIGABRT")]
 
 
 def test_images_with_the_same_sketch_are_told_apart() -> None:
-    quarantine = Quarantine(4, 60.0)
+    quarantine = CrashDenylist(4, 60.0)
     quarantine.note(mark(1, sketch=9), 2, "SIGSEGV")
     quarantine.note(mark(2, sketch=9), 1, "hang")
-    assert [quarantine.strikes(mark(number, sketch=9)) for number in (1, 2, 3)] == [2, 1, 0]
+    assert [quarantine.crashes(mark(number, sketch=9)) for number in (1, 2, 3)] == [2, 1, 0]
 
 
 def test_an_entry_expires_and_the_quarantine_is_empty_again() -> None:
     clock = Clock()
-    quarantine = Quarantine(4, 60.0, clock)
+    quarantine = CrashDenylist(4, 60.0, clock)
     assert quarantine.is_empty()
     quarantine.note(mark(7), 2, "hang")
     clock.now += 59.9
-    assert (quarantine.is_empty(), quarantine.strikes(mark(7))) == (False, 2)
+    assert (quarantine.is_empty(), quarantine.crashes(mark(7))) == (False, 2)
     clock.now += 0.2
-    assert (quarantine.is_empty(), quarantine.strikes(mark(7)), quarantine.entries()) == (True, 0, [])
+    assert (quarantine.is_empty(), quarantine.crashes(mark(7)), quarantine.entries()) == (True, 0, [])
 
 
 def test_when_it_is_full_the_entry_that_expires_first_makes_room() -> None:
     clock = Clock()
-    quarantine = Quarantine(2, 60.0, clock)
+    quarantine = CrashDenylist(2, 60.0, clock)
     for number in (1, 2, 3):
         clock.now += 1
         quarantine.note(mark(number), 2, "hang")
@@ -81,7 +81,7 @@ def test_when_it_is_full_the_entry_that_expires_first_makes_room() -> None:
 
 def test_expired_entries_make_room_before_living_ones() -> None:
     clock = Clock()
-    quarantine = Quarantine(2, 60.0, clock)
+    quarantine = CrashDenylist(2, 60.0, clock)
     quarantine.note(mark(1), 2, "hang")
     clock.now += 50
     quarantine.note(mark(2), 2, "hang")
@@ -91,15 +91,15 @@ def test_expired_entries_make_room_before_living_ones() -> None:
 
 
 def test_an_image_that_was_read_after_all_is_forgotten() -> None:
-    quarantine = Quarantine(4, 60.0)
+    quarantine = CrashDenylist(4, 60.0)
     quarantine.note(mark(7), 1, "hang")
-    quarantine.acquit(mark(7))
-    assert quarantine.strikes(mark(7)) == 0
+    quarantine.clear(mark(7))
+    assert quarantine.crashes(mark(7)) == 0
 
 
 @pytest.mark.parametrize(("asked", "forgotten", "left"), [(f"{1:032x}", 1, [2]), (None, 2, []), ("nothing", 0, [1, 2])])
 def test_an_operator_can_forget_one_or_all(asked: str | None, forgotten: int, left: list[int]) -> None:
-    quarantine = Quarantine(4, 60.0)
+    quarantine = CrashDenylist(4, 60.0)
     quarantine.note(mark(1), 2, "hang")
     quarantine.note(mark(2), 2, "hang")
     assert quarantine.forget(asked) == forgotten
@@ -107,24 +107,24 @@ def test_an_operator_can_forget_one_or_all(asked: str | None, forgotten: int, le
 
 
 def test_every_process_that_was_forked_after_it_shares_it() -> None:
-    quarantine = Quarantine(4, 60.0)
+    quarantine = CrashDenylist(4, 60.0)
     pid = os.fork()
     if pid == 0:
         quarantine.note(mark(7), 2, "SIGSEGV")
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    assert quarantine.strikes(mark(7)) == 2
+    assert quarantine.crashes(mark(7)) == 2
 
 
 @pytest.mark.parametrize("torn_at", [8, 30, 45, 60])
 def test_a_record_that_was_half_written_counts_as_empty(torn_at: int) -> None:
-    quarantine = Quarantine(1, 60.0)
+    quarantine = CrashDenylist(1, 60.0)
     quarantine.note(mark(7), 2, "SIGSEGV")
     memory = quarantine._memory
     memory[64 + torn_at] ^= 0xFF
     assert quarantine.entries() == []
     quarantine.note(mark(8), 2, "hang")
-    assert quarantine.strikes(mark(8)) == 2
+    assert quarantine.crashes(mark(8)) == 2
 
 
 def a_task(seed: int = 0) -> ReadTask:
@@ -152,11 +152,11 @@ def reshaped(task: ReadTask) -> ReadTask:
     ],
 )
 def test_what_the_engine_would_see_otherwise_is_another_image(change: Callable[[ReadTask], ReadTask]) -> None:
-    assert TaskFingerprint(change(a_task())).digest != TaskFingerprint(a_task()).digest
+    assert TaskHash(change(a_task())).digest != TaskHash(a_task()).digest
 
 
 def test_the_same_pixels_from_another_file_are_the_same_image() -> None:
     task = a_task()
     other = replace(task, image=Image(task.image.pixels.copy(), "jpeg"), deadline=5.0)
-    ours, theirs = TaskFingerprint(task), TaskFingerprint(other)
+    ours, theirs = TaskHash(task), TaskHash(other)
     assert (ours.sketch, ours.digest) == (theirs.sketch, theirs.digest)

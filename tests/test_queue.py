@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
-from ocrsvc.serving.work_queue import BATCH_TURN, GONE_S, PLAIN_WISH, Item, Priority, Wish, WorkQueue, make_check
+from ocrsvc.serving.work_queue import (
+    BATCH_TURN,
+    DEFAULT_CONTEXT,
+    GONE_S,
+    Item,
+    Priority,
+    RequestContext,
+    WorkQueue,
+    make_check,
+)
 
-BATCH = Wish("batch")
+BATCH = RequestContext("batch")
 
 
 class Clock:
@@ -30,7 +39,9 @@ def works(items: list[Item[str, str]] | None) -> list[str]:
     return [item.work for item in items]
 
 
-def put(queue: WorkQueue[str, str], work: str, deadline: float = 1000.0, wish: Wish = PLAIN_WISH) -> Item[str, str]:
+def put(
+    queue: WorkQueue[str, str], work: str, deadline: float = 1000.0, wish: RequestContext = DEFAULT_CONTEXT
+) -> Item[str, str]:
     queue.reserve(wish.priority)
     return queue.put(work, deadline, wish=wish)
 
@@ -171,7 +182,7 @@ def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
         for work in works(queue.take(most)):
             taken.append(work)
             # Whoever was served sends the next one.
-            put(queue, work, wish=BATCH if work.startswith("b") else Wish())
+            put(queue, work, wish=BATCH if work.startswith("b") else RequestContext())
     batch = [index for index, work in enumerate(taken) if work.startswith("b")]
     assert batch == list(range(BATCH_TURN - 1, len(taken), BATCH_TURN))
 
@@ -203,7 +214,7 @@ def test_batch_work_leaves_a_quarter_of_the_places(places: int, for_batch: int) 
 def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) -> None:
     queue, clock = make_queue(places=4)
     for way in range(20):
-        item = put(queue, "work", clock.now_s + 10.0, Wish(priority))
+        item = put(queue, "work", clock.now_s + 10.0, RequestContext(priority))
         if way % 3 == 0:
             queue.discard(item)
         elif way % 3 == 1:
@@ -216,7 +227,7 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
 
 def test_work_whose_client_has_gone_never_reaches_a_server() -> None:
     queue, clock = make_queue()
-    item = put(queue, "gone", wish=Wish(is_gone=lambda: True))
+    item = put(queue, "gone", wish=RequestContext(is_gone=lambda: True))
     put(queue, "wanted")
     clock.now_s += GONE_S
     assert works(queue.take(8)) == ["wanted"]
@@ -226,7 +237,7 @@ def test_work_whose_client_has_gone_never_reaches_a_server() -> None:
 
 def test_nobody_asks_for_the_client_of_work_that_hardly_waits() -> None:
     queue, clock = make_queue()
-    put(queue, "quick", wish=Wish(is_gone=lambda: pytest.fail("asked")))
+    put(queue, "quick", wish=RequestContext(is_gone=lambda: pytest.fail("asked")))
     clock.now_s += GONE_S / 2
     assert works(queue.take(8)) == ["quick"]
 
@@ -245,7 +256,7 @@ def test_room_is_told_without_taking_it() -> None:
 
 def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:
     clock = Clock()
-    check = make_check(Wish(), clock.now_s + 10.0, clock)
+    check = make_check(RequestContext(), clock.now_s + 10.0, clock)
     clock.now_s += 9.9
     check()
     clock.now_s += 0.1
@@ -261,7 +272,7 @@ def test_running_work_asks_seldom_for_its_client_and_learns_soon_that_it_has_gon
         asked.append(clock.now_s)
         return len(asked) == 5
 
-    check = make_check(Wish(is_gone=is_gone), 1000.0, clock)
+    check = make_check(RequestContext(is_gone=is_gone), 1000.0, clock)
     while len(asked) < 4:
         clock.now_s += GONE_S / 50
         check()

@@ -26,14 +26,14 @@ from ocrsvc.errors import (
     QueueFull,
     UnsupportedImage,
 )
-from ocrsvc.imaging.decode import develop
-from ocrsvc.imaging.encoded_image import Picture
+from ocrsvc.imaging.decode import decode_pixels
+from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.result_cache import KeptPages
+from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
-from ocrsvc.serving.work_queue import PLAIN_WISH, Wish
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -209,7 +209,7 @@ def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> N
 
     def ask() -> None:
         try:
-            reader.read_many([png(40, 30)] * 20, ReadOptions(), SOON_S, Wish(is_gone=gone.is_set))
+            reader.read_many([png(40, 30)] * 20, ReadOptions(), SOON_S, RequestContext(is_gone=gone.is_set))
         except OcrsvcError as error:
             failures.append(type(error))
 
@@ -235,7 +235,7 @@ def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests
 
     def ask() -> None:
         try:
-            reader.read(png(700, 700), ReadOptions(), SOON_S, Wish(share=Share(memory)))
+            reader.read(png(700, 700), ReadOptions(), SOON_S, RequestContext(share=Share(memory)))
         except QueueFull as error:
             refused.append(error.detail)
 
@@ -259,7 +259,7 @@ def test_an_image_that_can_never_fit_is_told_apart_and_its_neighbours_are_read()
     share = Share(memory)
     share.take(SQUARE_BYTES)
     with reading(Mirror()) as reader:
-        answers = reader.read_many([png(1000, 1000), png(30, 20)], ReadOptions(), SOON_S, Wish(share=share))
+        answers = reader.read_many([png(1000, 1000), png(30, 20)], ReadOptions(), SOON_S, RequestContext(share=share))
     assert isinstance(answers[0], BodyTooLarge)
     assert isinstance(answers[1], Reading)
     assert memory.held_bytes == SQUARE_BYTES
@@ -277,7 +277,7 @@ def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
             return super().read(tasks)
 
     with reading(Watching(), engine_threads=3) as reader:
-        options, wish = ReadOptions(rotate="90"), Wish(share=Share(memory))
+        options, wish = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
         answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, wish)
     assert [type(answer) for answer in answers] == [Reading] * 12
     assert (most_bytes, memory.held_bytes) == (SQUARE_BYTES, 0)
@@ -293,12 +293,12 @@ def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engi
     with reading(engine) as reader:
         if late:
             with pytest.raises(DeadlineExceeded):
-                reader.read(png(700, 700), ReadOptions(), 0.2, Wish(share=share))
+                reader.read(png(700, 700), ReadOptions(), 0.2, RequestContext(share=share))
             share.release()
             assert memory.held_bytes == SQUARE_BYTES
         else:
             gate.set()
-            reader.read(png(700, 700), ReadOptions(), SOON_S, Wish(share=share))
+            reader.read(png(700, 700), ReadOptions(), SOON_S, RequestContext(share=share))
         gate.set()
         wait_until(lambda: memory.held_bytes == 0)
 
@@ -311,7 +311,7 @@ def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back() -> None:
         first.start()
         assert engine.entered.wait(SOON_S)
         with pytest.raises(DeadlineExceeded):
-            reader.read(png(700, 700), ReadOptions(), 0.2, Wish(share=Share(memory)))
+            reader.read(png(700, 700), ReadOptions(), 0.2, RequestContext(share=Share(memory)))
         assert memory.held_bytes == 0
         gate.set()
         first.join(SOON_S)
@@ -321,7 +321,7 @@ def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back() -> None:
 def test_what_cannot_be_decoded_holds_nothing(data: bytes) -> None:
     memory = Budget(3 * SQUARE_BYTES)
     with reading(Mirror()) as reader, pytest.raises(BrokenImage):
-        reader.read(data, ReadOptions(), SOON_S, Wish(share=Share(memory)))
+        reader.read(data, ReadOptions(), SOON_S, RequestContext(share=Share(memory)))
     assert memory.held_bytes == 0
 
 
@@ -335,7 +335,7 @@ def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
     memory = Budget(2 * 10**9)
 
     def ask() -> None:
-        wish = Wish(share=Share(memory))
+        wish = RequestContext(share=Share(memory))
         pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S, wish))
 
     with reading(engine) as reader:
@@ -364,13 +364,13 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
     """However many large ones there are: no engine thread decodes them."""
     gate, begun = threading.Event(), threading.Semaphore(0)
 
-    def slowly(source: Picture, *, gray: bool) -> Image:
+    def slowly(source: EncodedImage, *, gray: bool) -> Image:
         if source.width > 1000:
             begun.release()
             assert gate.wait(SOON_S)
-        return develop(source, gray=gray)
+        return decode_pixels(source, gray=gray)
 
-    monkeypatch.setattr("ocrsvc.pipeline.decode_job.develop", slowly)
+    monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
     with reading(Mirror(), engine_threads=2) as reader:
         large = png(3000, 2000)
         asked = [threading.Thread(target=reader.read, args=(large, ReadOptions(), SOON_S)) for _ in range(4)]
@@ -392,7 +392,7 @@ def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want
     pages: list[Reading] = []
 
     def ask() -> None:
-        pages.append(reader.read(png(3000, 2000), ReadOptions(), SOON_S, Wish(share=Share(memory))))
+        pages.append(reader.read(png(3000, 2000), ReadOptions(), SOON_S, RequestContext(share=Share(memory))))
 
     with reading(engine, engine_threads=2) as reader:
         asked = [threading.Thread(target=ask) for _ in range(4)]
@@ -415,7 +415,7 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(FakeSettings(latency_s=60.0)))
     reader.start()
     began_s = time.monotonic()
-    wish = Wish(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
+    wish = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
     with pytest.raises(expected):
         reader.read(png(30, 20), ReadOptions(), deadline_s, wish)
     reader.stop(SOON_S)
@@ -458,14 +458,14 @@ def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:
     cache = MemoryCache(10_000, 60.0)
     cache.put(b"page", b'[1,2,0,1,[["text",null,0,0,0,0,0,0,0,0]]]')
     cache.put(b"noise", b"\x00")
-    pages = KeptPages(cache)
+    pages = ResultCache(cache)
     assert (pages.find(b"page"), pages.find(b"noise"), pages.find(b"none")) == (None, None, None)
 
 
 def test_a_page_comes_back_as_it_was_kept() -> None:
     box = ((0.5, 1.0), (30.25, 1.0), (30.25, 9.0), (0.5, 9.0))
     page = Page(40, 30, 90, (Line("正品 promotion", 0.75, box), Line("", 1.0, box)), number=3)
-    pages = KeptPages(MemoryCache(10_000, 60.0))
+    pages = ResultCache(MemoryCache(10_000, 60.0))
     pages.keep(b"key", page)
     assert pages.find(b"key") == page
 
@@ -473,9 +473,9 @@ def test_a_page_comes_back_as_it_was_kept() -> None:
 def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:
     with reading(Mirror()) as reader, ExitStack() as taken:
         for _ in range(2):  # an engine thread, and one more
-            taken.enter_context(reader._turn_to_decode(1e12, PLAIN_WISH))
+            taken.enter_context(reader._turn_to_decode(1e12, DEFAULT_CONTEXT))
         with pytest.raises(DeadlineExceeded):
             reader.read(png(30, 20), ReadOptions(), 0.05)
         with pytest.raises(ClientGone):
-            reader.read(png(30, 20), ReadOptions(), SOON_S, Wish(is_gone=lambda: True))
+            reader.read(png(30, 20), ReadOptions(), SOON_S, RequestContext(is_gone=lambda: True))
         assert reader.waiting() == 0

@@ -20,11 +20,11 @@ from web_support import KnownEngine, as_base64, json_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
 from ocrsvc.formats.drawing import draw_page
-from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
+from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, Reading, ReadOptions, ReadTask
-from ocrsvc.serving.memory_budget import Budget, Callers, Room, Share
-from ocrsvc.serving.work_queue import Wish
+from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
+from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -53,7 +53,7 @@ def app_with(
     reader = Reader(chosen, ThreadPlan(1, 4, 2), engine_opener=lambda: engine or KnownEngine(), on_reading=on_reading)
     reader.start()
     try:
-        yield create_app(chosen, reader, room=Room(memory, Callers(0)))
+        yield create_app(chosen, reader, room=SharedLimits(memory, Callers(0)))
     finally:
         reader.stop(5.0)
 
@@ -160,11 +160,11 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_decoding_holds_no_more_than_was_asked_for(kind: str, *, gray: bool) -> None:
     """Arrays of numpy and OpenCV are what is seen here; what decoders hold inside was measured as resident memory."""
-    picture = open_picture(FILES[kind], PixelLimits(2 * MEGAPIXEL))
+    picture = open_encoded_image(FILES[kind], PixelLimits(2 * MEGAPIXEL))
     asked_bytes = picture.most_bytes(gray=gray)
     tracemalloc.start()
     try:
-        pixels = develop(picture, gray=gray).pixels
+        pixels = decode_pixels(picture, gray=gray).pixels
         held_bytes, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -193,7 +193,7 @@ def test_sixty_pages_of_many_pixels_stay_within_the_memory_of_requests() -> None
     reader.start()
     try:
         with Share(memory) as share:
-            (read,) = reader.read_files([file.getvalue()], ReadOptions(), 60.0, Wish(share=share))
+            (read,) = reader.read_files([file.getvalue()], ReadOptions(), 60.0, RequestContext(share=share))
     finally:
         reader.stop(5.0)
     assert (len(read.readings), len(peaks), memory.held_bytes) == (60, 60, 0)
@@ -206,12 +206,12 @@ def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
     reader.start()
     try:
         memory = Budget(10 * MEGAPIXEL)
-        with reader.look(data, 2, wish=Wish(share=Share(memory))):
+        with reader.look(data, 2, wish=RequestContext(share=Share(memory))):
             assert memory.held_bytes == page_bytes
         small = Budget(len(data) + canvas_bytes + page_bytes - 1)
-        with pytest.raises(BodyTooLarge), reader.look(data, 1, wish=Wish(share=Share(small))):
+        with pytest.raises(BodyTooLarge), reader.look(data, 1, wish=RequestContext(share=Share(small))):
             pytest.fail("drawn")
-        (read,) = reader.read_files([data], ReadOptions(), 30.0, Wish(share=Share(small)))
+        (read,) = reader.read_files([data], ReadOptions(), 30.0, RequestContext(share=Share(small)))
     finally:
         reader.stop(5.0)
     assert [type(error) for _, error in read.errors] == [BodyTooLarge] * 2

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, Board, Granted, Slot, Standing, State
-from ocrsvc.worker.replacement_controller import Rota
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.worker.replacement_controller import ReplacementController
 from ocrsvc.worker.replacement_policy import Times, backoff_s, is_next_to_load, next_grant
 
 BASE = 3
@@ -41,7 +41,7 @@ class Processes:
         self.free_bytes = 1000
         self.log = logging.getLogger("test-rota")
         self.cfg = Cfg(base)
-        self.rota = Rota(Board(), clock=lambda: self.now_s)
+        self.rota = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
         self.killed: list[tuple[int, int]] = []
@@ -97,7 +97,7 @@ class Processes:
         worker = self.WORKERS.pop(pid)
         self.rota.after_exit(self, worker)
 
-    def slot(self, pid: int) -> Slot:
+    def slot(self, pid: int) -> WorkerEntry:
         return self.rota.board.slot(self.WORKERS[pid].place)
 
     def pids(self, state: State) -> list[int]:
@@ -287,8 +287,8 @@ def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.L
     assert "it is the only one, so requests wait as long as the load takes" in caplog.text
 
 
-def ready(slot: int, **more: Any) -> Standing:
-    return Standing(slot, State.READY, card_read_s=5.0, card_free_bytes=1000, **more)
+def ready(slot: int, **more: Any) -> Snapshot:
+    return Snapshot(slot, State.READY, card_read_s=5.0, card_free_bytes=1000, **more)
 
 
 @pytest.mark.parametrize(
@@ -301,14 +301,14 @@ def ready(slot: int, **more: Any) -> Standing:
         # What was read before somebody's memory came back says nothing.
         ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
         # No readings at all: no card.
-        ([Standing(0, State.READY, reason=Reason.RELOAD), Standing(1, State.READY)], 5.0, Granted.SUCCESSOR),
-        ([ready(0, reason=Reason.RELOAD), Standing(1, State.BOOTING)], 0.0, None),
-        ([ready(0, reason=Reason.RELOAD), Standing(1, State.DRAINING)], 0.0, None),
+        ([Snapshot(0, State.READY, reason=Reason.RELOAD), Snapshot(1, State.READY)], 5.0, Granted.SUCCESSOR),
+        ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.BOOTING)], 0.0, None),
+        ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.DRAINING)], 0.0, None),
         ([ready(0, reason=Reason.RELOAD)], 0.0, None),
     ],
 )
 def test_a_successor_is_admitted_by_what_the_card_has_free(
-    workers: list[Standing], exited_s: float, kind: Granted | None
+    workers: list[Snapshot], exited_s: float, kind: Granted | None
 ) -> None:
     grant = next_grant(2, workers, Times(10.0, 0.0, exited_s), 100)
     assert (grant.kind if grant else None) is kind
@@ -327,10 +327,10 @@ def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> N
 
 def test_workers_load_in_the_order_of_their_forks() -> None:
     workers = [
-        Standing(0, State.BOOTING, forked_s=3.0),
-        Standing(1, State.READY, forked_s=1.0),
-        Standing(2, State.BOOTING, forked_s=2.0),
-        Standing(3, State.BOOTING, forked_s=2.0),
+        Snapshot(0, State.BOOTING, forked_s=3.0),
+        Snapshot(1, State.READY, forked_s=1.0),
+        Snapshot(2, State.BOOTING, forked_s=2.0),
+        Snapshot(3, State.BOOTING, forked_s=2.0),
     ]
     assert [slot for slot in (0, 2, 3) if is_next_to_load(slot, workers)] == [2]
 
@@ -499,7 +499,7 @@ def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> 
 
 def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:
     now_s = 100.0
-    rota = Rota(Board(), clock=lambda: now_s)
+    rota = ReplacementController(WorkerTable(), clock=lambda: now_s)
     worker: Any = SimpleNamespace(tmp=io.BytesIO())
     rota.before_fork(worker, boot_limit_s=600.0)
     assert worker.tmp.last_update() == 700.0

@@ -48,7 +48,7 @@ from ocrsvc.grpc_services import make_services
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
-from ocrsvc.serving.memory_budget import make_room
+from ocrsvc.serving.memory_budget import make_shared_limits
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.model_statistics import Statistics
@@ -570,7 +570,9 @@ def test_a_stream_waits_where_calls_are_refused() -> None:
 def test_calls_of_one_address_are_limited_in_number() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with (
-        serving(gate.method(), listener, room=make_room(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)),
+        serving(
+            gate.method(), listener, room=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
+        ),
         calling(listener.getsockname()[1]) as channel,
     ):
         first = echo(channel).future(MESSAGES[ANSWER](id="1"))
@@ -902,7 +904,7 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
 
 def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    room = make_room(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
+    room = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, room=room).test_client()
     with serving(gate.method(), listener, room=room), calling(listener.getsockname()[1]) as channel:

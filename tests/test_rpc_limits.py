@@ -35,7 +35,7 @@ from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.transport import Transport
 from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
 from ocrsvc.serving.decompression import unpack
-from ocrsvc.serving.memory_budget import Budget, Share, make_room, unlimited
+from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
 
 PATIENCE_S = 20.0
 HEALTH = "grpc.health.v1.HealthCheck"
@@ -453,7 +453,7 @@ def test_health_is_answered_while_all_threads_are_busy() -> None:
 
 def test_health_is_answered_while_no_memory_is_left() -> None:
     held, listener = Held(), socket.create_server(("127.0.0.1", 0))
-    room = make_room(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
+    room = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
     with serving(held.methods(), listener, most_bytes=1 << 19, room=room):
         assert room.memory.take(1 << 20)
         with calling(listener.getsockname()[1]) as channel:

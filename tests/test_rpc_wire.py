@@ -30,7 +30,7 @@ from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.wire import MessageReader, Sent, escaped, frame, timeout_s
 from ocrsvc.model_api.metadata import NotOffered, UnknownModel
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers
+from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, MetricsStore
 
 ALL = [
     "inference.proto",
@@ -156,7 +156,7 @@ def test_each_failure_has_its_status(error: Exception, code: Code) -> None:
 def test_a_call_is_counted_by_its_door_its_status_and_its_code(
     how: Code, error: Exception | None, status: str, code: str
 ) -> None:
-    numbers = Numbers()
+    numbers = MetricsStore()
     counting = Counting(numbers.common)
     counting.begin()
     assert numbers.read()[IN_FLIGHT.of()][0] == 1

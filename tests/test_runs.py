@@ -29,7 +29,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recogniser, read
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
 from ocrsvc.engines.ppocr.runtime.session import Runner, Running
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.batcher import Limits
@@ -121,7 +121,7 @@ class Deciding:
 
 
 def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() -> None:
-    session, crew = Deciding(), Crew(1)
+    session, crew = Deciding(), SharedThreads(1)
     runs = RunsApart(cast(Runner, session), crew)
 
     def check() -> None:

@@ -40,7 +40,7 @@ from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
-from ocrsvc.serving.work_queue import PLAIN_WISH
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -475,7 +475,7 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
     reader.start()
     try:
-        with closing(reader.read_in_turn(picture(), [1, 1], ReadOptions(), 0.5, PLAIN_WISH)) as pages:
+        with closing(reader.read_in_turn(picture(), [1, 1], ReadOptions(), 0.5, DEFAULT_CONTEXT)) as pages:
             outcomes = [type(outcome) for _, outcome in pages]
         # The first one is still there.
         assert engine.begun.is_set()

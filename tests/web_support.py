@@ -22,7 +22,7 @@ from ocrsvc.engines.contract import Driving
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
-from ocrsvc.serving.work_queue import PLAIN_WISH, Priority, Wish
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -85,7 +85,9 @@ class DeafReader:
     def check_room(self, _priority: Priority) -> None:
         pass
 
-    def read(self, _data: bytes, _options: ReadOptions, deadline_s: float, _wish: Wish = PLAIN_WISH) -> Reading:
+    def read(
+        self, _data: bytes, _options: ReadOptions, deadline_s: float, _wish: RequestContext = DEFAULT_CONTEXT
+    ) -> Reading:
         self.deadlines.append(deadline_s)
         raise self.error
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode, develop
+from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.read import FileRead
@@ -64,7 +64,7 @@ class DecodingReader:
             document = open_document(file, self._limits, 0, bool, bool)
             numbers = chosen_pages(document, ranges, most or MOST_PAGES, cut=most is not None)
             pages = [document.open(number, gray=True, check=bool, take=bool) for number in numbers]
-            images = [page if isinstance(page, Image) else develop(page, gray=True) for page in pages]
+            images = [page if isinstance(page, Image) else decode_pixels(page, gray=True) for page in pages]
             readings = [self._reading(image, number) for number, image in zip(numbers, images, strict=True)]
             return FileRead(document.kind, document.count, tuple(zip(numbers, readings, strict=True)))
         except OcrsvcError as error:

@@ -58,12 +58,12 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunsApart
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
-        from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+        from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
 
         found = Inputs()
-        crew = Crew(1)
+        crew = SharedThreads(1)
         runs = RunsApart(_recording(self.recognition, lambda: found.recognition), crew)
         recogniser = Recogniser(runs, read_characters(self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))

@@ -33,7 +33,7 @@ from ocrsvc.grpc_services import make_services
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Budget, Callers, unlimited
-from ocrsvc.telemetry.metrics_store import Numbers
+from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.model_statistics import Statistics
 
 THREADS = 4
@@ -57,7 +57,7 @@ class Host:
         self.now_s = time.monotonic()
         self.tick_s = 0.0
         self.under_way = 0
-        self._counting = Counting(Numbers().common)
+        self._counting = Counting(MetricsStore().common)
         self._running: deque[tuple[Connection, Stream, Job]] = deque()
         self._in_line: dict[Stream, Connection] = {}
 

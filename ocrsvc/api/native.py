@@ -15,12 +15,12 @@ from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_d
 from ocrsvc.formats.output_formats import FORMATS, Format, FormatName
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import Asked, read_options
-from ocrsvc.http.request import Incoming, deadline_of, images_or_errors, left_s, receive, request_id, wish_of
+from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, images_or_errors, left_s, receive, request_id
 from ocrsvc.http.responses import JSON_TYPE, read_pages
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import Reading, total_of
-from ocrsvc.serving.work_queue import Wish
+from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings import Settings
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
@@ -39,7 +39,7 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         asked = read_options(_option_fields(incoming))
         images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
-        files = _read(reader, images, asked, left_s(deadline), wish_of(request.environ, asked.priority))
+        files = _read(reader, images, asked, left_s(deadline), context_of(request.environ, asked.priority))
         _raise_if_all_failed(files)
         form = FORMATS.get(asked.format or _accepted())
         if form is not None:
@@ -49,7 +49,7 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
     return api
 
 
-def _option_fields(incoming: Incoming) -> list[tuple[str, object]]:
+def _option_fields(incoming: ParsedRequest) -> list[tuple[str, object]]:
     """What is neither an image nor a file; raises BadOption for a file in a field that is not read."""
     for part in incoming.files:
         if part.name not in IMAGE_FIELDS:
@@ -61,7 +61,7 @@ def _option_fields(incoming: Incoming) -> list[tuple[str, object]]:
 
 
 def _read(
-    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: Wish
+    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: RequestContext
 ) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:

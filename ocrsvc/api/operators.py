@@ -20,10 +20,10 @@ from ocrsvc.api.openapi import openapi
 from ocrsvc.errors import NotReady
 from ocrsvc.formats.json_values import engine_to_dict
 from ocrsvc.http.origins import check_origin, is_loopback_address
-from ocrsvc.http.request_metrics import Ledger
+from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings import Settings
 from ocrsvc.telemetry.metrics_store import STUCK, WAITING
 from ocrsvc.telemetry.prometheus import expose, workers_to_list
@@ -61,7 +61,7 @@ def make_ops(reader: Reader) -> Blueprint:
     return ops
 
 
-def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Blueprint:
+def make_operators(settings: Settings, reader: Reader, ledger: RequestMetrics) -> Blueprint:
     """GET /metrics and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
     operators = Blueprint("operators", __name__)
     if settings.ops == "off":
@@ -97,7 +97,7 @@ def make_operators(settings: Settings, reader: Reader, ledger: Ledger) -> Bluepr
     return operators
 
 
-def _entries(known: Quarantine | None) -> list[dict[str, object]]:
+def _entries(known: CrashDenylist | None) -> list[dict[str, object]]:
     entries = known.entries() if known is not None else []
     return [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]
 

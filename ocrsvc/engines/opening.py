@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.serving.batcher import Limits
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 
-def open_engine(settings: Settings, plan: ThreadPlan, quarantine: Quarantine | None = None) -> Engine:
+def open_engine(settings: Settings, plan: ThreadPlan, quarantine: CrashDenylist | None = None) -> Engine:
     """Open the engine that OCRSVC_ENGINE names, where OCRSVC_ISOLATION says. Call it after the fork.
 
     Args:
@@ -24,7 +24,7 @@ def open_engine(settings: Settings, plan: ThreadPlan, quarantine: Quarantine | N
         return open_own_engine(settings, plan)
     from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
 
-    quarantine = quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    quarantine = quarantine or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
     return IsolatedEngine(settings, plan, quarantine, limits_for(settings, plan))
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.records import Line
 
-Numbers = NDArray[np.float64] | NDArray[np.int64]
+MetricsStore = NDArray[np.float64] | NDArray[np.int64]
 
 _AS_NUMBERS = orjson.OPT_SERIALIZE_NUMPY
 # Below it Python changes to exponents, and orjson does not yet.
@@ -72,7 +72,7 @@ def python_number_column(values: list[float]) -> list[str]:
     return orjson.dumps(values).decode()[1:-1].split(",") if values else []
 
 
-def row_column(rows: Numbers) -> list[bytes]:
+def row_column(rows: MetricsStore) -> list[bytes]:
     """Of an array (N, ...), whose items have one or two axes, each item as JSON without its outer brackets."""
     if not len(rows):
         return []
@@ -80,7 +80,7 @@ def row_column(rows: Numbers) -> list[bytes]:
     return as_text(rows)[brackets:-brackets].split(b"]" * (brackets - 1) + b"," + b"[" * (brackets - 1))
 
 
-def python_row_column(rows: Numbers) -> list[str]:
+def python_row_column(rows: MetricsStore) -> list[str]:
     """As `row_column`, with the blanks that Python and its json module put behind commas."""
     if not len(rows):
         return []
@@ -89,6 +89,6 @@ def python_row_column(rows: Numbers) -> list[str]:
     return text[brackets:-brackets].split("]" * (brackets - 1) + ", " + "[" * (brackets - 1))
 
 
-def as_text(numbers: Numbers) -> bytes:
+def as_text(numbers: MetricsStore) -> bytes:
     """An array as JSON."""
     return orjson.dumps(np.ascontiguousarray(numbers), option=_AS_NUMBERS)

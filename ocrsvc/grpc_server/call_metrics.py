@@ -9,7 +9,7 @@ from typing import Final
 from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Tally
+from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, WorkerMetrics
 
 _BEGUN: Final = ((IN_FLIGHT.of(), 1),)
 _OVER: Final = (IN_FLIGHT.of(), -1)
@@ -50,7 +50,7 @@ class Counting:
         access_log: Where each is told; None is nowhere.
     """
 
-    def __init__(self, tally: Tally, access_log: AccessLog | None = None) -> None:
+    def __init__(self, tally: WorkerMetrics, access_log: AccessLog | None = None) -> None:
         self._tally = tally
         self._access_log = access_log
 

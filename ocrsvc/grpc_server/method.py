@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ocrsvc.serving.memory_budget import Share, unlimited
-from ocrsvc.serving.work_queue import Wish
+from ocrsvc.serving.work_queue import RequestContext
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +31,9 @@ class Call:
         return Call(min(self.deadline, time.monotonic() + limit_s), self.gone, self.share)
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> RequestContext:
         """How the reader is to treat it: until the client cancels, or goes."""
-        return Wish(is_gone=self.gone.is_set, share=self.share)
+        return RequestContext(is_gone=self.gone.is_set, share=self.share)
 
     @property
     def left_s(self) -> float:

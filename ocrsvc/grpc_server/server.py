@@ -29,8 +29,8 @@ from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.status_codes import LOGGER
 from ocrsvc.grpc_server.stream import Stream
 from ocrsvc.grpc_server.transport import Transport
-from ocrsvc.serving.memory_budget import Budget, Room, Share, make_room
-from ocrsvc.telemetry.metrics_store import Numbers
+from ocrsvc.serving.memory_budget import Budget, Share, SharedLimits, make_shared_limits
+from ocrsvc.telemetry.metrics_store import MetricsStore
 
 MAX_CONNECTIONS: Final = 1000
 CONNECTION_BYTES: Final = 1 << 17
@@ -74,18 +74,18 @@ class RpcServer:
         threads: int,
         most_bytes: int,
         limit_s: float,
-        room: Room | None = None,
+        room: SharedLimits | None = None,
         counting: Counting | None = None,
         on_call: Callable[[int], object] = bool,
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
-        room = room or make_room(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+        room = room or make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
         self.turn_s = _TURN_S
         self.memory, self.callers = room.memory, room.callers
         self.arriving = Budget(int(max(ARRIVING_SHARE * room.memory.total_bytes, most_bytes + MAX_FRAME)))
-        counting = counting or Counting(Numbers().common)
+        counting = counting or Counting(MetricsStore().common)
         self.begun: Callable[[], None] = counting.begin
         self.ended: Callable[[Account], None] = counting.end
         self._listeners = list(listeners)

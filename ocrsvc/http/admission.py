@@ -15,7 +15,7 @@ from werkzeug.wsgi import get_path_info
 from ocrsvc.http.body import SHARE_KEY, received
 from ocrsvc.http.request import priority_of
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.memory_budget import Room, Share, make_room, network_of
+from ocrsvc.serving.memory_budget import Share, SharedLimits, make_shared_limits, network_of
 from ocrsvc.serving.request_guard import RequestGuard
 from ocrsvc.settings import Settings, bytes_of
 from ocrsvc.settings import Share as Amount
@@ -31,7 +31,7 @@ _CALLER_KEY: Final = "ocrsvc.caller"
 _MOST_REQUEST_BYTES: Final = 384 * 2**20
 
 
-def install_admission(app: Flask, settings: Settings, reader: Reader, room: Room) -> None:
+def install_admission(app: Flask, settings: Settings, reader: Reader, room: SharedLimits) -> None:
     """Ask every POST to a known path; the doors answer a refusal in their own shape.
 
     Args:
@@ -76,9 +76,9 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
     return run
 
 
-def room_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> Room:
+def shared_limits_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> SharedLimits:
     """What the settings leave to the requests of one process out of so many."""
-    return make_room(
+    return make_shared_limits(
         memory_bytes=memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes()),
         most_bytes=settings.max_body_bytes,
         caller_requests=settings.caller_requests,

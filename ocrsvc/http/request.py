@@ -30,7 +30,7 @@ from ocrsvc.imaging.document import is_pdf
 from ocrsvc.imaging.percent import unquote
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.request_guard import take_body, waiting
-from ocrsvc.serving.work_queue import PRIORITIES, Priority, Wish, deadline_passed
+from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext, deadline_passed
 
 Environ = dict[str, Any]
 
@@ -54,7 +54,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class ParsedRequest:
     """What one request carries.
 
     Attributes:
@@ -70,7 +70,7 @@ class Incoming:
     share: Share = field(default_factory=unlimited, compare=False)
 
 
-def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
+def receive(environ: Environ, max_body_bytes: int, deadline: float) -> ParsedRequest:
     """Read and take apart what the request carries.
 
     The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form.
@@ -90,10 +90,10 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
     seen = environ.pop(_SEEN_KEY, None)
     if isinstance(seen, OcrsvcError):
         raise seen
-    return seen if isinstance(seen, Incoming) else _take_apart(environ, max_body_bytes, deadline)
+    return seen if isinstance(seen, ParsedRequest) else _take_apart(environ, max_body_bytes, deadline)
 
 
-def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | None:
+def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> ParsedRequest | None:
     """What `receive` will give or raise, for whoever has to choose a door first; None where it will raise.
 
     Args:
@@ -109,7 +109,7 @@ def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> Incoming | 
     return seen
 
 
-def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incoming:
+def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> ParsedRequest:
     body = read_body(environ, max_body_bytes)
     take_body(body, request_id(environ))
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
@@ -117,24 +117,24 @@ def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Incom
     content_type = environ.get("CONTENT_TYPE", "")
     mimetype = content_type.partition(";")[0].strip().lower()
     if not body:
-        return Incoming(fields=query, share=share)
+        return ParsedRequest(fields=query, share=share)
     if mimetype.startswith("multipart/"):
         with taking_apart(share, len(body), deadline):
             share.take(len(body))
             parts = split_parts(body, content_type)
         texts = tuple((part.name, part.data) for part in parts if part.filename is None)
         files = tuple(part for part in parts if part.filename is not None)
-        return Incoming(files=files, fields=query + texts, share=share)
+        return ParsedRequest(files=files, fields=query + texts, share=share)
     if mimetype.startswith("image/") or mimetype == "application/octet-stream" or is_image(body):
-        return Incoming(raw=body, fields=query, share=share)
+        return ParsedRequest(raw=body, fields=query, share=share)
     if mimetype.endswith("json") or body[:64].lstrip(_BOM + b" \t\r\n").startswith(b"{"):
         with taking_apart(share, len(body), deadline):
-            return Incoming(fields=query + tuple(parse_json(body, share).items()), share=share)
+            return ParsedRequest(fields=query + tuple(parse_json(body, share).items()), share=share)
     if mimetype == "application/x-www-form-urlencoded" and _FORM.match(body):
         with taking_apart(share, len(body), deadline):
             share.take(len(body))
-            return Incoming(fields=query + tuple(_parse_form(body)), share=share)
-    return Incoming(raw=body, fields=query, share=share)
+            return ParsedRequest(fields=query + tuple(_parse_form(body)), share=share)
+    return ParsedRequest(raw=body, fields=query, share=share)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def taking_apart(share: Share, size_bytes: int, deadline: float) -> Iterator[Non
     share.give_back(size_bytes)
 
 
-def first_image(incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
+def first_image(incoming: ParsedRequest, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
     """The one image that counts where only one is read; see `images_or_errors`. Raises its error."""
     image = images_or_errors(incoming, file_fields, text_fields)[0]
     if isinstance(image, OcrsvcError):
@@ -174,7 +174,7 @@ def first_image(incoming: Incoming, file_fields: Collection[str], text_fields: C
 
 
 def images_or_errors(
-    incoming: Incoming, file_fields: Collection[str], text_fields: Collection[str]
+    incoming: ParsedRequest, file_fields: Collection[str], text_fields: Collection[str]
 ) -> list[bytes | OcrsvcError]:
     """The images of a request in order, files before text; in place of base64 that cannot be decoded, its error.
 
@@ -206,7 +206,7 @@ def is_image(data: bytes | memoryview) -> bool:
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 
-def last_field(incoming: Incoming, name: str) -> str | None:
+def last_field(incoming: ParsedRequest, name: str) -> str | None:
     """The last value sent under a name, as stripped text; None if there is none."""
     values = [value for key, value in incoming.fields if key == name]
     return as_text(values[-1]).strip() if values else None
@@ -287,13 +287,13 @@ def priority_of(environ: Environ) -> Priority:
     return cast(Priority, sent.strip().lower())
 
 
-def wish_of(environ: Environ, priority: Priority | None = None) -> Wish:
+def context_of(environ: Environ, priority: Priority | None = None) -> RequestContext:
     """How the reader is to treat this request: the given priority or the header's, until the client hangs up.
 
     Raises:
         BadOption: The header's priority is none.
     """
-    return Wish(priority or priority_of(environ), partial(is_gone, environ), share_of(environ))
+    return RequestContext(priority or priority_of(environ), partial(is_gone, environ), share_of(environ))
 
 
 def parse_decimal(text: str) -> float:
@@ -346,7 +346,7 @@ def _image_of(text: str | bytes, share: Share) -> bytes | OcrsvcError:
         return error
 
 
-def _nothing_sent(incoming: Incoming, file_fields: Collection[str]) -> NothingSent:
+def _nothing_sent(incoming: ParsedRequest, file_fields: Collection[str]) -> NothingSent:
     names = {part.name for part in incoming.files} | {name for name, _ in incoming.fields}
     seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
     return NothingSent(

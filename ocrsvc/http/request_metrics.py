@@ -12,10 +12,18 @@ from werkzeug.wsgi import get_path_info
 
 from ocrsvc.http.error_responses import answer_of, failures_told
 from ocrsvc.http.request import request_id
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, Numbers, Tally
-from ocrsvc.telemetry.worker_table import Board
+from ocrsvc.telemetry.metrics_store import (
+    FAILURES,
+    IN_FLIGHT,
+    REFUSED,
+    REQUEST_SECONDS,
+    REQUESTS,
+    MetricsStore,
+    WorkerMetrics,
+)
+from ocrsvc.telemetry.worker_table import WorkerTable
 
 Environ = dict[str, Any]
 Application = Callable[[Environ, Any], Iterable[bytes]]
@@ -26,7 +34,7 @@ _MOST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class RequestMetrics:
     """Where the numbers of the service are kept; by default those of this process alone.
 
     Attributes:
@@ -38,21 +46,21 @@ class Ledger:
         denylist: Which bodies stopped workers.
     """
 
-    numbers: Numbers
-    tally: Tally
-    board: Board = field(default_factory=Board)
+    numbers: MetricsStore
+    tally: WorkerMetrics
+    board: WorkerTable = field(default_factory=WorkerTable)
     access_log: AccessLog | None = None
-    quarantine: Quarantine | None = None
-    denylist: Quarantine | None = None
+    quarantine: CrashDenylist | None = None
+    denylist: CrashDenylist | None = None
 
 
-def ledger_of_one() -> Ledger:
+def metrics_of_one_process() -> RequestMetrics:
     """The ledger of a process that serves alone, as under another WSGI server."""
-    numbers = Numbers()
-    return Ledger(numbers, numbers.common)
+    numbers = MetricsStore()
+    return RequestMetrics(numbers, numbers.common)
 
 
-def counted(application: Application, ledger: Ledger) -> Application:
+def counted(application: Application, ledger: RequestMetrics) -> Application:
     """A WSGI application whose every request is counted, from its headers to its answer.
 
     Around the application and not in Flask's own hooks, which cost twice as much as the counting.
@@ -79,7 +87,7 @@ def counted(application: Application, ledger: Ledger) -> Application:
     return run
 
 
-def _count_failures(tally: Tally, environ: Environ, status: int) -> str:
+def _count_failures(tally: WorkerMetrics, environ: Environ, status: int) -> str:
     """Count what failed in this request; returns the code of the request itself."""
     told = failures_told(environ)
     for failure in told:

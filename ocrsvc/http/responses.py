@@ -10,11 +10,11 @@ from flask import Response, request
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.http.error_responses import Failure
-from ocrsvc.http.request import Incoming, is_image, last_field
+from ocrsvc.http.request import ParsedRequest, is_image, last_field
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import ReadOptions, Rotate
-from ocrsvc.serving.work_queue import Wish
+from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
 # What says of an upload that it is no image, whichever way.
@@ -29,7 +29,7 @@ _MAX_ACCEPT: Final = 4096
 
 
 def read_pages(
-    reader: Reader, data: bytes, options: ReadOptions, limit_s: float, wish: Wish, most: int | None = None
+    reader: Reader, data: bytes, options: ReadOptions, limit_s: float, wish: RequestContext, most: int | None = None
 ) -> FileRead:
     """The first `most` pages of a file, or all that the settings allow. Raises as `Reader.read` for an image."""
     if may_have_pages(data):
@@ -65,7 +65,7 @@ def parse_flag(text: str) -> bool:
     return word in _TRUE
 
 
-def flag(incoming: Incoming, name: str) -> bool | None:
+def flag(incoming: ParsedRequest, name: str) -> bool | None:
     """The truth value in a field; None for one that is missing or empty. Raises ValueError."""
     text = last_field(incoming, name)
     return parse_flag(text) if text else None
@@ -97,7 +97,7 @@ def looks_like_a_url(text: object) -> bool:
     return head.startswith(("http://", "https://"))
 
 
-def any_file(incoming: Incoming, besides: Collection[str] = ()) -> bytes | None:
+def any_file(incoming: ParsedRequest, besides: Collection[str] = ()) -> bytes | None:
     """The first file of a form, whatever its field is called; else a body that is an image."""
     for part in incoming.files:
         if part.data and part.name not in besides:

@@ -6,13 +6,13 @@ import struct
 
 import cv2
 
-from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
 
 FILE_HEADER_BYTES = 14
 OS2_HEADER_BYTES = 12
 
 
-def open_bmp(raw: bytes) -> Picture:
+def open_bmp(raw: bytes) -> EncodedImage:
     """Read the size; a negative height only says that the rows come top down. Raises BrokenImage."""
     try:
         (header_bytes,) = struct.unpack_from("<I", raw, FILE_HEADER_BYTES)
@@ -25,4 +25,4 @@ def open_bmp(raw: bytes) -> Picture:
         del gray
         return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "BMP")
 
-    return Picture("bmp", max(width, 0), abs(height), read, bytes_per_pixel=(8, 8))
+    return EncodedImage("bmp", max(width, 0), abs(height), read, bytes_per_pixel=(8, 8))

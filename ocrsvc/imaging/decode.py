@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
 from ocrsvc.imaging.bmp import open_bmp
-from ocrsvc.imaging.encoded_image import Picture, broken
+from ocrsvc.imaging.encoded_image import EncodedImage, broken
 from ocrsvc.imaging.exif import turn_upright
 from ocrsvc.imaging.gif_and_tiff import open_gif, open_tiff
 from ocrsvc.imaging.jpeg import open_jpeg
@@ -23,7 +23,7 @@ from ocrsvc.imaging.pnm import open_pnm
 from ocrsvc.imaging.webp import open_webp
 from ocrsvc.records import Image
 
-FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Picture]], ...] = (
+FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], EncodedImage]], ...] = (
     (re.compile(rb"\xff\xd8(?:\xff|$)"), open_jpeg),
     (re.compile(rb"\x89PNG\r\n\x1a\n"), open_png),
     (re.compile(rb"RIFF....WEBP", re.DOTALL), open_webp),
@@ -87,10 +87,10 @@ def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Imag
         ImageTooLarge: The header declares more than `limits` allow; nothing was decoded.
         BrokenImage: Empty, cut off or damaged.
     """
-    return develop(open_picture(data, limits), gray=gray)
+    return decode_pixels(open_encoded_image(data, limits), gray=gray)
 
 
-def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
+def open_encoded_image(data: bytes | memoryview, limits: PixelLimits) -> EncodedImage:
     """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
     raw = bytes(data)
     picture = _opener_of(raw)(raw)
@@ -98,15 +98,15 @@ def open_picture(data: bytes | memoryview, limits: PixelLimits) -> Picture:
     return picture
 
 
-def open_own(data: bytes, limits: PixelLimits) -> Picture | None:
-    """As `open_picture`, where code of our own reads the header; None for GIF and TIFF, which Pillow reads.
+def open_own(data: bytes, limits: PixelLimits) -> EncodedImage | None:
+    """As `open_encoded_image`, where code of our own reads the header; None for GIF and TIFF, which Pillow reads.
 
     For processes that must survive whatever a library does with a file, and so decode none.
     """
-    return None if _opener_of(data) in (open_gif, open_tiff) else open_picture(data, limits)
+    return None if _opener_of(data) in (open_gif, open_tiff) else open_encoded_image(data, limits)
 
 
-def develop(picture: Picture, *, gray: bool) -> Image:
+def decode_pixels(picture: EncodedImage, *, gray: bool) -> Image:
     """Decode, flatten and turn upright; in the calling thread, without the GIL where OpenCV decodes.
 
     Raises:
@@ -117,12 +117,12 @@ def develop(picture: Picture, *, gray: bool) -> Image:
     return Image(turn_upright(flatten(picture.read(gray=gray), gray=gray), picture.orientation), picture.format)
 
 
-def _opener_of(raw: bytes) -> Callable[[bytes], Picture]:
+def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
     if not raw:
         raise BrokenImage("The image has no bytes.", "Send the content of an image file.")
-    for pattern, open_picture in FORMATS:
+    for pattern, open_encoded_image in FORMATS:
         if pattern.match(raw):
-            return open_picture
+            return open_encoded_image
     raise UnsupportedImage(
         f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}; PDF where documents are read."
     )
@@ -135,7 +135,7 @@ def _name_stranger(head: bytes) -> str:
     return f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
 
 
-def check_size(picture: Picture, limits: PixelLimits) -> None:
+def check_size(picture: EncodedImage, limits: PixelLimits) -> None:
     """Raises ImageTooLarge when the header declares more than the limits allow, BrokenImage for an empty picture."""
     name, width, height = picture.format.upper(), picture.width, picture.height
     if not width or not height:
@@ -148,7 +148,7 @@ def check_size(picture: Picture, limits: PixelLimits) -> None:
     _check_area(picture, limits)
 
 
-def _check_area(picture: Picture, limits: PixelLimits) -> None:
+def _check_area(picture: EncodedImage, limits: PixelLimits) -> None:
     own = limits.by_format.get(picture.format)
     limit = limits.max_pixels if own is None else min(own, limits.max_pixels)
     area = picture.width * picture.height

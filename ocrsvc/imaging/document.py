@@ -13,8 +13,8 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
-from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, check_size, open_picture
-from ocrsvc.imaging.encoded_image import Picture
+from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, check_size, open_encoded_image
+from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.gif_and_tiff import open_tiff
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf import Pdf
@@ -45,7 +45,7 @@ class Document(Protocol):
     count: int
     file_bytes: int
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Picture | Image:
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> EncodedImage | Image:
         """One page, from 1: to be developed, with its header held against the limits, or, of a PDF, drawn.
 
         `take` is asked for the pixels that are drawn. Raises what `ocrsvc.imaging.decode` raises, and what `check` and
@@ -71,7 +71,7 @@ class Document(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class DocumentPage:
     """One page of an open document: what is read instead of a file."""
 
     document: Document
@@ -151,9 +151,9 @@ class _Single:
         self._data, self._limits = data, limits
         self.file_bytes = len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Picture:
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> EncodedImage:
         del number, gray, check, take
-        return open_picture(self._data, self._limits)
+        return open_encoded_image(self._data, self._limits)
 
     def file(self, number: int, take: Take) -> bytes:
         del number, take
@@ -180,7 +180,7 @@ class _TiffPages:
         self._data, self._limits, self._pages = data, limits, pages
         self.count, self.file_bytes = len(pages), len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Picture:
+    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> EncodedImage:
         del gray, take
         check()
         picture = open_tiff(self._data, self._pages[number - 1])

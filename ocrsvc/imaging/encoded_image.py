@@ -24,7 +24,7 @@ class Read(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class EncodedImage:
     """A file whose header is read and whose pixels are not.
 
     Attributes:

@@ -19,7 +19,7 @@ from PIL.Image import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
-from ocrsvc.imaging.encoded_image import Picture, Samples, broken
+from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken
 from ocrsvc.imaging.pixel_depth import bands, stretch
 from ocrsvc.imaging.tiff_pages import begin_with
 
@@ -43,7 +43,7 @@ PARSER_FAILURES = (
 )
 
 
-def open_gif(raw: bytes) -> Picture:
+def open_gif(raw: bytes) -> EncodedImage:
     """Read the blocks up to the first frame. Raises BrokenImage, ImageTooLarge."""
     with _failures_translated("GIF"):
         width, height = GifImageFile(io.BytesIO(raw)).size
@@ -53,10 +53,10 @@ def open_gif(raw: bytes) -> Picture:
         with _failures_translated("GIF"):
             return _read_colours(GifImageFile(io.BytesIO(raw)))
 
-    return Picture("gif", width, height, read, bytes_per_pixel=(8, 8))
+    return EncodedImage("gif", width, height, read, bytes_per_pixel=(8, 8))
 
 
-def open_tiff(raw: bytes, page: int | None = None) -> Picture:
+def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
     """Read one directory. Pillow turns the pixels upright itself. Raises BrokenImage, ImageTooLarge.
 
     Args:
@@ -80,7 +80,7 @@ def open_tiff(raw: bytes, page: int | None = None) -> Picture:
         need = _bytes_per_pixel(image)
     # Once by the decoder, and once with the page's directory as the first.
     copied = len(raw) * (1 if page is None else 2)
-    return Picture("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied)
+    return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied)
 
 
 def _bytes_per_pixel(image: TiffImageFile) -> int:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from ocrsvc.errors import UnsupportedImage
-from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv, try_opencv
+from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken, decode_with_opencv, try_opencv
 from ocrsvc.imaging.exif import read_orientation
 
 MAGIC = b"\xff\xd8"
@@ -46,7 +46,7 @@ class _Header:
     scan_offset: int = 0
 
 
-def open_jpeg(raw: bytes) -> Picture:
+def open_jpeg(raw: bytes) -> EncodedImage:
     """Read the markers up to the first scan. Raises BrokenImage, UnsupportedImage."""
     header = _read_markers(raw)
     if not header.components:
@@ -61,7 +61,7 @@ def open_jpeg(raw: bytes) -> Picture:
     # libjpeg holds all coefficients of a file of several scans until the last one.
     beside = header.coefficient_bytes if header.has_scans else 0
     need = (max(2, 1 + beside), max(6, 3 + beside))
-    return Picture("jpeg", header.width, header.height, read, orientation, colourless, need)
+    return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need)
 
 
 def _read_markers(raw: bytes) -> _Header:

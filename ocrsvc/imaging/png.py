@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import cv2
 
-from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.exif import read_orientation
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -39,7 +39,7 @@ class _Chunks:
     ended: bool = False
 
 
-def open_png(raw: bytes) -> Picture:
+def open_png(raw: bytes) -> EncodedImage:
     """Read the header and list the chunks; nothing is inflated. Raises BrokenImage."""
     width, height, depth, kind = _read_ihdr(raw)
     chunks = _read_chunks(raw)
@@ -55,7 +55,7 @@ def open_png(raw: bytes) -> Picture:
     samples = 2 * 4 * (2 if depth == 16 else 1)
     need = (samples, samples) if _may_be_transparent(kind, chunks) else (2, 6)
     colourless = kind in (GRAY, GRAY_ALPHA) or (kind == PALETTE and _is_gray(chunks.palette))
-    return Picture(
+    return EncodedImage(
         "png",
         width,
         height,

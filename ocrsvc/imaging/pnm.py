@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from ocrsvc.imaging.encoded_image import Picture, Samples, broken
+from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken
 from ocrsvc.imaging.pixel_depth import bands
 
 GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
@@ -17,7 +17,7 @@ HEADER_BYTES = 4096
 MAX_BYTE, MAX_LEVEL = 255, 65_535
 
 
-def open_pnm(raw: bytes) -> Picture:
+def open_pnm(raw: bytes) -> EncodedImage:
     """Read the header: P4 (1 bit, 1 is black), P5 (gray) or P6 (RGB), levels up to 65535. Raises BrokenImage."""
     bitmap = raw.startswith(b"P4")
     match = (BITMAP if bitmap else LEVELS).match(raw[:HEADER_BYTES])
@@ -36,7 +36,7 @@ def open_pnm(raw: bytes) -> Picture:
 
     sample_bytes = 2 if top > MAX_BYTE else 1
     need = (channels * sample_bytes + 1, channels * (sample_bytes + 1))
-    return Picture("pnm", width, height, read, gray=channels == 1, bytes_per_pixel=need)
+    return EncodedImage("pnm", width, height, read, gray=channels == 1, bytes_per_pixel=need)
 
 
 def _read_bits(raw: bytes, start: int, width: int, height: int) -> Samples:

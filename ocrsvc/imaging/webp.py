@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cv2
 
-from ocrsvc.imaging.encoded_image import Picture, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.exif import read_orientation
 
 RIFF_HEADER_BYTES = 12
@@ -14,7 +14,7 @@ SIDE_MASK = 0x3FFF
 """A frame's width and height have 14 bits."""
 
 
-def open_webp(raw: bytes) -> Picture:
+def open_webp(raw: bytes) -> EncodedImage:
     """Read the size of the canvas and the EXIF chunk. Raises BrokenImage."""
     width, height = _read_size(raw)
     orientation = read_orientation(_find_exif(raw)) if raw[12:16] == b"VP8X" else 1
@@ -23,7 +23,7 @@ def open_webp(raw: bytes) -> Picture:
         del gray
         return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "WebP")
 
-    return Picture("webp", width, height, read, orientation, bytes_per_pixel=_bytes_per_pixel(raw[12:16]))
+    return EncodedImage("webp", width, height, read, orientation, bytes_per_pixel=_bytes_per_pixel(raw[12:16]))
 
 
 def _bytes_per_pixel(kind: bytes) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from ocrsvc.formats.page_values import pack_page
 from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Reading, ReadOptions
-from ocrsvc.serving.work_queue import Wish
+from ocrsvc.serving.work_queue import RequestContext
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
 _LOOK_S: Final = 1.0
@@ -102,7 +102,7 @@ class Runner:
             raise
 
     def _read_to_the_end(self, task: Task) -> None:
-        wish = Wish("batch", lambda: self._ends() or not task.is_there())
+        wish = RequestContext("batch", lambda: self._ends() or not task.is_there())
         try:
             with storing():
                 about = task.about()
@@ -122,7 +122,7 @@ class Runner:
         else:
             task.finish("success")
 
-    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, wish: Wish) -> None:
+    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, wish: RequestContext) -> None:
         """Read and write each page once.
 
         Raises:

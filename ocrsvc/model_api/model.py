@@ -11,7 +11,7 @@ from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
-from ocrsvc.serving.work_queue import PLAIN_WISH, Wish
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.telemetry.model_statistics import Statistics
 
 OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence")
@@ -26,7 +26,7 @@ class Wait(Protocol):
         ...
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> RequestContext:
         """Its priority, and whether anybody still waits."""
         ...
 
@@ -36,7 +36,7 @@ class Seconds:
     """Somebody waits this long, from when this was made; see Wait."""
 
     left_s: float
-    wish: Wish = PLAIN_WISH
+    wish: RequestContext = DEFAULT_CONTEXT
 
 
 class OcrModel:

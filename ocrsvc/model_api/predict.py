@@ -14,7 +14,7 @@ from flask import Response, request
 from ocrsvc.errors import CallerError
 from ocrsvc.http.body import share_of
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import deadline_of, left_s, shown, taking_apart, wish_of
+from ocrsvc.http.request import context_of, deadline_of, left_s, shown, taking_apart
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
 from ocrsvc.model_api.model import OcrModel, Seconds
@@ -36,7 +36,7 @@ def predict(settings: Settings, model: OcrModel, name: str, version: str | None,
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     deadline = deadline_of(request.environ, settings.deadline_s)
     by_rows, images = _receive(settings, deadline, name, version, label)
-    pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline), wish_of(request.environ)))
+    pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline), context_of(request.environ)))
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return packed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 

@@ -23,7 +23,7 @@ _LENGTH: Final = struct.Struct("<I")
 _MAX_RANK: Final = 8
 
 Shape = tuple[int, ...]
-Numbers = NDArray[np.float32] | NDArray[np.int32]
+MetricsStore = NDArray[np.float32] | NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Array:
     name: str
     datatype: str
     shape: Shape
-    values: list[str] | Numbers
+    values: list[str] | MetricsStore
 
 
 def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:

@@ -14,8 +14,8 @@ from typing import Final, cast
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import develop
-from ocrsvc.imaging.encoded_image import Picture
+from ocrsvc.imaging.decode import decode_pixels
+from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Rotate, Task, no_check
 from ocrsvc.serving.memory_budget import Share, unlimited
@@ -30,7 +30,7 @@ small ones waiting for a second.
 
 
 @dataclass(slots=True, eq=False)
-class Order:
+class DecodeJob:
     """One image on its way to the engine; used by one thread at a time.
 
     Attributes:
@@ -56,7 +56,7 @@ class Order:
     gray: bool
     check: Check = no_check
     held: Share = field(default_factory=unlimited)
-    source: Picture | Image | bytes | None = None
+    source: EncodedImage | Image | bytes | None = None
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
     looks: bool = False
@@ -80,18 +80,18 @@ class Order:
     @property
     def is_large(self) -> bool:
         """Is it more than may ever wait decoded, but for a few?"""
-        return isinstance(self.source, Picture) and self.pixel_bytes > AHEAD_BYTES
+        return isinstance(self.source, EncodedImage) and self.pixel_bytes > AHEAD_BYTES
 
     @property
     def pixel_bytes(self) -> int:
         """What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is copied."""
-        return self.source.flat_bytes(gray=self.gray) if isinstance(self.source, Picture) else self.held.held_bytes
+        return self.source.flat_bytes(gray=self.gray) if isinstance(self.source, EncodedImage) else self.held.held_bytes
 
     @property
     def most_bytes(self) -> int:
         """What will be held at most while it is decoded, turned and shrunk."""
         copies = 2 if self.turned or self.options.max_side is not None else 1
-        decoding = self.source.most_bytes(gray=self.gray) if isinstance(self.source, Picture) else 0
+        decoding = self.source.most_bytes(gray=self.gray) if isinstance(self.source, EncodedImage) else 0
         return max(decoding, copies * self.pixel_bytes)
 
     @property
@@ -140,8 +140,8 @@ class Order:
         self.held.release()
 
     def _make_task(self) -> ReadTask:
-        assert isinstance(self.source, Picture | Image), "it was opened here"
-        image = self.source if isinstance(self.source, Image) else develop(self.source, gray=self.gray)
+        assert isinstance(self.source, EncodedImage | Image), "it was opened here"
+        image = self.source if isinstance(self.source, Image) else decode_pixels(self.source, gray=self.gray)
         self.size, kind, pixels = (image.width, image.height), image.format, image.pixels
         # Nothing but `pixels` may keep the image before it was turned or shrunk.
         self.source = None
@@ -161,7 +161,7 @@ class DecodingHandle:
         self._read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
         self.warm_up, self.close = handle.warm_up, handle.close
 
-    def read(self, orders: Sequence[Order]) -> list[Page | OcrsvcError]:
+    def read(self, orders: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
         """One page or error for each order; a damaged image fails alone."""
         tasks = [_task_or_error(order) for order in orders]
         good = [(order, task) for order, task in zip(orders, tasks, strict=True) if not isinstance(task, OcrsvcError)]
@@ -174,7 +174,7 @@ class DecodingHandle:
         return [task if isinstance(task, OcrsvcError) else next(answers) for task in tasks]
 
 
-def _task_or_error(order: Order) -> Task | OcrsvcError:
+def _task_or_error(order: DecodeJob) -> Task | OcrsvcError:
     try:
         with decoding_for(order.work):
             return order.task()

@@ -15,23 +15,23 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
-from ocrsvc.imaging.decode import PixelLimits, open_own, open_picture
-from ocrsvc.imaging.document import Document, Leaf, chosen_pages, is_pdf, open_document
-from ocrsvc.imaging.encoded_image import Picture
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image, open_own
+from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
+from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.pipeline.decode_job import AHEAD_BYTES, DecodingHandle, Order
-from ocrsvc.pipeline.result_cache import KeptPages, key_of, open_kept_pages
+from ocrsvc.pipeline.decode_job import AHEAD_BYTES, DecodeJob, DecodingHandle
+from ocrsvc.pipeline.result_cache import ResultCache, key_of, open_result_cache
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
 from ocrsvc.serving.limiter import Turns
 from ocrsvc.serving.work_queue import (
+    DEFAULT_CONTEXT,
     GONE_S,
-    PLAIN_WISH,
     Item,
     Priority,
+    RequestContext,
     Served,
-    Wish,
     client_gone,
     deadline_passed,
     make_check,
@@ -43,7 +43,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
 
-Source = bytes | Leaf | OcrsvcError
+Source = bytes | DocumentPage | OcrsvcError
 """An image file, a page of a document, or why there is neither."""
 
 
@@ -80,8 +80,8 @@ class _Pending:
         most_bytes: What its pixels will hold at most.
     """
 
-    place: Place[Order, Page]
-    item: Item[Order, Page]
+    place: Place[DecodeJob, Page]
+    item: Item[DecodeJob, Page]
     ahead: bool
     admitted: float
     key: bytes | None
@@ -118,9 +118,9 @@ class Reader:
         # Half of the cores at most decode large pages; the others are for what is soon done.
         self._large = threading.Semaphore(max(1, plan.engine_threads // 2))
         self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
-        self._kept: KeptPages | None = None
+        self._kept: ResultCache | None = None
         self._engine: Engine | None = None
-        self._executor: Executor[Order, Page] | None = None
+        self._executor: Executor[DecodeJob, Page] | None = None
         self.ready = False
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class Reader:
         Raises:
             EngineUnavailable: The engine cannot be opened here.
         """
-        self._kept = open_kept_pages(self._settings)
+        self._kept = open_result_cache(self._settings)
         engine = self._open_engine()
         self._executor = Executor(
             lambda: DecodingHandle(engine.open_handle()),
@@ -177,7 +177,7 @@ class Reader:
 
     @contextmanager
     def look(
-        self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: Wish = PLAIN_WISH
+        self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: RequestContext = DEFAULT_CONTEXT
     ) -> Iterator[Image]:
         """The image itself, in colour, under the same limits as `read`, in its block; for doors that draw on it.
 
@@ -193,18 +193,18 @@ class Reader:
         # Whoever waits for an engine needs an end to it.
         deadline = self._clock() + min(limit_s, self._settings.deadline_s)
         check = make_check(wish, deadline, self._clock)
-        order = Order(ReadOptions(), deadline, gray=False, check=check, held=wish.share.part())
+        order = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=wish.share.part())
         try:
             if number is None:
                 yield self._develop(data, order, wish)
                 return
             with self._opened(data, self._checking(deadline, wish), wish) as document:
-                image = self._develop(Leaf(document, number), order, wish)
+                image = self._develop(DocumentPage(document, number), order, wish)
             yield image
         finally:
             order.forget()
 
-    def _develop(self, data: bytes | Leaf, order: Order, wish: Wish) -> Image:
+    def _develop(self, data: bytes | DocumentPage, order: DecodeJob, wish: RequestContext) -> Image:
         with self._turn_for(data, order.deadline, wish):
             order.source = self._open(data, order, wish)
             if not order.is_decoded_elsewhere and not order.is_large:
@@ -214,7 +214,7 @@ class Reader:
         self._take_turn_of_large(order, wish)
         return order.prepare().image
 
-    def _look_elsewhere(self, order: Order, wish: Wish) -> Image:
+    def _look_elsewhere(self, order: DecodeJob, wish: RequestContext) -> Image:
         """The image, from where the engine decodes."""
         order.looks = True
         with self._running().admit(wish) as place:
@@ -233,7 +233,9 @@ class Reader:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
         self._running().check_room(priority)
 
-    def read(self, data: bytes, options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH) -> Reading:
+    def read(
+        self, data: bytes, options: ReadOptions, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT
+    ) -> Reading:
         """Read one image.
 
         Args:
@@ -253,7 +255,7 @@ class Reader:
         files: Sequence[bytes | OcrsvcError],
         options: ReadOptions,
         deadline_s: float,
-        wish: Wish = PLAIN_WISH,
+        wish: RequestContext = DEFAULT_CONTEXT,
         ranges: Ranges = ALL,
         most: int | None = None,
     ) -> list[FileRead]:
@@ -278,13 +280,13 @@ class Reader:
             for kind, total, numbers in found
         ]
 
-    def count_pages(self, file: bytes, deadline_s: float, wish: Wish = PLAIN_WISH) -> int:
+    def count_pages(self, file: bytes, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> int:
         """How many pages a file has. Raises as opening it does, DeadlineExceeded and ClientGone included."""
         with self._opened(file, self._checking(self._clock() + deadline_s, wish), wish) as document:
             return document.count
 
     def read_in_turn(
-        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, wish: Wish
+        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, wish: RequestContext
     ) -> Generator[tuple[int, Reading | OcrsvcError], None, None]:
         """Read pages of one file one after the other, each when the one before was taken; `close` it.
 
@@ -307,7 +309,7 @@ class Reader:
         with self._opened(file, check, wish) as document:
             for number in numbers:
                 try:
-                    begun = self._begin_or_error(Leaf(document, number), options, self._clock() + page_s, wish)
+                    begun = self._begin_or_error(DocumentPage(document, number), options, self._clock() + page_s, wish)
                     outcome = self._settle(begun)
                     if isinstance(begun, _Pending) and begun.item.future.cancelled():
                         outcome = QueueFull("Others came first, and the time for this page is over.", "Read it again.")
@@ -321,7 +323,7 @@ class Reader:
         ranges: Ranges,
         most: int | None,
         deadline: float,
-        wish: Wish,
+        wish: RequestContext,
         found: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[Source, None, None]:
         """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
@@ -336,7 +338,7 @@ class Reader:
                     numbers = list(self._choose(document, ranges, most))
                     found.append((kind, total, numbers))
                     for number in numbers:
-                        yield Leaf(document, number)
+                        yield DocumentPage(document, number)
             except ClientGone:
                 raise
             except OcrsvcError as error:
@@ -344,7 +346,7 @@ class Reader:
                 yield error
 
     @contextmanager
-    def _opened(self, file: bytes, check: Check, wish: Wish) -> Iterator[Document]:
+    def _opened(self, file: bytes, check: Check, wish: RequestContext) -> Iterator[Document]:
         """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
         # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
         check()
@@ -357,7 +359,7 @@ class Reader:
         allowed = self._settings.max_pages
         return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
 
-    def _checking(self, deadline: float, wish: Wish) -> Check:
+    def _checking(self, deadline: float, wish: RequestContext) -> Check:
         """Raises DeadlineExceeded or ClientGone when nobody waits any more."""
 
         def check() -> None:
@@ -369,7 +371,7 @@ class Reader:
         return check
 
     def read_many(
-        self, datas: Iterable[Source], options: ReadOptions, deadline_s: float, wish: Wish = PLAIN_WISH
+        self, datas: Iterable[Source], options: ReadOptions, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
@@ -397,18 +399,20 @@ class Reader:
                     entry.place.give_up(entry.item)
         return answers
 
-    def _running(self) -> Executor[Order, Page]:
+    def _running(self) -> Executor[DecodeJob, Page]:
         if self._executor is None or not self.ready:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
         return self._executor
 
-    def _begin(self, data: bytes | Leaf, options: ReadOptions, deadline: float, wish: Wish) -> _Pending:
+    def _begin(
+        self, data: bytes | DocumentPage, options: ReadOptions, deadline: float, wish: RequestContext
+    ) -> _Pending:
         """Admit first, then queue, decoded where little waits: a request that cannot be served costs no decoding."""
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
         check = make_check(wish, deadline, self._clock)
-        order = Order(options, deadline, engine.driving.wants_gray, check, held=wish.share.part())
+        order = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=wish.share.part())
         try:
             with executor.admit(wish) as place:
                 with self._turn_for(data, deadline, wish):
@@ -434,26 +438,28 @@ class Reader:
         key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, ahead, admitted, key, most_bytes)
 
-    def _open(self, data: bytes | Leaf, order: Order, wish: Wish) -> Picture | Image | bytes:
+    def _open(self, data: bytes | DocumentPage, order: DecodeJob, wish: RequestContext) -> EncodedImage | Image | bytes:
         if self._decodes_elsewhere:
-            file = data.document.file(data.number, order.held.take) if isinstance(data, Leaf) else data
+            file = data.document.file(data.number, order.held.take) if isinstance(data, DocumentPage) else data
             if file is not None:
                 open_own(file, self._limits)
                 # It is copied to where the engine is.
                 order.held.take(len(file))
                 return file
-        if not isinstance(data, Leaf):
-            return open_picture(data, self._limits)
+        if not isinstance(data, DocumentPage):
+            return open_encoded_image(data, self._limits)
         check = self._checking(order.deadline, wish)
         return data.document.open(data.number, gray=order.gray, check=check, take=order.held.take)
 
-    def _turn_for(self, data: bytes | Leaf, deadline: float, wish: Wish) -> AbstractContextManager[None]:
+    def _turn_for(
+        self, data: bytes | DocumentPage, deadline: float, wish: RequestContext
+    ) -> AbstractContextManager[None]:
         """A decoder's turn, for what needs one."""
-        is_apart = isinstance(data, Leaf) and data.is_drawn_apart
+        is_apart = isinstance(data, DocumentPage) and data.is_drawn_apart
         return nullcontext() if is_apart else self._turn_to_decode(deadline, wish)
 
     @contextmanager
-    def _turn_to_decode(self, deadline: float, wish: Wish) -> Iterator[None]:
+    def _turn_to_decode(self, deadline: float, wish: RequestContext) -> Iterator[None]:
         """A decoder's turn. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
         self._acquire(self._decoding, deadline, wish)
         try:
@@ -461,21 +467,21 @@ class Reader:
         finally:
             self._decoding.release()
 
-    def _take_turn_of_large(self, order: Order, wish: Wish) -> None:
+    def _take_turn_of_large(self, order: DecodeJob, wish: RequestContext) -> None:
         """The turn of a large image; it gives the turn back by itself. Raises as `_turn_to_decode`."""
         self._acquire(self._large, order.deadline, wish)
         order.turn.callback(self._large.release)
         # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
         order.keeps_turn = (self._plan.engine_threads + 1) * order.most_bytes > wish.share.budget_bytes
 
-    def _acquire(self, turns: threading.Semaphore, deadline: float, wish: Wish) -> None:
+    def _acquire(self, turns: threading.Semaphore, deadline: float, wish: RequestContext) -> None:
         while not turns.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
             if wish.is_gone():
                 raise client_gone()
             if self._clock() >= deadline:
                 raise deadline_passed()
 
-    def _known(self, data: bytes | Leaf, options: ReadOptions) -> Reading | None:
+    def _known(self, data: bytes | DocumentPage, options: ReadOptions) -> Reading | None:
         """What was read of the same bytes before, if such pages are kept."""
         if self._kept is None or not self.ready:
             return None
@@ -488,7 +494,7 @@ class Reader:
         return reading
 
     def _begin_or_error(
-        self, data: Source, options: ReadOptions, deadline: float, wish: Wish
+        self, data: Source, options: ReadOptions, deadline: float, wish: RequestContext
     ) -> _Pending | Reading | OcrsvcError:
         if isinstance(data, OcrsvcError):
             return data
@@ -530,14 +536,14 @@ def _need_much(pending: Iterable[_Pending | Reading | OcrsvcError], budget_bytes
     return sum(entry.most_bytes for entry in pending if isinstance(entry, _Pending)) > budget_bytes // 4
 
 
-def _file_bytes(data: bytes | Leaf) -> int:
+def _file_bytes(data: bytes | DocumentPage) -> int:
     """What waits while a page waits undecoded."""
-    return data.document.file_bytes if isinstance(data, Leaf) else len(data)
+    return data.document.file_bytes if isinstance(data, DocumentPage) else len(data)
 
 
-def _bytes_of(data: bytes | Leaf) -> bytes:
+def _bytes_of(data: bytes | DocumentPage) -> bytes:
     """What a kept page is known by."""
-    return data.document.key(data.number) if isinstance(data, Leaf) else data
+    return data.document.key(data.number) if isinstance(data, DocumentPage) else data
 
 
 def _numbered(outcome: Reading | OcrsvcError, number: int) -> Reading | OcrsvcError:

@@ -14,7 +14,7 @@ from ocrsvc.serving.byte_cache import Cache, MemoryCache, open_redis
 from ocrsvc.settings import Settings
 
 
-class KeptPages:
+class ResultCache:
     """Pages by what they were read from, in a cache. Errors are never kept: the next try may go better."""
 
     def __init__(self, cache: Cache) -> None:
@@ -42,10 +42,10 @@ def key_of(data: bytes, options: ReadOptions, engine: EngineInfo) -> bytes:
     return blake2b(data, digest_size=32, key=blake2b(rest, digest_size=32).digest()).digest()
 
 
-def open_kept_pages(settings: Settings) -> KeptPages | None:
+def open_result_cache(settings: Settings) -> ResultCache | None:
     """The cache that the settings ask for; None when they ask for none. Raises EngineUnavailable."""
     if settings.cache_url is not None:
-        return KeptPages(open_redis(settings.cache_url, settings.cache_s))
+        return ResultCache(open_redis(settings.cache_url, settings.cache_s))
     if settings.cache_bytes:
-        return KeptPages(MemoryCache(settings.cache_bytes, settings.cache_s))
+        return ResultCache(MemoryCache(settings.cache_bytes, settings.cache_s))
     return None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-STRIKES: Final = 2
+CRASHES: Final = 2
 """Deaths after which an image is not read any more; with fewer it is suspect."""
 
 _HEAD_BYTES: Final = 64
@@ -54,17 +54,17 @@ class Entry:
 
     hash: str
     cause: str
-    strikes: int
+    crashes: int
     when_s: float
     left_s: float
 
     @property
     def is_refused(self) -> bool:
         """Whether the image is answered without an engine."""
-        return self.strikes >= STRIKES
+        return self.crashes >= CRASHES
 
 
-class Quarantine:
+class CrashDenylist:
     """The shared list. Make it before any fork; all methods may be called in any process and thread.
 
     Args:
@@ -85,22 +85,22 @@ class Quarantine:
         """Whether no image is kept; costs well under a microsecond."""
         return self._clock() >= self._last_expiry.value
 
-    def strikes(self, image: Fingerprint) -> int:
+    def crashes(self, image: Fingerprint) -> int:
         """Deaths on record for an image; its digest is only asked for when the sketch is found."""
         if self.is_empty():
             return 0
-        return max((entry.strikes for _, entry in self._find(image)), default=0)
+        return max((entry.crashes for _, entry in self._find(image)), default=0)
 
-    def note(self, image: Fingerprint, strikes: int, cause: str) -> None:
+    def note(self, image: Fingerprint, crashes: int, cause: str) -> None:
         """Keep an image with so many deaths in all, instead of what was kept of it before."""
         now = self._clock()
         place = next((place for place, _ in self._find(image)), None) or self._least_wanted(now)
         expires = now + self._keep_s
-        body = _RECORD.pack(image.sketch, image.digest, expires, time.time(), cause.encode()[:16], strikes)
+        body = _RECORD.pack(image.sketch, image.digest, expires, time.time(), cause.encode()[:16], crashes)
         self._memory[place : place + _RECORD_BYTES] = body + _SUM.pack(zlib.crc32(body))
         self._last_expiry.value = max(self._last_expiry.value, expires)
 
-    def acquit(self, image: Fingerprint) -> None:
+    def clear(self, image: Fingerprint) -> None:
         """Forget an image that was read after all."""
         for place, _ in self._find(image):
             self._clear(place)
@@ -139,11 +139,11 @@ class Quarantine:
         """The record at a place; None when it is empty, expired, or another process is writing it."""
         record = self._memory[place : place + _RECORD_BYTES]
         body, (checksum,) = record[: _RECORD.size], _SUM.unpack(record[_RECORD.size :])
-        _, digest, expires, when_s, cause, strikes = _RECORD.unpack(body)
+        _, digest, expires, when_s, cause, crashes = _RECORD.unpack(body)
         left_s = expires - self._clock()
-        if strikes == 0 or left_s <= 0 or checksum != zlib.crc32(body):
+        if crashes == 0 or left_s <= 0 or checksum != zlib.crc32(body):
             return None
-        return Entry(digest.hex(), cause.rstrip(b"\0").decode("ascii", "replace"), strikes, when_s, left_s)
+        return Entry(digest.hex(), cause.rstrip(b"\0").decode("ascii", "replace"), crashes, when_s, left_s)
 
     def _least_wanted(self, now: float) -> int:
         """The place that is free, or else the one that expires first."""

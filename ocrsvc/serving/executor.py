@@ -17,12 +17,12 @@ from typing import Generic, Protocol, TypeVar
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import (
+    DEFAULT_CONTEXT,
     GONE_S,
-    PLAIN_WISH,
     Item,
     Priority,
+    RequestContext,
     Served,
-    Wish,
     WorkQueue,
     client_gone,
     deadline_passed,
@@ -55,7 +55,7 @@ class Server(Protocol[W_contra, A_co]):
 class Place(Generic[W, A]):
     """A place in the queue, held by one request."""
 
-    def __init__(self, queue: WorkQueue[W, A], wish: Wish, clock: Callable[[], float]) -> None:
+    def __init__(self, queue: WorkQueue[W, A], wish: RequestContext, clock: Callable[[], float]) -> None:
         self._queue = queue
         self._wish = wish
         self._clock = clock
@@ -149,7 +149,7 @@ class Executor(Generic[W, A]):
             raise self._failures[0]
 
     @contextlib.contextmanager
-    def admit(self, wish: Wish = PLAIN_WISH) -> Iterator[Place[W, A]]:
+    def admit(self, wish: RequestContext = DEFAULT_CONTEXT) -> Iterator[Place[W, A]]:
         """Hold a place in the queue while its work is made. Raises QueueFull or NotReady."""
         self._queue.reserve(wish.priority)
         place = Place(self._queue, wish, self._clock)

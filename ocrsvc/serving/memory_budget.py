@@ -191,7 +191,7 @@ class Callers:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SharedLimits:
     """What all requests to one process share, whichever protocol brings them.
 
     Attributes:
@@ -205,9 +205,11 @@ class Room:
     guard: RequestGuard | None = None
 
 
-def make_room(*, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None) -> Room:
+def make_shared_limits(
+    *, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None
+) -> SharedLimits:
     """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
-    return Room(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)
+    return SharedLimits(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)
 
 
 def network_of(address: str) -> str:

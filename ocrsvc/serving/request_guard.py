@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.errors import RequestStopsWorker
-from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
+from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.requests_in_flight import BodyMark, Recorder, Row, Stage, pack_request
 
 _DIGEST_BYTES: Final = 16
@@ -53,7 +53,7 @@ class RequestGuard:
         denylist: Bodies that stopped workers; shared by all workers.
     """
 
-    def __init__(self, recorder: Recorder, denylist: Quarantine) -> None:
+    def __init__(self, recorder: Recorder, denylist: CrashDenylist) -> None:
         self.recorder = recorder
         self.denylist = denylist
 
@@ -83,7 +83,7 @@ class Work:
         """Look a body up, and be on record from here on. Raises RequestStopsWorker."""
         denylist = self._guard.denylist
         mark = self._mark = mark_of(body) if body else None
-        if mark is not None and denylist.strikes(mark) >= STRIKES:
+        if mark is not None and denylist.crashes(mark) >= CRASHES:
             raise RequestStopsWorker(
                 "A request with this body kept a worker from answering, and the worker was killed with all that it "
                 "did; it is not tried again for a while.",
@@ -107,8 +107,8 @@ class Work:
         if not self._leave():
             return
         denylist, mark = self._guard.denylist, self._mark
-        if mark is not None and 0 < denylist.strikes(mark) < STRIKES:
-            denylist.acquit(mark)
+        if mark is not None and 0 < denylist.crashes(mark) < CRASHES:
+            denylist.clear(mark)
 
     def _leave(self) -> bool:
         """Be on record no longer; whether it was."""

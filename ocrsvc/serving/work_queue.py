@@ -37,7 +37,7 @@ GONE_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestContext:
     """How work is wanted.
 
     Attributes:
@@ -52,7 +52,7 @@ class Wish:
     share: Share = field(default_factory=unlimited)
 
 
-PLAIN_WISH: Final = Wish()
+DEFAULT_CONTEXT: Final = RequestContext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Item(Generic[W, A]):
     work: W = field(compare=False)
     size_bytes: int = field(compare=False)
     queued_at: float = field(compare=False)
-    wish: Wish = field(compare=False)
+    wish: RequestContext = field(compare=False)
     future: Future[Served[A]] = field(compare=False)
 
 
@@ -118,7 +118,7 @@ class WorkQueue(Generic[W, A]):
         with self._changed:
             self._taken[priority] -= 1
 
-    def put(self, work: W, deadline: float, size_bytes: int = 0, wish: Wish = PLAIN_WISH) -> Item[W, A]:
+    def put(self, work: W, deadline: float, size_bytes: int = 0, wish: RequestContext = DEFAULT_CONTEXT) -> Item[W, A]:
         """Queue work in a place reserved before, for the same priority. Raises NotReady once closed.
 
         Args:
@@ -252,7 +252,7 @@ class WorkQueue(Generic[W, A]):
         )
 
 
-def make_check(wish: Wish, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
+def make_check(wish: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
     """What running work calls as often as it likes: whether it is still wanted.
 
     It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.

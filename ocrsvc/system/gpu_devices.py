@@ -15,7 +15,7 @@ _ORDER: Final = "CUDA_DEVICE_ORDER"
 _DEVICES: Final = Path("/dev")
 
 
-def find_cards(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
+def find_gpus(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
     """Names of the cards to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
 
     Args:

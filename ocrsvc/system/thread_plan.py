@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ocrsvc.settings import Settings
-from ocrsvc.system.gpu_devices import find_cards
+from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1
 """Threads inside one call of a numeric library: the engine threads already fill the CPUs."""
@@ -69,8 +69,8 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
 def cards_for(settings: Settings) -> tuple[str, ...]:
     """The cards that the workers are spread over: those that were named, or all where the engine will find a use."""
     if settings.gpus and "cpu" not in (settings.device, settings.provider):
-        return find_cards(settings.gpus, os.environ)
-    return find_cards((), os.environ) if device_for(settings) == "cuda" else ()
+        return find_gpus(settings.gpus, os.environ)
+    return find_gpus((), os.environ) if device_for(settings) == "cuda" else ()
 
 
 def device_for(settings: Settings) -> str:
@@ -78,7 +78,7 @@ def device_for(settings: Settings) -> str:
     device = "cpu" if settings.provider == "cpu" else settings.device
     expected = expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
     # CUDA_VISIBLE_DEVICES may hide every card, and the engine then takes the CPU.
-    is_hidden = device == "auto" and not find_cards(settings.gpus, os.environ)
+    is_hidden = device == "auto" and not find_gpus(settings.gpus, os.environ)
     return "cpu" if is_hidden else expected
 
 

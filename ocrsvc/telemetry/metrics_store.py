@@ -1,6 +1,6 @@
 """What has the whole service done so far? Counters that all workers keep in shared memory, whichever of them is asked.
 
-The arbiter makes one `Numbers` before any fork: a block for each worker's slot, and a common one. Only one process
+The arbiter makes one `MetricsStore` before any fork: a block for each worker's slot, and a common one. Only one process
 writes a block, and only threads of one process share a lock, so a worker that is killed leaves nothing locked. When a
 worker has been reaped, the arbiter adds its block to the common one and clears it: no counter goes back when workers
 are replaced, nothing is left behind in files, and nothing grows with the number of workers that ever lived.
@@ -112,7 +112,7 @@ Series = Mapping[Key, Sequence[float]]
 bucket, the one above the last, and the sum."""
 
 
-class Tally:
+class WorkerMetrics:
     """One block, and the only hand that writes in it. All methods may be called from any thread of that process."""
 
     def __init__(self, block: memoryview) -> None:
@@ -167,7 +167,7 @@ class Tally:
         return place
 
 
-class Numbers:
+class MetricsStore:
     """All blocks, in anonymous shared memory. Make it in the arbiter, before any fork.
 
     Args:
@@ -181,7 +181,7 @@ class Numbers:
         self._memory = memoryview(mmap.mmap(-1, _HEADER.size + (slots + 1) * _BLOCK_BYTES))
         self._head = self._memory[: _HEADER.size].cast("q")
         self._memory[: _HEADER.size].cast("d")[_STARTED] = time.time()
-        self.common = Tally(self._block(0))
+        self.common = WorkerMetrics(self._block(0))
 
     @property
     def started_s(self) -> float:
@@ -192,9 +192,9 @@ class Numbers:
         """Arbiter, before a fork: this slot is in use from now on."""
         self._head[_HIGH] = max(self._head[_HIGH], slot + 1)
 
-    def tally(self, slot: int = 0) -> Tally:
+    def tally(self, slot: int = 0) -> WorkerMetrics:
         """Worker, once, after its fork: what it counts with."""
-        return Tally(self._block(slot + 1))
+        return WorkerMetrics(self._block(slot + 1))
 
     def fold(self, slot: int) -> None:
         """Arbiter, when a worker has been reaped: keep its counts, and clear its block for the next worker."""
@@ -244,7 +244,7 @@ _LINES_KEY: Final = LINES.of()
 _DECODE_KEY, _QUEUE_KEY, _ENGINE_KEY, _TOTAL_KEY = map(STAGE_SECONDS.of, ("decode", "queue", "engine", "total"))
 
 
-def count_reading(tally: Tally, reading: Reading) -> None:
+def count_reading(tally: WorkerMetrics, reading: Reading) -> None:
     """Count an image that was read: its lines, and where its time went; or that it was known from before."""
     if reading.kept:
         tally.record(((_CACHE_HITS_KEY, 1),))
@@ -269,7 +269,7 @@ class Sampler:
         gauges: What to put, and how to read it.
     """
 
-    def __init__(self, tally: Tally, gauges: Iterable[tuple[Metric, Callable[[], float]]]) -> None:
+    def __init__(self, tally: WorkerMetrics, gauges: Iterable[tuple[Metric, Callable[[], float]]]) -> None:
         self._tally = tally
         self._gauges = tuple(gauges)
         self._done = threading.Event()

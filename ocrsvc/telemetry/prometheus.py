@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ocrsvc import __version__
 from ocrsvc.records import EngineInfo
-from ocrsvc.telemetry.metrics_store import BUCKETS_S, COUNTED, Metric, Numbers, Series
+from ocrsvc.telemetry.metrics_store import BUCKETS_S, COUNTED, Metric, MetricsStore, Series
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import Board, Slot, State
+from ocrsvc.telemetry.worker_table import State, WorkerEntry, WorkerTable
 
 _BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
 
@@ -52,7 +52,7 @@ SLOT_ROWS: Final = (
 """Fields of scoreboard.Slot, one number for each worker. The label is the slot: process ids would pile up."""
 
 
-def expose(numbers: Numbers, board: Board, engine: EngineInfo | None, accept: str) -> tuple[bytes, str]:
+def expose(numbers: MetricsStore, board: WorkerTable, engine: EngineInfo | None, accept: str) -> tuple[bytes, str]:
     """The body and the content type of an answer to Prometheus.
 
     Args:
@@ -81,7 +81,7 @@ class _Families(Collector):
         return self._found
 
 
-def families(numbers: Numbers, board: Board, engine: EngineInfo | None) -> Iterator[Family]:
+def families(numbers: MetricsStore, board: WorkerTable, engine: EngineInfo | None) -> Iterator[Family]:
     """Every metric of the service."""
     series = numbers.read()
     for metric in COUNTED:
@@ -116,7 +116,7 @@ def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]])
     return family
 
 
-def _head(board: Board) -> Iterator[Family]:
+def _head(board: WorkerTable) -> Iterator[Family]:
     for row in HEAD_ROWS:
         yield row.kind(row.name, row.help, getattr(board.head, row.field))
     recycles = CounterMetricFamily("ocrsvc_recycles", "Workers replaced, by reason.", labels=("reason",))
@@ -126,7 +126,7 @@ def _head(board: Board) -> Iterator[Family]:
     yield recycles
 
 
-def _slots(board: Board) -> Iterator[Family]:
+def _slots(board: WorkerTable) -> Iterator[Family]:
     live = board.live()
     states = GaugeMetricFamily("ocrsvc_workers", "Workers, by state.", labels=("state",))
     for state in State:
@@ -140,13 +140,13 @@ def _slots(board: Board) -> Iterator[Family]:
         yield family
 
 
-def workers_to_list(board: Board) -> list[dict[str, object]]:
+def workers_to_list(board: WorkerTable) -> list[dict[str, object]]:
     """Every worker as an operator sees it, in the order of the slots."""
     now_s = time.monotonic()
     return [_worker_to_dict(worker.slot, board.slot(worker.slot), now_s) for worker in board.live()]
 
 
-def _worker_to_dict(number: int, slot: Slot, now_s: float) -> dict[str, object]:
+def _worker_to_dict(number: int, slot: WorkerEntry, now_s: float) -> dict[str, object]:
     ages = {
         f"{event}_s_ago": round(now_s - moment, 3) if (moment := getattr(slot, f"{event}_s")) else None
         for event in ("forked", "ready", "wanted", "drained")

@@ -37,7 +37,7 @@ class Granted(IntEnum):
     DRAIN_FIRST = 2
 
 
-class Slot(ctypes.Structure):
+class WorkerEntry(ctypes.Structure):
     """One worker. Times are monotonic seconds, which are the same in all processes of a machine.
 
     Attributes:
@@ -120,11 +120,11 @@ class Head(ctypes.Structure):
 
 
 class _Shared(ctypes.Structure):
-    _fields_ = [("head", Head), ("slots", Slot * SLOTS)]
+    _fields_ = [("head", Head), ("slots", WorkerEntry * SLOTS)]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Snapshot:
     """One worker as it stood when it was looked at; the fields are those of Slot."""
 
     slot: int
@@ -148,19 +148,19 @@ class Standing:
         return self.state is State.READY and self.reason is not Reason.NONE and not self.granted
 
 
-class Board:
+class WorkerTable:
     """The scoreboard. Make it in the arbiter, before any fork."""
 
     def __init__(self) -> None:
         self._shared = _Shared.from_buffer(mmap.mmap(-1, ctypes.sizeof(_Shared)))
         self.head: Head = self._shared.head
-        self._slots: ctypes.Array[Slot] = self._shared.slots
+        self._slots: ctypes.Array[WorkerEntry] = self._shared.slots
 
-    def slot(self, number: int) -> Slot:
+    def slot(self, number: int) -> WorkerEntry:
         """The slot itself, to read and to write."""
         return self._slots[number]
 
-    def live(self) -> list[Standing]:
+    def live(self) -> list[Snapshot]:
         """Every worker that has a slot, in the order of the slots."""
         numbers = range(self.head.high)
         return [_standing(number, self._slots[number]) for number in numbers if self._slots[number].state]
@@ -195,8 +195,8 @@ class Board:
                 yield slot.in_flight
 
 
-def _standing(number: int, slot: Slot) -> Standing:
-    return Standing(
+def _standing(number: int, slot: WorkerEntry) -> Snapshot:
+    return Snapshot(
         slot=number,
         state=State(slot.state),
         pid=slot.pid,

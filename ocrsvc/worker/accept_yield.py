@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ocrsvc.worker.event_loop import EventLoopWorker
 
 if TYPE_CHECKING:
-    from ocrsvc.telemetry.worker_table import Board, Slot
+    from ocrsvc.telemetry.worker_table import WorkerEntry, WorkerTable
 
 # Accepting fails for as long as descriptors are missing: tried again so often, told so often.
 _PAUSE_S: Final = 0.1
@@ -47,7 +47,7 @@ class FairThreadWorker(EventLoopWorker):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.board: Board | None = None
+        self.board: WorkerTable | None = None
         self.place = 0
         self.engine_threads: int = self.cfg.threads
         self._in_flight = 0
@@ -57,7 +57,7 @@ class FairThreadWorker(EventLoopWorker):
         self._silent_until_s = 0.0
 
     @property
-    def slot(self) -> Slot:
+    def slot(self) -> WorkerEntry:
         """This worker's slot in the scoreboard."""
         assert self.board is not None, "the hooks give each worker its slot before the fork"
         return self.board.slot(self.place)

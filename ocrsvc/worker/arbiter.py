@@ -27,7 +27,7 @@ from ocrsvc.worker.pidfile import PidFile
 from ocrsvc.worker.replacement_policy import BOOT_FAILED
 
 if TYPE_CHECKING:
-    from ocrsvc.worker.replacement_controller import Rota
+    from ocrsvc.worker.replacement_controller import ReplacementController
 
 # What is refused each second is told this often.
 _COMPLAIN_S: Final = 10.0
@@ -42,7 +42,7 @@ _TELL_AGAIN_S: Final = 1.0
 _NEVER: Final = 256 + BOOT_FAILED
 
 
-def take_over(server: Any, rota: Rota) -> None:
+def take_over(server: Any, rota: ReplacementController) -> None:
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own."""
     server.__class__ = LastingArbiter
     server.begin(rota)
@@ -55,11 +55,11 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         rota: Who is forked, replaced and killed when.
     """
 
-    rota: Rota
+    rota: ReplacementController
     pid: int
     LISTENERS: list[Any]
 
-    def begin(self, rota: Rota) -> None:
+    def begin(self, rota: ReplacementController) -> None:
         """What a constructor would do; gunicorn's has already run."""
         self.rota = rota
         self._told_s: dict[str, float] = {}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
+from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable
 
 CPU_SHARE: Final = 0.1
@@ -30,7 +30,7 @@ _ENDS: Final = (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGKILL)
 _GUESS: Final = " Perhaps out of memory?"
 
 
-class Suspects:
+class HungRequests:
     """The arbiter's memory of whom it has killed, and why. All of it runs in the arbiter's main thread.
 
     Args:
@@ -39,7 +39,7 @@ class Suspects:
         log: gunicorn's.
     """
 
-    def __init__(self, table: InFlightTable, denylist: Quarantine, log: Any) -> None:
+    def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: Any) -> None:
         self._table, self._denylist, self._log = table, denylist, log
         self._killed: set[int] = set()
         self._told_to_end: set[int] = set()
@@ -69,11 +69,11 @@ class Suspects:
             self._tell_lost(pid, in_flight)
             return
         # Where two requests computed, one of them is innocent.
-        strikes = STRIKES if len(guilty) == 1 else 1
+        crashes = CRASHES if len(guilty) == 1 else 1
         for request in guilty:
             self._log.error("HELD worker %s, which is killed now: %s", pid, _told(request))
             # Before the signal: a proxy asks the next worker as soon as the connection breaks.
-            self._deny(request, strikes, "held a worker")
+            self._deny(request, crashes, "held a worker")
         self._tell_lost(pid, [request for request in in_flight if request not in guilty])
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
@@ -102,12 +102,12 @@ class Suspects:
         for request in at_work.values():
             self._deny(request, 1, cause)
 
-    def _deny(self, request: InFlight, strikes: int, cause: str) -> None:
+    def _deny(self, request: InFlight, crashes: int, cause: str) -> None:
         if request.mark is None:
             return
-        before = self._denylist.strikes(request.mark)
-        self._denylist.note(request.mark, before + strikes, cause)
-        if before < STRIKES <= before + strikes:
+        before = self._denylist.crashes(request.mark)
+        self._denylist.note(request.mark, before + crashes, cause)
+        if before < CRASHES <= before + crashes:
             self._log.error(
                 "DENIED: requests whose body has the hash %s are answered 422 for a while; "
                 "DELETE /ops/quarantine/HASH ends that.",

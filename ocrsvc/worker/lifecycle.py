@@ -37,21 +37,21 @@ from ocrsvc.telemetry.metrics_store import (
     EVENTS_DROPPED,
     STUCK,
     WAITING,
-    Numbers,
+    MetricsStore,
     Sampler,
-    Tally,
+    WorkerMetrics,
     count_reading,
 )
 from ocrsvc.telemetry.model_statistics import Statistics
 from ocrsvc.telemetry.worker_limits import Bounds, Limits, calibrate, calibrate_card
-from ocrsvc.telemetry.worker_table import SLOTS, Board, State
+from ocrsvc.telemetry.worker_table import SLOTS, State, WorkerTable
 from ocrsvc.worker.arbiter import take_over
 from ocrsvc.worker.config import configuration
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
 from ocrsvc.worker.pidfile import remove_stale
-from ocrsvc.worker.replacement_controller import Arbiter, Rota
+from ocrsvc.worker.replacement_controller import Arbiter, ReplacementController
 from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.jobs.runner import Runner
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.serving.crash_denylist import Quarantine
-    from ocrsvc.serving.memory_budget import Room
+    from ocrsvc.serving.crash_denylist import CrashDenylist
+    from ocrsvc.serving.memory_budget import SharedLimits
     from ocrsvc.serving.request_guard import RequestGuard
     from ocrsvc.serving.requests_in_flight import InFlightTable
-    from ocrsvc.worker.hung_requests import Suspects
+    from ocrsvc.worker.hung_requests import HungRequests
 
 _MOST_FILES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
@@ -120,20 +120,20 @@ class _Process:
     cards: tuple[str, ...] = ()
     addresses: object = None
     reader: Reader | None = None
-    rota: Rota | None = None
+    rota: ReplacementController | None = None
     statistics: Statistics | None = None
     grpc_listeners: tuple[socket.socket, ...] = ()
     rpc: RpcServer | None = None
-    quarantine: Quarantine | None = None
-    denylist: Quarantine | None = None
+    quarantine: CrashDenylist | None = None
+    denylist: CrashDenylist | None = None
     in_flight: InFlightTable | None = None
-    suspects: Suspects | None = None
+    suspects: HungRequests | None = None
     guard: RequestGuard | None = None
-    numbers: Numbers | None = None
-    tally: Tally | None = None
+    numbers: MetricsStore | None = None
+    tally: WorkerMetrics | None = None
     access_log: AccessLog | None = None
     sampler: Sampler | None = None
-    room: Room | None = None
+    room: SharedLimits | None = None
     tasks: Tasks | None = None
     runner: Runner | None = None
 
@@ -178,16 +178,16 @@ def _hooks() -> Mapping[str, object]:
 def build_app() -> Flask:
     """The application over this process's reader; for wsgi.py. Loads no model."""
     from ocrsvc.app import create_app
-    from ocrsvc.http.admission import room_of
-    from ocrsvc.http.request_metrics import Ledger
+    from ocrsvc.http.admission import shared_limits_of
+    from ocrsvc.http.request_metrics import RequestMetrics
 
     settings, tally = current_settings(), current_tally()
     if settings.access_log != "off":
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
     board, denylist = current_rota().board, current_denylist()
-    ledger = Ledger(current_numbers(), tally, board, _Process.access_log, quarantine, denylist)
-    _Process.room = _Process.room or room_of(settings)
+    ledger = RequestMetrics(current_numbers(), tally, board, _Process.access_log, quarantine, denylist)
+    _Process.room = _Process.room or shared_limits_of(settings)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
 
 
@@ -201,9 +201,9 @@ def current_reader() -> Reader:
     return _Process.reader or _make_reader()
 
 
-def current_rota() -> Rota:
+def current_rota() -> ReplacementController:
     """The one rota of this service: made in the arbiter, inherited by the workers."""
-    _Process.rota = _Process.rota or Rota(Board())
+    _Process.rota = _Process.rota or ReplacementController(WorkerTable())
     return _Process.rota
 
 
@@ -213,21 +213,21 @@ def current_statistics() -> Statistics:
     return _Process.statistics
 
 
-def current_quarantine() -> Quarantine:
+def current_quarantine() -> CrashDenylist:
     """The one quarantine of this service: made in the arbiter, inherited by the workers."""
-    from ocrsvc.serving.crash_denylist import Quarantine
+    from ocrsvc.serving.crash_denylist import CrashDenylist
 
     settings = current_settings()
-    _Process.quarantine = _Process.quarantine or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    _Process.quarantine = _Process.quarantine or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
     return _Process.quarantine
 
 
-def current_denylist() -> Quarantine:
+def current_denylist() -> CrashDenylist:
     """The bodies that stopped workers of this service: made in the arbiter, inherited by the workers."""
-    from ocrsvc.serving.crash_denylist import Quarantine
+    from ocrsvc.serving.crash_denylist import CrashDenylist
 
     settings = current_settings()
-    _Process.denylist = _Process.denylist or Quarantine(settings.quarantine_size, settings.quarantine_s)
+    _Process.denylist = _Process.denylist or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
     return _Process.denylist
 
 
@@ -239,13 +239,13 @@ def current_in_flight() -> InFlightTable:
     return _Process.in_flight
 
 
-def current_numbers() -> Numbers:
+def current_numbers() -> MetricsStore:
     """The one set of numbers of this service: made in the arbiter, inherited by the workers."""
-    _Process.numbers = _Process.numbers or Numbers(SLOTS)
+    _Process.numbers = _Process.numbers or MetricsStore(SLOTS)
     return _Process.numbers
 
 
-def current_tally() -> Tally:
+def current_tally() -> WorkerMetrics:
     """What this process counts with; without gunicorn's hooks the common block, which nobody else writes then."""
     return _Process.tally or current_numbers().common
 
@@ -273,9 +273,9 @@ def on_starting(server: Arbiter) -> None:
 
 def _watch_kills(server: Arbiter) -> None:
     """Find out which requests stop workers."""
-    from ocrsvc.worker.hung_requests import Suspects
+    from ocrsvc.worker.hung_requests import HungRequests
 
-    _Process.suspects = Suspects(current_in_flight(), current_denylist(), server.log)
+    _Process.suspects = HungRequests(current_in_flight(), current_denylist(), server.log)
     _Process.suspects.watch(server)
 
 
@@ -383,10 +383,10 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
 def _make_limits(worker: RecyclingWorker) -> RequestLimits:
     """What requests may take before a thread sees them; the memory is the application's too."""
     from ocrsvc.adapters.umi_ocr.documents import PATH
-    from ocrsvc.http.admission import room_of
+    from ocrsvc.http.admission import shared_limits_of
 
     settings = current_settings()
-    _Process.room = room_of(settings, worker.cfg.workers, _Process.guard)
+    _Process.room = shared_limits_of(settings, worker.cfg.workers, _Process.guard)
     return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=(PATH,))
 
 

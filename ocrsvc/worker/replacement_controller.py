@@ -18,7 +18,7 @@ from gunicorn.errors import HaltServer
 
 from ocrsvc.system.gpu_devices import emptiest
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, Board, Granted, Slot, Standing, State
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_policy import (
     BOOT_ERROR,
     LONGEST_BACKOFF_S,
@@ -57,7 +57,7 @@ class Heartbeat:
     that has become read-only.
     """
 
-    def __init__(self, slot: Slot, worker: Any, clock: Callable[[], float]) -> None:
+    def __init__(self, slot: WorkerEntry, worker: Any, clock: Callable[[], float]) -> None:
         self._slot, self._worker, self._clock = slot, worker, clock
 
     def last_update(self) -> float:
@@ -76,10 +76,10 @@ class Heartbeat:
         """Nothing is open."""
 
 
-class Rota:
+class ReplacementController:
     """The arbiter's decisions, over one board. Made once; survives each reload of the configuration."""
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, board: WorkerTable, clock: Callable[[], float] = time.monotonic) -> None:
         self.board = board
         self._clock = clock
         self._held_back: dict[str, object] = {}
@@ -293,7 +293,7 @@ class Rota:
                 slot = self.board.slot(standing.slot)
                 slot.successor, slot.granted = NOBODY, Granted.NOTHING
 
-    def _end_if_stuck(self, arbiter: Arbiter, standing: Standing) -> None:
+    def _end_if_stuck(self, arbiter: Arbiter, standing: Snapshot) -> None:
         limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
         if standing.state is not State.DRAINING or self._clock() - standing.drained_s <= limit_s:
             return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.telemetry.worker_table import SLOTS, Granted, Standing, State
+from ocrsvc.telemetry.worker_table import SLOTS, Granted, Snapshot, State
 
 BOOT_ERROR: Final = 3
 """Exit code of the service that never had a worker that was ready; gunicorn's own WORKER_BOOT_ERROR."""
@@ -23,7 +23,7 @@ LONGEST_BACKOFF_S: Final = 60.0
 class Grant:
     """Who may be replaced now, and whether its successor is forked before it goes, or after."""
 
-    worker: Standing
+    worker: Snapshot
     kind: Granted
 
 
@@ -42,12 +42,12 @@ class Times:
     exited_s: float = 0.0
 
 
-def wanted_workers(base: int, workers: Sequence[Standing]) -> int:
+def wanted_workers(base: int, workers: Sequence[Snapshot]) -> int:
     """How many processes there should be now: the base, and one more for each granted successor."""
     return min(base + sum(worker.granted is Granted.SUCCESSOR for worker in workers), SLOTS)
 
 
-def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footprint_bytes: int = 0) -> Grant | None:
+def next_grant(base: int, workers: Sequence[Snapshot], times: Times, gpu_footprint_bytes: int = 0) -> Grant | None:
     """The worker that is replaced now; None while anything else is under way.
 
     The one with the most pressing reason, and of those the one that has wanted it longest.
@@ -65,7 +65,7 @@ def next_grant(base: int, workers: Sequence[Standing], times: Times, gpu_footpri
     return Grant(chosen, kind) if kind else None
 
 
-def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: int) -> Granted:
+def _admit(workers: Sequence[Snapshot], exited_s: float, gpu_footprint_bytes: int) -> Granted:
     """Whether one more model, and the largest leap so far, fits on their card; NOTHING until it was looked at again."""
     seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
     fresh = [worker for worker in seen if worker.card_read_s > exited_s]
@@ -78,7 +78,7 @@ def _admit(workers: Sequence[Standing], exited_s: float, gpu_footprint_bytes: in
     return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
 
 
-def is_next_to_load(own: int, workers: Sequence[Standing]) -> bool:
+def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
     """Whether the worker in the slot `own` is the first of those that load; on cards they load one after the other.
 
     On several cards too: they keep the same engines of TensorRT in the same folder, and find what the first has built.

@@ -19,7 +19,7 @@ from ocrsvc.adapters.kserve.infer import infer_arrays
 from ocrsvc.errors import CallerError
 from ocrsvc.http.body import share_of
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import deadline_of, is_image, left_s, shown, taking_apart, wish_of
+from ocrsvc.http.request import context_of, deadline_of, is_image, left_s, shown, taking_apart
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
 from ocrsvc.model_api.model import OcrModel, Seconds, limit_in
@@ -71,7 +71,7 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
     def infer(name: str, version: str | None) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         asked = _receive(settings, deadline, name, version)
-        wait = Seconds(limit_in(asked.parameters, left_s(deadline)), wish_of(request.environ))
+        wait = Seconds(limit_in(asked.parameters, left_s(deadline)), context_of(request.environ))
         names = list(asked.outputs)
         arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, wait)
         return _answer(asked, arrays)

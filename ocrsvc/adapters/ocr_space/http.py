@@ -15,7 +15,7 @@ from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames
 from ocrsvc.formats.json_lines import column, json_list, text_column
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
+from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_image, last_field, left_s, receive
 from ocrsvc.http.responses import (
     any_file,
     as_json,
@@ -76,7 +76,7 @@ def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
         options = _options(incoming)
         overlay = _flag(incoming, "isOverlayRequired") is True
         most = settings.max_pages
-        file = read_pages(reader, _image(incoming), options, left_s(deadline), wish_of(request.environ), most=most)
+        file = read_pages(reader, _image(incoming), options, left_s(deadline), context_of(request.environ), most=most)
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
 
     @dialect.get("/parse/imageurl")
@@ -135,7 +135,7 @@ def _overlay(page: Page) -> dict[str, object]:
     return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(texts)}"}
 
 
-def _options(incoming: Incoming) -> ReadOptions:
+def _options(incoming: ParsedRequest) -> ReadOptions:
     """What the fields ask for. Raises BadOption for what is unknown, or cannot be done."""
     language, engine = (last_field(incoming, name) for name in ("language", "OCREngine"))
     # One model reads all that it can read, so that the language decides nothing.
@@ -148,14 +148,14 @@ def _options(incoming: Incoming) -> ReadOptions:
     return ReadOptions(rotate=turning(_flag(incoming, "detectOrientation")))
 
 
-def _flag(incoming: Incoming, name: str) -> bool | None:
+def _flag(incoming: ParsedRequest, name: str) -> bool | None:
     try:
         return flag(incoming, name)
     except ValueError as error:
         raise BadOption(f"Value for parameter '{name}' is invalid: it is neither true nor false.") from error
 
 
-def _image(incoming: Incoming) -> bytes:
+def _image(incoming: ParsedRequest) -> bytes:
     """A file under any name, else base64, with a data URI or without."""
     data = any_file(incoming)
     if data is not None:

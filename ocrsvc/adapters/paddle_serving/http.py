@@ -15,7 +15,7 @@ from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.body import share_of
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Incoming, deadline_of, left_s, receive, wish_of
+from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive
 from ocrsvc.http.responses import as_json, is_told_in_a_200, with_headers
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.pipeline.read import Reader
@@ -53,7 +53,7 @@ def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
         deadline = deadline_of(request.environ, settings.deadline_s)
         sent = to_pairs(receive(request.environ, settings.max_body_bytes, deadline))
         image = _image(sent, share_of(request.environ))
-        page = reader.read(image, ReadOptions(), left_s(deadline), wish_of(request.environ)).page
+        page = reader.read(image, ReadOptions(), left_s(deadline), context_of(request.environ)).page
         return _answer(OK, "", result=to_result(page))
 
     @dialect.post("/<_service>/prediction")
@@ -63,7 +63,7 @@ def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
     return dialect
 
 
-def to_pairs(incoming: Incoming) -> dict[str, str]:
+def to_pairs(incoming: ParsedRequest) -> dict[str, str]:
     """The members `key` and `value`, side by side. Raises CallerError for other types than lists of text."""
     members = dict(incoming.fields)
     keys, values = (_texts(members.get(name), name) for name in ("key", "value"))

@@ -16,7 +16,7 @@ from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import deadline_of, images_or_errors, left_s, receive, wish_of
+from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_s, receive
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_told_in_a_200, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
@@ -56,7 +56,7 @@ def _pages(
 ) -> list[tuple[Line, ...]]:
     """The lines of each image; none for what is no image, as in the original. Raises any other error."""
     datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, options, limit_s, wish_of(request.environ)))
+    outcomes = iter(reader.read_many(datas, options, limit_s, context_of(request.environ)))
     return [_lines(next(outcomes) if isinstance(image, bytes) else image) for image in images]
 
 

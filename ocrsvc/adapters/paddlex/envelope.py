@@ -28,7 +28,7 @@ from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check, Image, Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.serving.work_queue import PLAIN_WISH, Wish, make_check
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
 MODEL: Final = "ocr"
 """The name under which Triton clients ask: input `input`, output `output`, each BYTES [1, 1]."""
@@ -85,7 +85,7 @@ class Asked:
     members: Mapping[str, Any]
 
 
-def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> tuple[int, bytes]:
+def infer(body: bytes, reader: Reader, limit_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
     """One whole exchange, from JSON to JSON; whatever goes wrong is in the answer's envelope.
 
     Args:
@@ -107,7 +107,7 @@ def infer(body: bytes, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) 
         return status, orjson.dumps(envelope)
 
 
-def success(asked: Asked, reader: Reader, limit_s: float, wish: Wish = PLAIN_WISH) -> bytes:
+def success(asked: Asked, reader: Reader, limit_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> bytes:
     """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.look` raise."""
     deadline = time.monotonic() + limit_s
     file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, g, request
 from ocrsvc.adapters.paddlex.envelope import asked_by, failure_envelope, success
 from ocrsvc.http.body import share_of
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Incoming, deadline_of, left_s, receive, request_id, wish_of
+from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive, request_id
 from ocrsvc.http.responses import JSON_TYPE, as_json, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings import Settings
@@ -28,7 +28,7 @@ def make_paddlex(settings: Settings, reader: Reader) -> Blueprint:
         members = _members(receive(request.environ, settings.max_body_bytes, deadline))
         g.log_id = members.get("logId")
         asked = asked_by(members, share_of(request.environ))
-        answer = success(asked, reader, left_s(deadline), wish_of(request.environ))
+        answer = success(asked, reader, left_s(deadline), context_of(request.environ))
         return Response(answer, content_type=JSON_TYPE)
 
     @dialect.get("/health")
@@ -40,7 +40,7 @@ def make_paddlex(settings: Settings, reader: Reader) -> Blueprint:
     return dialect
 
 
-def _members(incoming: Incoming) -> dict[str, object]:
+def _members(incoming: ParsedRequest) -> dict[str, object]:
     """The JSON object; a body that is the image itself is taken for the member `file`."""
     members = dict(incoming.fields)
     return members if incoming.raw is None else members | {"file": incoming.raw}

@@ -15,7 +15,7 @@ from ocrsvc.errors import BadOption
 from ocrsvc.formats.box_values import to_boxes, to_scores
 from ocrsvc.formats.json_lines import column, json_object, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Incoming, as_text, deadline_of, first_image, left_s, receive, wish_of
+from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.http.responses import as_json, flag, turning, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
@@ -51,7 +51,7 @@ def make_rapidocr_api(settings: Settings, reader: Reader) -> Blueprint:
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         options = _options(incoming)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-        return as_json(to_answer(reader.read(data, options, left_s(deadline), wish_of(request.environ)).page))
+        return as_json(to_answer(reader.read(data, options, left_s(deadline), context_of(request.environ)).page))
 
     @dialect.get("/")
     def banner() -> Response:
@@ -72,7 +72,7 @@ def to_answer(page: Page) -> orjson.Fragment:
     )
 
 
-def _options(incoming: Incoming) -> ReadOptions:
+def _options(incoming: ParsedRequest) -> ReadOptions:
     """What the flags ask for; an empty one counts as not sent. Raises BadOption."""
     flags = {name: _flag(incoming, name) for name in FLAGS}
     for name, value in incoming.fields:
@@ -89,7 +89,7 @@ def _as_read_options(flags: Mapping[str, bool | None]) -> ReadOptions:
     return ReadOptions(rotate=turning(flags["use_cls"]), detect=flags["use_det"] is not False)
 
 
-def _flag(incoming: Incoming, name: str) -> bool | None:
+def _flag(incoming: ParsedRequest, name: str) -> bool | None:
     try:
         return flag(incoming, name)
     except ValueError as error:

@@ -21,10 +21,10 @@ from ocrsvc.formats.box_values import to_boxes
 from ocrsvc.formats.tr_rects import shrink_page, to_raw_out_text
 from ocrsvc.http.drawn_pages import picture_of
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Incoming, deadline_of, first_image, last_field, left_s, receive, wish_of
+from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_image, last_field, left_s, receive
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
-from ocrsvc.serving.work_queue import Wish, make_check
+from ocrsvc.serving.work_queue import RequestContext, make_check
 from ocrsvc.settings import Settings
 
 PATH: Final = "/api/tr-run/"
@@ -55,7 +55,7 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
             return _tr_run_poly(reader, incoming, deadline, began_s)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
-        wish = wish_of(request.environ)
+        wish = context_of(request.environ)
         page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish).page
         answer = {"raw_out": to_raw_out_text(page, max_side).encode()}
         if last_field(incoming, "is_draw") == "0":
@@ -71,11 +71,11 @@ def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
     return dialect
 
 
-def _tr_run_poly(reader: Reader, incoming: Incoming, deadline: float, began_s: float) -> Response:
+def _tr_run_poly(reader: Reader, incoming: ParsedRequest, deadline: float, began_s: float) -> Response:
     """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
     _check_short_side(incoming)
     data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-    wish = wish_of(request.environ)
+    wish = context_of(request.environ)
     page = reader.read(data, ReadOptions(), left_s(deadline), wish).page
     with _drawn(reader, data, page, deadline, wish) as picture:
         raw_out = json.dumps(to_numbered(page)).encode()
@@ -89,7 +89,7 @@ def to_numbered(page: Page) -> list[list[object]]:
     return [[box, f"{number}、 {line.text}", line.confidence] for number, (box, line) in numbered]
 
 
-def _check_short_side(incoming: Incoming) -> None:
+def _check_short_side(incoming: ParsedRequest) -> None:
     """Raises BadOption for a `compress` that chineseocr_lite refuses; the engine sees the page as it sees fit."""
     sent = last_field(incoming, "compress")
     if sent is not None and not (_WHOLE.fullmatch(sent) and int(sent) >= SHORTEST_SIDE_PX):
@@ -100,7 +100,7 @@ def _spent_s(began_s: float) -> bytes:
     return str(round(time.monotonic() - began_s, 2)).encode()
 
 
-def _max_side(incoming: Incoming) -> int | None:
+def _max_side(incoming: ParsedRequest) -> int | None:
     """The longest side that the field `compress` allows, in pixels; None for one below 1. Raises BadOption."""
     sent = last_field(incoming, "compress")
     if sent is None:
@@ -111,7 +111,7 @@ def _max_side(incoming: Incoming) -> int | None:
 
 
 @contextmanager
-def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, wish: Wish) -> Iterator[bytes]:
+def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, wish: RequestContext) -> Iterator[bytes]:
     """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
     check = make_check(wish, deadline, time.monotonic)
     with wish.share.part() as held:

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
 from ocrsvc.formats.text import to_bars
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import deadline_of, first_image, left_s, receive, wish_of
+from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings import Settings
@@ -37,7 +37,7 @@ def make_trwebocr_cpp(settings: Settings, reader: Reader) -> Blueprint:
         deadline = deadline_of(request.environ, settings.deadline_s)
         incoming = receive(request.environ, settings.max_body_bytes, deadline)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-        reading = reader.read(data, ReadOptions(), left_s(deadline), wish_of(request.environ))
+        reading = reader.read(data, ReadOptions(), left_s(deadline), context_of(request.environ))
         return Response(to_bars(reading.page), content_type=TEXT_TYPE)
 
     @dialect.get("/hi")

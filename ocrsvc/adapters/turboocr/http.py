@@ -27,7 +27,8 @@ from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.body import read_body, share_of
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.request import (
-    Incoming,
+    ParsedRequest,
+    context_of,
     deadline_of,
     first_image,
     images_or_errors,
@@ -35,7 +36,6 @@ from ocrsvc.http.request import (
     receive,
     request_id,
     taking_apart,
-    wish_of,
 )
 from ocrsvc.http.responses import any_file, as_json, with_headers
 from ocrsvc.pipeline.read import Reader
@@ -119,7 +119,7 @@ def _add_health(dialect: Blueprint, reader: Reader) -> None:
         return health()
 
 
-def _receive(settings: Settings) -> Incoming:
+def _receive(settings: Settings) -> ParsedRequest:
     _check_parameters()
     return receive(request.environ, settings.max_body_bytes, deadline_of(request.environ, settings.deadline_s))
 
@@ -129,22 +129,22 @@ def _limit_s(settings: Settings) -> float:
 
 
 def _read(reader: Reader, data: bytes, settings: Settings) -> Response:
-    reading = reader.read(data, ReadOptions(), _limit_s(settings), wish_of(request.environ))
+    reading = reader.read(data, ReadOptions(), _limit_s(settings), context_of(request.environ))
     response = as_json(to_results(reading.page))
     response.headers["X-Inference-Time-Ms"] = f"{reading.timing.engine_s * 1000:.3f}"
     return response
 
 
-def _read_batch(reader: Reader, incoming: Incoming, settings: Settings) -> Response:
+def _read_batch(reader: Reader, incoming: ParsedRequest, settings: Settings) -> Response:
     if not dict(incoming.fields).get("images"):
         raise _Coded("EMPTY_BATCH", "Empty images array")
     images = images_or_errors(incoming, (), ("images",))
     datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings), wish_of(request.environ)))
+    outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings), context_of(request.environ)))
     return _batch([next(outcomes) if isinstance(image, bytes) else image for image in images])
 
 
-def _raw_image(incoming: Incoming) -> bytes:
+def _raw_image(incoming: ParsedRequest) -> bytes:
     data = incoming.raw if incoming.raw is not None else any_file(incoming)
     if not data:
         raise _Coded("EMPTY_BODY", "Empty body")

@@ -44,7 +44,7 @@ from ocrsvc.formats.page_values import unpack_page
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.http.admission import WITHOUT_ENGINE, caller_of
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import Incoming, as_text, deadline_of, left_s, receive, wish_of
+from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, left_s, receive
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.imaging.text_layer import lay_text
@@ -116,7 +116,7 @@ class _Door:
         name, options = name_of(part.filename or ""), _options_of(dict(incoming.fields).get("json"))
         if not is_pdf(part.data):
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
-        count = self._reader.count_pages(part.data, left_s(deadline), wish_of(request.environ))
+        count = self._reader.count_pages(part.data, left_s(deadline), context_of(request.environ))
         read = to_read_options(options)
         about = {
             "name": name,
@@ -163,7 +163,7 @@ class _Door:
         self._tasks.clear(task)
         return as_json({"code": OK, "data": "Success"})
 
-    def _receive(self) -> tuple[float, Incoming]:
+    def _receive(self) -> tuple[float, ParsedRequest]:
         deadline = deadline_of(request.environ, self._settings.deadline_s)
         return deadline, receive(request.environ, self._settings.max_body_bytes, deadline)
 

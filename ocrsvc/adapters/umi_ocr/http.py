@@ -27,7 +27,7 @@ from ocrsvc.adapters.umi_ocr.images import (
 )
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import deadline_of, first_image, left_s, receive, wish_of
+from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.http.responses import JSON_TYPE, is_told_in_a_200, with_headers
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.pipeline.read import Reader
@@ -61,7 +61,7 @@ def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None)
         members = dict(incoming.fields)
         options = options_of(members, empty=not members and incoming.raw is None)
         data = first_image(incoming, (), ("base64",))
-        page = reader.read(data, to_read_options(options), left_s(deadline), wish_of(request.environ)).page
+        page = reader.read(data, to_read_options(options), left_s(deadline), context_of(request.environ)).page
         return _as_html(to_answer(page, options, time.monotonic() - began_s))
 
     @dialect.get("/api/ocr/get_options")

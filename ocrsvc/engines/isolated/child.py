@@ -21,8 +21,8 @@ from ocrsvc.engines.isolated.messages import (
     unpack_failure,
     unpack_ready,
 )
-from ocrsvc.engines.isolated.shared_memory import Area
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_values import Nonsense
 from ocrsvc.records import Page, Task
@@ -70,11 +70,11 @@ class Child:
         ChildLost: There is no zygote to fork it, or no memory or descriptor for what is shared with it.
     """
 
-    def __init__(self, nursery: Nursery) -> None:
+    def __init__(self, nursery: Spawner) -> None:
         self._nursery = nursery
         try:
             with contextlib.ExitStack() as opened:
-                self._area = Area()
+                self._area = SharedMemory()
                 opened.callback(self._area.close)
                 self._socket, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(self._socket.close)

@@ -18,7 +18,7 @@ import orjson
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.decoding import FileReader
-from ocrsvc.engines.isolated.gpu_memory import CardMemory
+from ocrsvc.engines.isolated.gpu_memory import GpuMemory
 from ocrsvc.engines.isolated.messages import (
     MESSAGE_BYTES,
     Ready,
@@ -27,7 +27,7 @@ from ocrsvc.engines.isolated.messages import (
     pack_ready,
     unpack_tasks,
 )
-from ocrsvc.engines.isolated.shared_memory import Area
+from ocrsvc.engines.isolated.shared_memory import SharedMemory
 from ocrsvc.engines.opening import open_own_engine
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
@@ -41,14 +41,14 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE: Final = "500"
 
 
-def live(wire: socket.socket, area: Area, settings: Settings, plan: ThreadPlan) -> None:
+def live(wire: socket.socket, area: SharedMemory, settings: Settings, plan: ThreadPlan) -> None:
     """Open the engine, say so, read what comes; returns when the worker has let go."""
     faulthandler.enable()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
     # Ends an opening that takes too long also in native code, and while no thread of the worker looks.
     signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
-    card = CardMemory(settings)
+    card = GpuMemory(settings)
     try:
         # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
         engine = open_own_engine(settings, replace(plan, engine_threads=1))
@@ -77,11 +77,11 @@ def read_private_bytes() -> int:
     return (resident - shared) * _PAGE_BYTES
 
 
-def _ready(engine: Engine, card: CardMemory) -> Ready:
+def _ready(engine: Engine, card: GpuMemory) -> Ready:
     return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes(), *card.read())
 
 
-def _answer(reader: FileReader, card: CardMemory, message: bytes, area: Area) -> dict[str, object]:
+def _answer(reader: FileReader, card: GpuMemory, message: bytes, area: SharedMemory) -> dict[str, object]:
     area.has_begun = True
     try:
         place = pack_answers(reader.read(unpack_tasks(message, area)), area)

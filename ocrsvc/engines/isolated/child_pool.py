@@ -10,7 +10,7 @@ from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.messages import Ready
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import EngineInfo
 from ocrsvc.settings import Share, bytes_of
@@ -53,7 +53,7 @@ class Limits:
     children: int = 1
 
 
-class Crew:
+class ChildPool:
     """Any thread may call.
 
     Attributes:
@@ -62,7 +62,7 @@ class Crew:
         info: What the engine says of itself in the child that was opened last; None before the first.
     """
 
-    def __init__(self, nursery: Nursery, limits: Limits) -> None:
+    def __init__(self, nursery: Spawner, limits: Limits) -> None:
         self._nursery = nursery
         self.limits = limits
         self.turn = threading.Lock()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, develop, open_picture
+from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
 from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task
 
@@ -40,7 +40,9 @@ class FileReader:
         began = time.perf_counter()
         try:
             task.check()
-            image = develop(open_picture(task.data, self.limits), gray=self.gray and task.options is not None)
+            image = decode_pixels(
+                open_encoded_image(task.data, self.limits), gray=self.gray and task.options is not None
+            )
             task.check()
         except OcrsvcError as error:
             return [error]

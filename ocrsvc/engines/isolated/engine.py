@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from ocrsvc.engines.contract import Driving
 from ocrsvc.engines.isolated.child import Child
-from ocrsvc.engines.isolated.child_pool import MEMORY_SHARE, Crew, Limits
+from ocrsvc.engines.isolated.child_pool import MEMORY_SHARE, ChildPool, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.spawner import Nursery
+from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import EngineInfo
-from ocrsvc.serving.crash_denylist import Quarantine
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -31,11 +31,11 @@ class IsolatedEngine:
         EngineUnavailable: The first child could not open it.
     """
 
-    def __init__(self, settings: Settings, plan: ThreadPlan, quarantine: Quarantine, limits: Limits) -> None:
+    def __init__(self, settings: Settings, plan: ThreadPlan, quarantine: CrashDenylist, limits: Limits) -> None:
         if not hasattr(os, "memfd_create"):
             raise EngineUnavailable("OCRSVC_ISOLATION=process needs Linux.", "Set OCRSVC_ISOLATION=thread.")
-        self._nursery = Nursery(settings, plan)
-        self._crew = Crew(self._nursery, limits)
+        self._nursery = Spawner(settings, plan)
+        self._crew = ChildPool(self._nursery, limits)
         self._quarantine = quarantine
         try:
             self._spare: IsolatedHandle | None = IsolatedHandle(self._crew, quarantine)

@@ -66,7 +66,7 @@ class _Born:
     end: socket.socket
 
 
-class Zygote:
+class ForkServer:
     """The loop. One thread, for ever.
 
     Args:
@@ -160,9 +160,9 @@ class Zygote:
 
     def _live(self, end: socket.socket, area_fd: int) -> None:
         from ocrsvc.engines.isolated.child_main import live
-        from ocrsvc.engines.isolated.shared_memory import Area
+        from ocrsvc.engines.isolated.shared_memory import SharedMemory
 
-        live(end, Area(area_fd), self._settings, self._plan)
+        live(end, SharedMemory(area_fd), self._settings, self._plan)
 
     def _wait_s(self) -> float | None:
         return max(0.0, min(self._due_s.values()) - time.monotonic()) if self._due_s else None
@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
     set_library_threads(os.environ, plan.library_threads)
     limit_arenas()
     preload(settings.engine)
-    Zygote(control, settings, plan).run()
+    ForkServer(control, settings, plan).run()
     return 0
 
 

@@ -12,7 +12,7 @@ from ocrsvc.system.gpu import Siblings, open_gauge
 _EVERY_S: Final = 1.0
 
 
-class CardMemory:
+class GpuMemory:
     """Make it before the engine is loaded; read it after.
 
     Args:

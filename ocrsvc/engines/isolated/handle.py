@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
-from ocrsvc.engines.isolated.child_pool import LOG, Crew
-from ocrsvc.engines.isolated.image_hash import TaskFingerprint
+from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
+from ocrsvc.engines.isolated.image_hash import TaskHash
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
 from ocrsvc.records import Page, Task
-from ocrsvc.serving.crash_denylist import STRIKES, Quarantine
+from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 
 # Of children that died before they began with the image, too: something is wrong that is not the image.
 _TRIES: Final = 4
@@ -31,9 +31,9 @@ class _Trial:
     """One image, and how often engines have died over it; `kept` of these deaths are in the quarantine already."""
 
     task: Task
-    image: TaskFingerprint
+    image: TaskHash
     kept: int
-    strikes: int
+    crashes: int
     answer: Page | OcrsvcError | None = None
 
 
@@ -48,7 +48,7 @@ class IsolatedHandle:
         EngineUnavailable: No child could open the engine.
     """
 
-    def __init__(self, crew: Crew, quarantine: Quarantine) -> None:
+    def __init__(self, crew: ChildPool, quarantine: CrashDenylist) -> None:
         self._crew = crew
         self._quarantine = quarantine
         self._next: Child | None = None
@@ -86,9 +86,9 @@ class IsolatedHandle:
             self._forget_next().end()
 
     def _begin(self, task: Task) -> _Trial:
-        image = TaskFingerprint(task)
-        strikes = self._quarantine.strikes(image)
-        return _Trial(task, image, strikes, strikes, _refusal() if strikes >= STRIKES else None)
+        image = TaskHash(task)
+        crashes = self._quarantine.crashes(image)
+        return _Trial(task, image, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
         try:
@@ -97,7 +97,7 @@ class IsolatedHandle:
             return
         except ChildLost as lost:
             for trial in trials:
-                trial.strikes += lost.is_blamed
+                trial.crashes += lost.is_blamed
             return
         for trial, answer in zip(trials, answers, strict=True):
             trial.answer = self._acquit(trial, answer)
@@ -109,20 +109,20 @@ class IsolatedHandle:
             except OcrsvcError as error:
                 return error
             except ChildLost as lost:
-                trial.strikes += lost.is_blamed
-                if trial.strikes >= STRIKES or time.monotonic() >= trial.task.deadline:
+                trial.crashes += lost.is_blamed
+                if trial.crashes >= CRASHES or time.monotonic() >= trial.task.deadline:
                     return self._give_up(trial, lost)
         return EngineFailed("The engine's process ended again and again before it began with this image.")
 
     def _acquit(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
         if trial.kept and not isinstance(answer, DeadlineExceeded | ClientGone):
-            self._quarantine.acquit(trial.image)
+            self._quarantine.clear(trial.image)
         return answer
 
     def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
-        if trial.strikes > trial.kept:
-            self._quarantine.note(trial.image, trial.strikes, lost.cause)
-        if trial.strikes < STRIKES:
+        if trial.crashes > trial.kept:
+            self._quarantine.note(trial.image, trial.crashes, lost.cause)
+        if trial.crashes < CRASHES:
             return DeadlineExceeded(f"The engine's process ended ({lost.cause}), and no time was left to try again.")
         LOG.error("QUARANTINED image %s: %s", trial.image.digest.hex(), lost.cause)
         return _refusal()

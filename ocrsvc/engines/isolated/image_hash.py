@@ -16,7 +16,7 @@ _STEP: Final = 16
 _END_BYTES: Final = 1 << 14
 
 
-class TaskFingerprint:
+class TaskHash:
     """Of the file or the pixels and their shape, and the options that change what an engine does; see quarantine."""
 
     def __init__(self, task: Task) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from ocrsvc.engines.contract import Driving
-from ocrsvc.engines.isolated.shared_memory import Area, aligned
+from ocrsvc.engines.isolated.shared_memory import SharedMemory, aligned
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_values import Nonsense, pack_page, unpack_page
 from ocrsvc.records import (
@@ -58,7 +58,7 @@ class Ready:
     card_total_bytes: int = 0
 
 
-def pack_tasks(tasks: Sequence[Task], area: Area) -> bytes:
+def pack_tasks(tasks: Sequence[Task], area: SharedMemory) -> bytes:
     """The message for some tasks, whose files and pixels are put into the area. Raises OSError when it cannot grow."""
     rows, offset = [], 0
     total = sum(aligned(_size_of(task)) for task in tasks)
@@ -74,7 +74,7 @@ def _size_of(task: Task) -> int:
     return len(task.data) if isinstance(task, FileTask) else task.image.pixels.nbytes
 
 
-def _put(task: Task, offset: int, area: Area) -> int | list[object]:
+def _put(task: Task, offset: int, area: SharedMemory) -> int | list[object]:
     """Put it there; what the message says of it: the size of a file, or the format and shape of an image."""
     if isinstance(task, FileTask):
         area.put_bytes(offset, task.data)
@@ -87,7 +87,7 @@ def _finite(task: Task) -> float | None:
     return task.deadline if math.isfinite(task.deadline) else None
 
 
-def unpack_tasks(message: bytes, area: Area) -> list[Task]:
+def unpack_tasks(message: bytes, area: SharedMemory) -> list[Task]:
     """The tasks of a message, their pixels as they lie in the area. In the child."""
     total, rows = orjson.loads(message)
     area.reserve(total)
@@ -95,7 +95,7 @@ def unpack_tasks(message: bytes, area: Area) -> list[Task]:
 
 
 def _unpack_task(
-    area: Area, what: int | list[Any], offset: int, chosen: list[Any] | None, deadline: float | None
+    area: SharedMemory, what: int | list[Any], offset: int, chosen: list[Any] | None, deadline: float | None
 ) -> Task:
     options, until_s = None if chosen is None else ReadOptions(*chosen), math.inf if deadline is None else deadline
 
@@ -113,7 +113,7 @@ def _unpack_task(
     return ReadTask(Image(area.pixels(offset, tuple(shape)), kind), options, until_s, check)
 
 
-def pack_answers(answers: Sequence[Page | OcrsvcError], area: Area) -> list[int]:
+def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedMemory) -> list[int]:
     """Put pages and errors into the area, images first; returns where the rest lies: offset and size.
 
     Numbers that are not finite become null, which nobody believes.
@@ -140,7 +140,7 @@ def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     return {"page": pack_page(answer), "decode_s": answer.decode_s, "image": image}
 
 
-def unpack_answers(place: Any, tasks: Sequence[Task], area: Area) -> list[Page | OcrsvcError]:
+def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedMemory) -> list[Page | OcrsvcError]:
     """What `pack_answers` put there, one for each task. Raises Nonsense."""
     match place:
         case [int(offset), int(size)] if area.holds(offset, size):
@@ -148,7 +148,7 @@ def unpack_answers(place: Any, tasks: Sequence[Task], area: Area) -> list[Page |
     raise Nonsense("an answer that is nowhere")
 
 
-def _unpack_answers(data: bytes, tasks: Sequence[Task], area: Area) -> list[Page | OcrsvcError]:
+def _unpack_answers(data: bytes, tasks: Sequence[Task], area: SharedMemory) -> list[Page | OcrsvcError]:
     try:
         rows = orjson.loads(data)
     except ValueError as error:
@@ -158,7 +158,7 @@ def _unpack_answers(data: bytes, tasks: Sequence[Task], area: Area) -> list[Page
     return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
 
 
-def _unpack_answer(row: Any, task: Task, area: Area) -> Page | OcrsvcError:
+def _unpack_answer(row: Any, task: Task, area: SharedMemory) -> Page | OcrsvcError:
     if isinstance(row, dict) and "code" in row:
         return _unpack_error(row)
     if isinstance(task, ReadTask):
@@ -175,7 +175,7 @@ def _unpack_answer(row: Any, task: Task, area: Area) -> Page | OcrsvcError:
     return DecodedPage(decoded.width, decoded.height, decoded.angle, decoded.lines, decode_s=decode_s, image=image)
 
 
-def _copied(area: Area, offset: int, shape: tuple[Any, ...]) -> Pixels:
+def _copied(area: SharedMemory, offset: int, shape: tuple[Any, ...]) -> Pixels:
     """Pixels out of the area. Raises Nonsense."""
     sides, colours = shape[:2], shape[2:]
     if len(sides) != 2 or colours not in ((), (3,)) or not all(type(side) is int and side > 0 for side in sides):

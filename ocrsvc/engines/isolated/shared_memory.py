@@ -29,7 +29,7 @@ def aligned(count: int) -> int:
     return -(-count // _ALIGN) * _ALIGN
 
 
-class Area:
+class SharedMemory:
     """One shared area; each side has its own.
 
     Args:

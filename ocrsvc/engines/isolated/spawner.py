@@ -29,7 +29,7 @@ _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
 _END_S: Final = 5.0
 
 
-class Nursery:
+class Spawner:
     """A worker's zygote; started when it is first needed, and anew should it die. Any thread may call.
 
     Args:

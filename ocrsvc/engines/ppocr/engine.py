@@ -12,7 +12,7 @@ import cv2
 
 from ocrsvc.engines.contract import Driving
 from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_arrays
-from ocrsvc.engines.ppocr.gpu.page_view import CardViewer, together_on_card
+from ocrsvc.engines.ppocr.gpu.page_view import GpuPageViewer, together_on_card
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
 from ocrsvc.engines.ppocr.runtime.providers import Device, OnCard, Precision, Provider
 from ocrsvc.engines.ppocr.runtime.session import Runner, Running
 from ocrsvc.engines.ppocr.runtime.session_pool import share
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
 
@@ -86,7 +86,7 @@ class PpocrEngine:
         cv2.setNumThreads(settings.run_threads)
         running, store = _running(settings), Store(settings.store)
         recognition = _open_recognition(running, settings.batch, store)
-        self._crew = Crew(settings.hands if recognition.device == "cpu" else 1)
+        self._crew = SharedThreads(settings.hands if recognition.device == "cpu" else 1)
         self._detector = open_detector(running, store, self._crew)
         self._runs = _make_runs(recognition, self._crew, settings)
         characters = read_characters(recognition.metadata)
@@ -113,13 +113,15 @@ class PpocrEngine:
                 runs.close()
         self._crew.close()
 
-    def _open_on_card(self, session: Runner, settings: PpocrSettings, characters: Sequence[str]) -> CardViewer | None:
+    def _open_on_card(
+        self, session: Runner, settings: PpocrSettings, characters: Sequence[str]
+    ) -> GpuPageViewer | None:
         """The card in front of the models, if there is one and it reads what is read without it."""
         card = find_arrays(settings.imaging, session.device)
         if card is None:
             return None
         runs = RunsTogether(session, settings.batch, len(session.sessions), together_on_card(card, session))
-        on_card = CardViewer(card, self._detector, _make_recognisers(runs, characters))
+        on_card = GpuPageViewer(card, self._detector, _make_recognisers(runs, characters))
         fault = find_fault(on_card.open, PageHandle(self._detector, self._readers, self._crew).open_in_memory)
         if fault is None:
             self._card_runs = runs
@@ -162,7 +164,7 @@ def _open_recognition(running: Running, batch: Limits, store: Store) -> Runner:
     return share(open_sessions(models.RECOGNITION, replace(running, card=card), store))
 
 
-def _make_runs(recognition: Runner, crew: Crew, settings: PpocrSettings) -> Runs:
+def _make_runs(recognition: Runner, crew: SharedThreads, settings: PpocrSettings) -> Runs:
     if not recognition.batched:
         return RunsApart(recognition, crew)
     together = RunsTogether(recognition, settings.batch, runners=len(recognition.sessions))

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
-from ocrsvc.engines.ppocr.gpu.page_view import CardViewer
+from ocrsvc.engines.ppocr.gpu.page_view import GpuPageViewer
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.page import InMemory, read_page
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import Decoder, Page, ReadTask
 
@@ -42,9 +42,9 @@ class PageHandle:
         self,
         detector: Detector,
         readers: Mapping[Decoder, LineReader],
-        crew: Crew,
+        crew: SharedThreads,
         close_reader: Callable[[], None] = nothing_to_close,
-        on_card: CardViewer | None = None,
+        on_card: GpuPageViewer | None = None,
     ) -> None:
         self._detector = detector
         self._readers = readers
@@ -74,7 +74,7 @@ class PageHandle:
             page = self._read_on_card(self._on_card, task) if self._on_card is not None else None
             return page or read_page(task, self.open_in_memory(task))
 
-    def _read_on_card(self, on_card: CardViewer, task: ReadTask) -> Page | None:
+    def _read_on_card(self, on_card: GpuPageViewer, task: ReadTask) -> Page | None:
         """The page; None where the card has no room for it."""
         try:
             return read_page(task, on_card.open(task))

@@ -23,7 +23,7 @@ from ocrsvc.engines.ppocr.runtime.cached_models import forget_eight, has_eight, 
 from ocrsvc.engines.ppocr.runtime.model_cache import Store
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
 from ocrsvc.engines.ppocr.runtime.session import Running, Session
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Image, Pixels, ReadTask, no_check
 
 R = TypeVar("R")
@@ -86,7 +86,7 @@ class Lines:
         self._store = store
         self._single = open_session(models.RECOGNITION, running, store)
         self._eight = make_eight(models.RECOGNITION, running)
-        self._crew = Crew(1)
+        self._crew = SharedThreads(1)
         self._characters = read_characters(self._single.metadata)
         self._recording = _Recording(RunsApart(self._single, self._crew))
         recogniser = Recogniser(self._recording, self._characters)

@@ -10,7 +10,7 @@ from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.providers import Device
 from ocrsvc.engines.ppocr.runtime.session import Running
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
 from ocrsvc.records import EngineInfo
@@ -43,7 +43,7 @@ class TrCrnnEngine:
     def open_handle(self) -> PageHandle:
         """See engines.base.Engine."""
         reader = TrCrnnLineReader(self._library)
-        return PageHandle(self._detector, {"greedy": reader, "beam": reader}, Crew(1), reader.close)
+        return PageHandle(self._detector, {"greedy": reader, "beam": reader}, SharedThreads(1), reader.close)
 
     def close(self) -> None:
         """The library stays loaded: it cannot be unloaded safely; the sessions go with the last reference."""

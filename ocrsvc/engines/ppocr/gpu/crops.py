@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array
-from ocrsvc.engines.ppocr.gpu.resampling_weights import Taps, area_taps, mixed_taps, taps_for
+from ocrsvc.engines.ppocr.gpu.resampling_weights import ResamplingWeights, area_taps, mixed_taps, taps_for
 from ocrsvc.imaging.geometry import Quad
 
 Sizes = NDArray[np.int64]
@@ -62,8 +62,8 @@ class _Group:
     rows: NDArray[np.int64]
     widths: Sizes
     ways: NDArray[np.float64]
-    across: Taps
-    along: Taps
+    across: ResamplingWeights
+    along: ResamplingWeights
 
 
 def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int) -> Iterator[_Group]:

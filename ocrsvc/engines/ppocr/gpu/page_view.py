@@ -14,7 +14,7 @@ from ocrsvc.engines.ppocr.gpu.arrays import Array, Arrays
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, input_size, look_closely, quads_from_mask
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, input_size, quads_from_mask, second_pass
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunCuts
@@ -29,7 +29,7 @@ more than 200 px, or a whole page taken for a line) is cut in memory, where it c
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CardPage:
+class GpuPage:
     """One image, in memory and on the card.
 
     Attributes:
@@ -42,7 +42,7 @@ class CardPage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CardCut:
+class GpuCrop:
     """One line of a page on the card; see runs.Cut.
 
     Attributes:
@@ -51,7 +51,7 @@ class CardCut:
         width: Columns that it becomes.
     """
 
-    page: CardPage
+    page: GpuPage
     quad: Quad
     width: int
 
@@ -61,7 +61,7 @@ class CardCut:
 
 
 @dataclass(frozen=True, slots=True)
-class CardViewer:
+class GpuPageViewer:
     """The models with the card in front of them.
 
     Attributes:
@@ -74,16 +74,16 @@ class CardViewer:
     detector: Detector
     recognisers: Mapping[Decoder, Recogniser]
 
-    def open(self, task: ReadTask) -> CardView:
+    def open(self, task: ReadTask) -> GpuPageView:
         """A view of the task's image. Raises MemoryError when the card has no room for it."""
-        page = CardPage(task.image.pixels, self.card.upload(task.image.pixels))
-        return CardView(self.card, page, self.detector, self.recognisers[task.options.decoder], task.check)
+        page = GpuPage(task.image.pixels, self.card.upload(task.image.pixels))
+        return GpuPageView(self.card, page, self.detector, self.recognisers[task.options.decoder], task.check)
 
 
-class CardView:
+class GpuPageView:
     """One image on the card, in front of the models; see page.View."""
 
-    def __init__(self, card: Arrays, page: CardPage, detector: Detector, recogniser: Recogniser, check: Check) -> None:
+    def __init__(self, card: Arrays, page: GpuPage, detector: Detector, recogniser: Recogniser, check: Check) -> None:
         self._card = card
         self._page = page
         self._detector = detector
@@ -93,12 +93,12 @@ class CardView:
     def find(self) -> list[Quad]:
         """See page.View."""
         height, width = self._page.pixels.shape[:2]
-        return look_closely(height, width, self._look)
+        return second_pass(height, width, self._look)
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
         """See page.View."""
         widths = [self._recogniser.crop_size(*sides(quad))[0] for quad in quads]
-        cuts = [CardCut(self._page, quad, width) for quad, width in zip(quads, widths, strict=True)]
+        cuts = [GpuCrop(self._page, quad, width) for quad, width in zip(quads, widths, strict=True)]
         return self._recogniser.read_cuts(cuts, self._check)
 
     def _look(self, scale: float) -> list[Quad]:
@@ -116,7 +116,7 @@ class CardView:
 def together_on_card(card: Arrays, session: Runner) -> RunCuts:
     """CardCuts put together on the card, and run by a session of the batched graph."""
 
-    def run(cuts: Sequence[CardCut], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+    def run(cuts: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
         tensor = _put_together(card, cuts, padded)
         answers = [card.download(array) for array in session.run_arrays(tensor, outputs)]
         del tensor
@@ -126,7 +126,7 @@ def together_on_card(card: Arrays, session: Runner) -> RunCuts:
     return run
 
 
-def _put_together(card: Arrays, cuts: Sequence[CardCut], padded: int) -> Array:
+def _put_together(card: Arrays, cuts: Sequence[GpuCrop], padded: int) -> Array:
     """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go, and the largest by themselves."""
     tensor = card.xp.zeros((len(cuts), 3, HEIGHT_PX, padded), np.float32)
     passes = samples([cut.quad for cut in cuts], [cut.width for cut in cuts], HEIGHT_PX)
@@ -141,7 +141,7 @@ def _put_together(card: Arrays, cuts: Sequence[CardCut], padded: int) -> Array:
     return tensor
 
 
-def _crop(card: Arrays, cuts: Sequence[CardCut], padded: int) -> Array:
+def _crop(card: Arrays, cuts: Sequence[GpuCrop], padded: int) -> Array:
     """Lines of one page."""
     quads, widths = [cut.quad for cut in cuts], [cut.width for cut in cuts]
     return crop_lines(card.xp, cuts[0].page.array, quads, widths, padded, HEIGHT_PX)

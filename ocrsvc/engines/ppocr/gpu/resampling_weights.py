@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Taps:
+class ResamplingWeights:
     """The neighbours of each of `count` output pixels, for each of N axes.
 
     Attributes:
@@ -25,7 +25,7 @@ class Taps:
     weights: NDArray[np.float32]
 
 
-def area_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
+def area_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
     """INTER_AREA on axes of `sources` pixels that become `targets` <= sources: the mean over what a pixel covers.
 
     Args:
@@ -45,7 +45,7 @@ def taps_for(scale: ArrayLike) -> NDArray[np.int64]:
     return np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1).astype(np.int64)
 
 
-def linear_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
+def linear_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
     """INTER_LINEAR: between the two nearest pixel centres. Arguments as for `area_taps`."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
@@ -53,7 +53,7 @@ def linear_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
     return _between(np.floor(at), at - np.floor(at), source)
 
 
-def mixed_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
+def mixed_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
     """INTER_AREA where the other axis, or this one, is enlarged: steps with narrow ramps. Arguments as there."""
     source = np.asarray(sources, np.float64)[:, None]
     target = np.asarray(targets, np.float64)[:, None]
@@ -64,9 +64,11 @@ def mixed_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Taps:
     return _between(first, np.where(share <= 0, 0, share - np.floor(share)), source)
 
 
-def _between(first: NDArray[np.float64], share: NDArray[np.float64], source: NDArray[np.float64]) -> Taps:
+def _between(first: NDArray[np.float64], share: NDArray[np.float64], source: NDArray[np.float64]) -> ResamplingWeights:
     return _as_taps(np.stack([first, first + 1], axis=-1), np.stack([1 - share, share], axis=-1), source)
 
 
-def _as_taps(places: NDArray[np.float64], weights: NDArray[np.float64], source: NDArray[np.float64]) -> Taps:
-    return Taps(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))
+def _as_taps(
+    places: NDArray[np.float64], weights: NDArray[np.float64], source: NDArray[np.float64]
+) -> ResamplingWeights:
+    return ResamplingWeights(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))

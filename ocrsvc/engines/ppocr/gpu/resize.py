@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array
-from ocrsvc.engines.ppocr.gpu.resampling_weights import Taps, area_taps, linear_taps, mixed_taps
+from ocrsvc.engines.ppocr.gpu.resampling_weights import ResamplingWeights, area_taps, linear_taps, mixed_taps
 
 FIXED: Final = 2048
 """One, in OpenCV's fixed point."""
@@ -60,7 +60,7 @@ def _enlarge(xp: Any, page: Array, size: tuple[int, int]) -> Array:
     return (((upper >> 16) + (lower >> 16) + 2) >> 2).astype(np.float32)
 
 
-def _parts(xp: Any, pixels: Array, taps: Taps, axis: int, kind: type) -> list[Array]:
+def _parts(xp: Any, pixels: Array, taps: ResamplingWeights, axis: int, kind: type) -> list[Array]:
     """What each of a few neighbours along an axis gives to the output: a gather and a product for each of them."""
     shape = [-1 if number == axis else 1 for number in range(pixels.ndim)]
     weights = taps.weights if kind is np.float32 else np.rint(taps.weights * np.float32(FIXED)).astype(kind)

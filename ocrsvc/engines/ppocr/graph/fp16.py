@@ -28,7 +28,7 @@ class _End:
     outputs: list[onnx.ValueInfoProto]
 
 
-def halve(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
+def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
     """The same model in half precision; `proto` is changed.
 
     Args:

@@ -51,10 +51,10 @@ def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
         Quads in the pixels of the image, clockwise from the top left corner.
     """
     height, width = pixels.shape[:2]
-    return look_closely(height, width, lambda scale: _look(pixels, run, scale))
+    return second_pass(height, width, lambda scale: _look(pixels, run, scale))
 
 
-def look_closely(height: int, width: int, look: Callable[[float], list[Quad]]) -> list[Quad]:
+def second_pass(height: int, width: int, look: Callable[[float], list[Quad]]) -> list[Quad]:
     """The quads of an image of that size in pixels, from `look` at one scale or two, as `find_quads` says."""
     scale = first_scale(height, width)
     quads = look(scale)

@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_session, open_sessions
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session import Runner, Running, Session
 from ocrsvc.engines.ppocr.runtime.session_pool import share
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 
 # Up to that many pixels, in three planes, a run's memory is kept for the next one; see Running.arena_values. A run on
@@ -124,7 +124,7 @@ class Detector:
         crew: Knows whether the page is alone.
     """
 
-    def __init__(self, narrow: Runner, wide: Session | None = None, crew: Crew | None = None) -> None:
+    def __init__(self, narrow: Runner, wide: Session | None = None, crew: SharedThreads | None = None) -> None:
         self._narrow = narrow
         self._wide = wide
         self._crew = crew
@@ -147,7 +147,7 @@ class Detector:
             return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
 
     @contextmanager
-    def _turn(self, size: int, crew: Crew, check: Check) -> Iterator[None]:
+    def _turn(self, size: int, crew: SharedThreads, check: Check) -> Iterator[None]:
         """A turn; while the page waits for it, another one may use its hand."""
         ticket = self._turns.queue(size)
         if not self._turns.has_come(ticket):
@@ -197,7 +197,7 @@ def side_on_card(side: int) -> int:
     return next((size for size in SIDES_PX if size >= side), -(-side // _STRIP_STEP_PX) * _STRIP_STEP_PX)
 
 
-def open_detector(running: Running, store: Store | None = None, crew: Crew | None = None) -> Detector:
+def open_detector(running: Running, store: Store | None = None, crew: SharedThreads | None = None) -> Detector:
     """Load the detection model. Raises EngineUnavailable.
 
     Args:

@@ -18,7 +18,7 @@ from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session import Runner
-from ocrsvc.engines.ppocr.runtime.shared_threads import Crew
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
 
@@ -102,7 +102,7 @@ class Runs(Protocol):
 class RunsApart:
     """One run for each line, in the calling thread and in those that a crew lends."""
 
-    def __init__(self, session: Runner, crew: Crew) -> None:
+    def __init__(self, session: Runner, crew: SharedThreads) -> None:
         self._session = session
         self._crew = crew
 

@@ -48,7 +48,7 @@ def mend(name: str, shipped: bytes, *, batched: bool = False, halved: bool = Fal
     if halved:
         from ocrsvc.engines.ppocr.graph import fp16
 
-        proto = fp16.halve(proto, rewrite.LOGITS)
+        proto = fp16.to_fp16(proto, rewrite.LOGITS)
     mended: bytes = proto.SerializeToString()
     return mended
 

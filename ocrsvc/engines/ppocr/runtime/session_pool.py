@@ -17,7 +17,7 @@ from ocrsvc.errors import EngineFailed
 _LONGEST_WAIT_S: Final = 60.0
 
 
-class Lanes:
+class SessionPool:
     """Sessions of one model; see session.Runner. All calls may come from any thread.
 
     Args:
@@ -63,4 +63,4 @@ class Lanes:
 
 def share(sessions: Sequence[Session]) -> Runner:
     """One session as it is on a CPU, which bounds its runs by its threads; lanes otherwise."""
-    return sessions[0] if sessions[0].device == "cpu" else Lanes(sessions)
+    return sessions[0] if sessions[0].device == "cpu" else SessionPool(sessions)

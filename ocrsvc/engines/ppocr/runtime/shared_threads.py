@@ -17,7 +17,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Crew:
+class SharedThreads:
     """Hands shared by the pages of one process. All calls may come from any thread.
 
     Args:
