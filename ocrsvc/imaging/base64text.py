@@ -8,18 +8,18 @@ slices, so that other threads get their turn between them.
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator
+import string
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
-from ocrsvc.imaging.percent import STEP_BYTES, undo_escapes
+from ocrsvc.imaging.percent import STEP_BYTES, find_stray, together, undo_escapes
 
 # What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
 DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
@@ -28,13 +28,13 @@ BLANKS: Final = b" " + LINE_BREAKS
 TO_LINE_BREAKS: Final = bytes.maketrans(b"\t\r\f\v", b"\n\n\n\n")
 STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 BLANKS_TO_PLUSES: Final = bytes.maketrans(b"-_ ", b"+/+")
-STRANGE: Final = re.compile(rb"[^A-Za-z0-9+/_\s%-]|%(?![0-9A-Fa-f]{2})")
+MEANT: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + BLANKS
 SENT_WRONG: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
 
-_NOT_BLANK: Final = re.compile(rb"[^ \t\r\n\f\v]")
 _BLANK, _BREAK = ord(" "), ord("\n")
 # The text as bytes, without its escapes, twice while its lines are put together, and what it stands for.
 _COPIES_TO_REPAIR: Final = 4
+_Text = TypeVar("_Text", str, bytes, memoryview)
 
 
 class Memory(Protocol):
@@ -64,7 +64,7 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
     if memory is not None:
         memory.take(len(text) * 3 // 4)
     try:
-        data = pybase64.b64decode(text, validate=True)
+        data = _decoded(text)
     except ValueError:
         if memory is None:
             data = _decode_bruised(text)
@@ -76,25 +76,79 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
     return data
 
 
+def _decoded(text: str | bytes | memoryview) -> bytes:
+    """The bytes behind standard base64. Raises ValueError for anything else."""
+    if len(text) <= STEP_BYTES:
+        return pybase64.b64decode(text, validate=True)
+    return together(_decoded_slices(_slices(text)), len(text) * 3 // 4)
+
+
+def _decoded_slices(slices: Iterable[str | bytes | memoryview]) -> Iterator[bytes]:
+    is_over = False
+    for letters in slices:
+        if is_over:
+            raise ValueError("Something stands behind the padding.")
+        data = pybase64.b64decode(letters, validate=True)
+        is_over = len(data) * 4 < len(letters) * 3
+        yield data
+
+
 def _decode_bruised(text: str | bytes | memoryview) -> bytes:
-    joined = _joined(_without_data_uri(undo_escapes(_ascii(text).strip())))
+    joined = _joined(_without_data_uri(undo_escapes(_stripped(_ascii(text), BLANKS))))
     letters = len(joined)
     if letters % 4 != 1:
+        # Only the last slice has no whole groups of four.
+        padded = (bytes(piece) + b"=" * (-len(piece) % 4) for piece in _slices(joined))
         try:
-            return pybase64.b64decode(joined + b"=" * (-letters % 4), validate=True)
+            return together(_decoded_slices(padded), letters * 3 // 4)
         except ValueError:
             pass
     del joined
     raise _complaint(_ascii(text), letters)
 
 
+def _slices(text: _Text, begin: int = 0, end: int | None = None) -> Iterator[_Text]:
+    end = len(text) if end is None else end
+    for at in range(begin, end, STEP_BYTES):
+        yield text[at : min(at + STEP_BYTES, end)]
+
+
 def _ascii(text: str | bytes | memoryview) -> bytes:
-    if not isinstance(text, str):
-        return bytes(text)
-    try:
-        return text.encode("ascii")
-    except UnicodeEncodeError as cause:
-        raise _strange(text[cause.start], cause.start) from cause
+    if isinstance(text, bytes):
+        return text
+    return together(_ascii_slices(text) if isinstance(text, str) else _slices(text), len(text))
+
+
+def _ascii_slices(text: str) -> Iterator[bytes]:
+    for at in range(0, len(text), STEP_BYTES):
+        try:
+            yield text[at : at + STEP_BYTES].encode("ascii")
+        except UnicodeEncodeError as cause:
+            raise _strange(text[at + cause.start], at + cause.start) from cause
+
+
+def _stripped(text: bytes, signs: bytes, begin: int = 0) -> bytes:
+    """What follows a place in the text, without such signs at its ends."""
+    begin, end = _begin_without(text, signs, begin), _end_without(text, signs)
+    return text if end - begin == len(text) else together(_slices(text, begin, end), max(0, end - begin))
+
+
+def _begin_without(text: bytes, signs: bytes, begin: int) -> int:
+    """Where the first other sign stands from a place on; else the length."""
+    for at in range(begin, len(text), STEP_BYTES):
+        piece = text[at : at + STEP_BYTES]
+        if others := piece.lstrip(signs):
+            return at + len(piece) - len(others)
+    return len(text)
+
+
+def _end_without(text: bytes, signs: bytes) -> int:
+    """Behind the last other sign; else 0."""
+    for end in range(len(text), 0, -STEP_BYTES):
+        begin = max(0, end - STEP_BYTES)
+        if others := text[begin:end].rstrip(signs):
+            return begin + len(others)
+    return 0
 
 
 def _without_data_uri(text: bytes) -> bytes:
@@ -105,29 +159,33 @@ def _without_data_uri(text: bytes) -> bytes:
         raise BadBase64(
             "The data URI does not say that its content is base64.", 'Begin it with "data:image/png;base64,".'
         )
-    return text[match.end() :].strip()
+    return _stripped(text, BLANKS, match.end())
 
 
-def _joined(text: bytes) -> bytes:
+def _joined(text: bytes) -> memoryview:
     """The letters of the standard alphabet, without padding: line breaks taken out, other blanks turned back into "+".
 
     A blank is a line break too where it stands at the edge of a line, or wherever the text is wrapped by blanks alone,
     unless only counting it as a letter makes the lines equally long, or the text whole groups of four.
     """
     if b" " not in text:
-        return _translated(text, STANDARD, BLANKS).rstrip(b"=")
+        return _without_padding(_translated(text, STANDARD, BLANKS))
     joined = _translated(_best_lines(text), None, b"\n")
     last = len(joined) - 1 - joined.rfind(b" ")
     whole_with_pluses = len(joined) % 4 == 0 and last % 4 != 0
     if _are_wrapped(joined, b" ") and not whole_with_pluses:
-        return _translated(joined, STANDARD, b" ").rstrip(b"=")
-    return _translated(joined, BLANKS_TO_PLUSES).rstrip(b"=")
+        return _without_padding(_translated(joined, STANDARD, b" "))
+    return _without_padding(_translated(joined, BLANKS_TO_PLUSES))
+
+
+def _without_padding(text: bytes) -> memoryview:
+    return memoryview(text)[: _end_without(text, b"=")]
 
 
 def _best_lines(text: bytes) -> bytes:
     """The lines without the blanks at their edges, unless only these make them equally long."""
     if not any(sign in text for sign in LINE_BREAKS):
-        stripped = text.strip()
+        stripped = _stripped(text, BLANKS)
         return text if _are_wrapped(text, b"\n") and not _are_wrapped(stripped, b"\n") else stripped
     lines = _lines(text, strips=True)
     if _are_wrapped(lines, b"\n"):
@@ -142,32 +200,27 @@ def _translated(text: bytes, table: bytes | None, without: bytes = b"") -> bytes
     """As `bytes.translate`, in slices."""
     if len(text) <= STEP_BYTES:
         return text.translate(table, without)
-    whole = io.BytesIO()
-    for at in range(0, len(text), STEP_BYTES):
-        whole.write(text[at : at + STEP_BYTES].translate(table, without))
-    return whole.getvalue()
+    return together((piece.translate(table, without) for piece in _slices(text)), len(text))
 
 
 def _lines(text: bytes, *, strips: bool) -> bytes:
     """The lines that are not empty, with one line feed between; without the blanks at their edges if it `strips`."""
-    whole = io.BytesIO()
-    for piece in _slices(text.strip(BLANKS if strips else LINE_BREAKS)):
-        letters = np.frombuffer(piece.translate(TO_LINE_BREAKS), np.uint8)
+    text = _translated(_stripped(text, BLANKS if strips else LINE_BREAKS), TO_LINE_BREAKS)
+    return together(_line_slices(text, strips=strips), len(text))
+
+
+def _line_slices(text: bytes, *, strips: bool) -> Iterator[NDArray[np.uint8]]:
+    at = 0
+    while at < len(text):
+        # A slice ends before what is no blank, so that none cuts what stands between two lines.
+        end = _begin_without(text, b" \n", at + STEP_BYTES)
+        letters = np.frombuffer(text, np.uint8, end - at, at)
         again = letters == _BREAK
         again[1:] &= again[:-1].copy()
         again[0] = False
         letters = letters[~again]
-        whole.write((_without_edges(letters) if strips else letters).tobytes())
-    return whole.getvalue()
-
-
-def _slices(text: bytes) -> Iterator[bytes]:
-    """The text in pieces; between two of them the first one ends with what is no blank."""
-    at = 0
-    while at < len(text):
-        found = _NOT_BLANK.search(text, at + STEP_BYTES)
-        end = found.end() if found else len(text)
-        yield text[at:end]
+        kept = _without_edges(letters) if strips else letters
+        yield from (kept[start : start + STEP_BYTES] for start in range(0, len(kept), STEP_BYTES))
         at = end
 
 
@@ -218,15 +271,22 @@ def _complaint(text: bytes, letters: int) -> BadBase64:
 
 def _find_strange(text: bytes, start: int) -> int | None:
     """Where the first sign stands that base64 has not, or padding with something behind it."""
-    content_end = len(text.rstrip(BLANKS + b"="))
+    content_end = _end_without(text, BLANKS + b"=")
     padding = text.find(b"=", start, content_end)
-    end = padding if padding >= 0 else content_end
-    for at in range(start, end, STEP_BYTES):
-        # With the two letters behind the slice, which belong to an escape at its end.
-        found = STRANGE.search(text, at, at + STEP_BYTES + 2)
-        if found and found.start() < min(at + STEP_BYTES, end):
-            return found.start()
-    return padding if padding >= 0 else None
+    strange = _other_letter(text, start, padding if padding >= 0 else content_end)
+    stray = find_stray(text, start, strange)
+    if stray is not None:
+        return stray
+    return strange if strange < content_end else None
+
+
+def _other_letter(text: bytes, begin: int, end: int) -> int:
+    """Where the first sign stands, in a part of the text, that has no meaning at all; else its end."""
+    for at in range(begin, end, STEP_BYTES):
+        piece = text[at : min(at + STEP_BYTES, end)]
+        if others := piece.translate(None, MEANT):
+            return at + piece.index(others[:1])
+    return end
 
 
 def _strange(letter: str, position: int) -> BadBase64:
