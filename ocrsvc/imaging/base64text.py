@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Final, Protocol, TypeVar
+from itertools import chain
+from typing import Final, Protocol
 
 import numpy as np
 import pybase64
@@ -34,7 +35,6 @@ SENT_WRONG: Final = "Send the file's bytes in base64 (RFC 4648), with or without
 _BLANK, _BREAK = ord(" "), ord("\n")
 # The text as bytes, without its escapes, twice while its lines are put together, and what it stands for.
 _COPIES_TO_REPAIR: Final = 4
-_Text = TypeVar("_Text", str, bytes, memoryview)
 
 
 class Memory(Protocol):
@@ -64,7 +64,8 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
     if memory is not None:
         memory.take(len(text) * 3 // 4)
     try:
-        data = _decoded(text)
+        # It lets other threads run meanwhile, however long the text is.
+        data = pybase64.b64decode(text, validate=True)
     except ValueError:
         if memory is None:
             data = _decode_bruised(text)
@@ -76,55 +77,34 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
     return data
 
 
-def _decoded(text: str | bytes | memoryview) -> bytes:
-    """The bytes behind standard base64. Raises ValueError for anything else."""
-    if len(text) <= STEP_BYTES:
-        return pybase64.b64decode(text, validate=True)
-    return together(_decoded_slices(_slices(text)), len(text) * 3 // 4)
-
-
-def _decoded_slices(slices: Iterable[str | bytes | memoryview]) -> Iterator[bytes]:
-    is_over = False
-    for letters in slices:
-        if is_over:
-            raise ValueError("Something stands behind the padding.")
-        data = pybase64.b64decode(letters, validate=True)
-        is_over = len(data) * 4 < len(letters) * 3
-        yield data
-
-
 def _decode_bruised(text: str | bytes | memoryview) -> bytes:
     joined = _joined(_without_data_uri(undo_escapes(_stripped(_ascii(text), BLANKS))))
-    letters = len(joined)
+    letters = _end_without(joined, b"=")
     if letters % 4 != 1:
-        # Only the last slice has no whole groups of four.
-        padded = (bytes(piece) + b"=" * (-len(piece) % 4) for piece in _slices(joined))
         try:
-            return together(_decoded_slices(padded), letters * 3 // 4)
+            return pybase64.b64decode(_padded(joined, letters), validate=True)
         except ValueError:
             pass
     del joined
     raise _complaint(_ascii(text), letters)
 
 
-def _slices(text: _Text, begin: int = 0, end: int | None = None) -> Iterator[_Text]:
-    end = len(text) if end is None else end
+def _slices(text: bytes, begin: int, end: int) -> Iterator[bytes]:
     for at in range(begin, end, STEP_BYTES):
         yield text[at : min(at + STEP_BYTES, end)]
 
 
 def _ascii(text: str | bytes | memoryview) -> bytes:
-    if isinstance(text, bytes):
-        return text
-    return together(_ascii_slices(text) if isinstance(text, str) else _slices(text), len(text))
+    return text if isinstance(text, bytes) else together(_ascii_slices(text), len(text))
 
 
-def _ascii_slices(text: str) -> Iterator[bytes]:
+def _ascii_slices(text: str | memoryview) -> Iterator[bytes]:
     for at in range(0, len(text), STEP_BYTES):
+        piece = text[at : at + STEP_BYTES]
         try:
-            yield text[at : at + STEP_BYTES].encode("ascii")
+            yield piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
         except UnicodeEncodeError as cause:
-            raise _strange(text[at + cause.start], at + cause.start) from cause
+            raise _strange(cause.object[cause.start], at + cause.start) from cause
 
 
 def _stripped(text: bytes, signs: bytes, begin: int = 0) -> bytes:
@@ -162,24 +142,27 @@ def _without_data_uri(text: bytes) -> bytes:
     return _stripped(text, BLANKS, match.end())
 
 
-def _joined(text: bytes) -> memoryview:
-    """The letters of the standard alphabet, without padding: line breaks taken out, other blanks turned back into "+".
+def _padded(text: bytes, letters: int) -> bytes:
+    """So many letters of the text, and the padding that belongs to them."""
+    padding = b"=" * (-letters % 4)
+    size_bytes = letters + len(padding)
+    return text if size_bytes == len(text) else together(chain(_slices(text, 0, letters), [padding]), size_bytes)
+
+
+def _joined(text: bytes) -> bytes:
+    """The letters of the standard alphabet, and padding: line breaks taken out, other blanks turned back into "+".
 
     A blank is a line break too where it stands at the edge of a line, or wherever the text is wrapped by blanks alone,
     unless only counting it as a letter makes the lines equally long, or the text whole groups of four.
     """
     if b" " not in text:
-        return _without_padding(_translated(text, STANDARD, BLANKS))
+        return _translated(text, STANDARD, BLANKS)
     joined = _translated(_best_lines(text), None, b"\n")
     last = len(joined) - 1 - joined.rfind(b" ")
     whole_with_pluses = len(joined) % 4 == 0 and last % 4 != 0
     if _are_wrapped(joined, b" ") and not whole_with_pluses:
-        return _without_padding(_translated(joined, STANDARD, b" "))
-    return _without_padding(_translated(joined, BLANKS_TO_PLUSES))
-
-
-def _without_padding(text: bytes) -> memoryview:
-    return memoryview(text)[: _end_without(text, b"=")]
+        return _translated(joined, STANDARD, b" ")
+    return _translated(joined, BLANKS_TO_PLUSES)
 
 
 def _best_lines(text: bytes) -> bytes:
@@ -200,27 +183,28 @@ def _translated(text: bytes, table: bytes | None, without: bytes = b"") -> bytes
     """As `bytes.translate`, in slices."""
     if len(text) <= STEP_BYTES:
         return text.translate(table, without)
-    return together((piece.translate(table, without) for piece in _slices(text)), len(text))
+    return together((piece.translate(table, without) for piece in _slices(text, 0, len(text))), len(text))
 
 
 def _lines(text: bytes, *, strips: bool) -> bytes:
     """The lines that are not empty, with one line feed between; without the blanks at their edges if it `strips`."""
-    text = _translated(_stripped(text, BLANKS if strips else LINE_BREAKS), TO_LINE_BREAKS)
+    text = _stripped(text, BLANKS if strips else LINE_BREAKS)
     return together(_line_slices(text, strips=strips), len(text))
 
 
-def _line_slices(text: bytes, *, strips: bool) -> Iterator[NDArray[np.uint8]]:
+def _line_slices(text: bytes, *, strips: bool) -> Iterator[memoryview]:
     at = 0
     while at < len(text):
         # A slice ends before what is no blank, so that none cuts what stands between two lines.
-        end = _begin_without(text, b" \n", at + STEP_BYTES)
-        letters = np.frombuffer(text, np.uint8, end - at, at)
+        end = _begin_without(text, BLANKS, at + STEP_BYTES)
+        piece = together((part.translate(TO_LINE_BREAKS) for part in _slices(text, at, end)), end - at)
+        letters = np.frombuffer(piece, np.uint8)
         again = letters == _BREAK
         again[1:] &= again[:-1].copy()
         again[0] = False
         letters = letters[~again]
         kept = _without_edges(letters) if strips else letters
-        yield from (kept[start : start + STEP_BYTES] for start in range(0, len(kept), STEP_BYTES))
+        yield from (kept[start : start + STEP_BYTES].data for start in range(0, len(kept), STEP_BYTES))
         at = end
 
 

@@ -41,13 +41,15 @@ def find_stray(text: bytes, begin: int, end: int) -> int | None:
     return None
 
 
-def together(pieces: Iterable[bytes | NDArray[np.uint8]], most_bytes: int) -> bytes:
+def together(pieces: Iterable[bytes | memoryview], most_bytes: int) -> bytes:
     """The pieces, joined while they are made: their room is there once, and no call fills it all.
 
     Args:
         pieces: Each as large as one call may work on.
         most_bytes: How much room they need together, at most.
     """
+    if most_bytes <= STEP_BYTES:
+        return b"".join(pieces)
     # The buffer that it is given is its own, whose pages the system adds when they are written; growing moves it.
     whole = io.BytesIO(bytes(most_bytes))
     for piece in pieces:

@@ -28,6 +28,8 @@ MAX_OUTLINE_BYTES: Final = 4 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 _LONG: Final = 1024
 _STEP_BYTES: Final = 1 << 20
+# A plain text is copied in one call up to here: in a few milliseconds, and in a third of the time that slices take.
+_WHOLE_BYTES: Final = 8 << 20
 _NAME_END: Final = re.compile(rb"[ \t\r\n]*:")
 # No client can guess it, so that no text of its own is taken for one that was cut out.
 _STAND_IN: Final = secrets.token_hex(16)
@@ -97,11 +99,11 @@ class _Parsing:
 
     def _text(self, begin: int, end: int) -> str:
         """The text between two quotes."""
-        if end - begin > _STEP_BYTES:
-            return self._long_text(begin + 1, end - 1)
-        if _is_plain(self._body, begin, end):
+        if end - begin <= _WHOLE_BYTES and _is_plain(self._body, begin, end):
             self._take(end - begin)
             return self._plain(begin + 1, end - 1)
+        if end - begin > _STEP_BYTES:
+            return self._long_text(begin + 1, end - 1)
         self._take(most := _WIDEST * (end - begin))
         text = self._loaded(self._body[begin:end], begin)
         self._give_back(most - len(text) * (1 if text.isascii() else _WIDEST))
@@ -172,7 +174,8 @@ def _is_plain(body: bytes, begin: int, end: int) -> bool:
     if body.find(b"\\", begin, end) >= 0:
         return False
     letters = np.frombuffer(body, np.uint8)[begin:end]
-    return bool(letters.min() >= ord(" ") and letters.max() < _ASCII_LETTERS)
+    pieces = (letters[at : at + _STEP_BYTES] for at in range(0, len(letters), _STEP_BYTES))
+    return all(piece.min() >= ord(" ") and piece.max() < _ASCII_LETTERS for piece in pieces)
 
 
 def _begin_of(body: bytes) -> int:
