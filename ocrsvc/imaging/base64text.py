@@ -20,7 +20,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
-from ocrsvc.imaging.percent import STEP_BYTES, find_stray, together, undo_escapes
+from ocrsvc.imaging.percent import STEP_BYTES, find_stray, part_of, together, undo_escapes
 
 # What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
 DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
@@ -110,7 +110,7 @@ def _ascii_slices(text: str | memoryview) -> Iterator[bytes]:
 def _stripped(text: bytes, signs: bytes, begin: int = 0) -> bytes:
     """What follows a place in the text, without such signs at its ends."""
     begin, end = _begin_without(text, signs, begin), _end_without(text, signs)
-    return text if end - begin == len(text) else together(_slices(text, begin, end), max(0, end - begin))
+    return part_of(text, begin, end)
 
 
 def _begin_without(text: bytes, signs: bytes, begin: int) -> int:

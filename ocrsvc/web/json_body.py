@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 from ocrsvc.errors import BodyTooLarge, CallerError
+from ocrsvc.imaging.percent import WHOLE_BYTES
 from ocrsvc.serving.limits import Share
 
 # The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.
@@ -28,8 +29,6 @@ MAX_OUTLINE_BYTES: Final = 4 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 _LONG: Final = 1024
 _STEP_BYTES: Final = 1 << 20
-# A plain text is copied in one call up to here: in a few milliseconds, and in a third of the time that slices take.
-_WHOLE_BYTES: Final = 8 << 20
 _NAME_END: Final = re.compile(rb"[ \t\r\n]*:")
 # No client can guess it, so that no text of its own is taken for one that was cut out.
 _STAND_IN: Final = secrets.token_hex(16)
@@ -99,7 +98,7 @@ class _Parsing:
 
     def _text(self, begin: int, end: int) -> str:
         """The text between two quotes."""
-        if end - begin <= _WHOLE_BYTES and _is_plain(self._body, begin, end):
+        if end - begin <= WHOLE_BYTES and _is_plain(self._body, begin, end):
             self._take(end - begin)
             return self._plain(begin + 1, end - 1)
         if end - begin > _STEP_BYTES:
