@@ -19,6 +19,7 @@ from web_support import as_base64, picture
 from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.http import json_body
 from ocrsvc.http.body import read_body
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import MAX_PARTS, split_parts
@@ -31,6 +32,7 @@ from ocrsvc.http.request import (
     request_id,
 )
 from ocrsvc.imaging.percent import unquote
+from ocrsvc.serving.memory_budget import Budget, Share
 
 LIMIT = 8 << 20
 NEVER = math.inf
@@ -150,6 +152,20 @@ def test_json_that_is_nearly_one_text_says_what_the_standard_library_reads_in_it
     else:
         with pytest.raises(CallerError, match="JSON"):
             parse_json(body)
+
+
+ESCAPES = ("A", "QUJD", "\\\\", '\\"', "\\n", "\\u0041", "\\/")
+
+
+@given(text=st.lists(st.sampled_from(ESCAPES), min_size=100, max_size=150).map("".join), step=st.integers(16, 99))
+def test_where_slices_of_a_long_text_in_json_end_makes_no_difference(text: str, step: int) -> None:
+    body = f'{{"image":"{text}"}}'.encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_body, "_LONG", 0)
+        patched.setattr(json_body, "_STEP_BYTES", step)
+        patched.setattr(json_body, "WHOLE_BYTES", 0)
+        # For the text once, and what stands in for it.
+        assert parse_json(body, Share(Budget(len(body) + 100))) == json.loads(body)
 
 
 def test_base64_in_the_query_string_is_read() -> None:

@@ -6,6 +6,7 @@ will not be; `ReceivedBody` is then its `wsgi.input`.
 
 from __future__ import annotations
 
+import io
 import re
 import select
 import socket
@@ -96,18 +97,18 @@ class Chunks:
         self._trailers = 0
         self._chunk_bytes = 0
 
-    def feed(self, piece: bytes, body: bytearray) -> bytes:
+    def feed(self, piece: bytes, body: io.BytesIO) -> bytes:
         """Append what the chunks hold; what follows the last one comes back. Raises CallerError."""
         at = 0
         while at < len(piece) and not self.done:
             if self._in_data:
                 taken = min(self._left_bytes, len(piece) - at)
-                body += memoryview(piece)[at : at + taken]
+                body.write(memoryview(piece)[at : at + taken])
                 at += taken
                 self._left_bytes -= taken
                 self._in_data = self._left_bytes > 0
             else:
-                at = self._feed_line(piece, at, len(body))
+                at = self._feed_line(piece, at, body.tell())
         return piece[at:]
 
     def _feed_line(self, piece: bytes, at: int, size_bytes: int) -> int:
@@ -194,7 +195,9 @@ class ReceivedBody:
         self._end_s = end_s
         self._clock = clock
         self._chunks = Chunks() if length is None else None
-        self._data = bytearray()
+        # Its value is its own buffer, where `bytes` would copy all of it in one call.
+        self._data = io.BytesIO()
+        self._size_bytes = 0
         self._pace = Pace(self.began_s, self.began_s)
         if length is not None and length > most_bytes:
             self.fail(too_large(length, most_bytes))
@@ -202,13 +205,13 @@ class ReceivedBody:
     @property
     def settled(self) -> bool:
         """Whether nothing more of it is waited for."""
-        is_whole = self._chunks.done if self._chunks is not None else len(self._data) == self._length
+        is_whole = self._chunks.done if self._chunks is not None else self._size_bytes == self._length
         return is_whole or self.error is not None
 
     @property
     def wanted_bytes(self) -> int | None:
         """How many more bytes belong to it; None where chunks will tell."""
-        return None if self._length is None else self._length - len(self._data)
+        return None if self._length is None else self._length - self._size_bytes
 
     def feed(self, piece: bytes) -> bytes:
         """What the client sent next; counted before it is kept. What belongs to the next request comes back."""
@@ -225,18 +228,19 @@ class ReceivedBody:
             return b""
 
     def _feed(self, piece: bytes) -> bytes:
-        own = piece if self._length is None else piece[: self._length - len(self._data)]
-        before_bytes = len(self._data)
+        own = piece if self._length is None else piece[: self._length - self._size_bytes]
+        before_bytes = self._size_bytes
         self.share.take(len(own), ARRIVING if before_bytes + len(own) > LARGE_BYTES else 1.0)
         rest = piece[len(own) :]
         try:
             if self._chunks is None:
-                self._data += own
+                self._data.write(own)
             else:
                 rest = self._chunks.feed(own, self._data)
         finally:
-            self.share.give_back(len(own) - (len(self._data) - before_bytes))
-        if len(self._data) > self._most_bytes:
+            self._size_bytes = self._data.tell()
+            self.share.give_back(len(own) - (self._size_bytes - before_bytes))
+        if self._size_bytes > self._most_bytes:
             raise too_large(self._length, self._most_bytes)
         return rest
 
@@ -244,7 +248,7 @@ class ReceivedBody:
         """The client sends no more."""
         if not self.settled:
             told = "" if self._length is None else f" of {self._length}"
-            self.fail(CallerError(f"The body ended after {len(self._data)}{told} bytes.", "Send the request again."))
+            self.fail(CallerError(f"The body ended after {self._size_bytes}{told} bytes.", "Send the request again."))
 
     def check_pace(self, now_s: float, *, scarce: bool) -> None:
         """Give up a body that is late, or comes too slowly."""
@@ -263,23 +267,25 @@ class ReceivedBody:
 
     def discard(self) -> None:
         """Nobody wants the rest of it."""
-        self.share.give_back(len(self._data))
-        self._data = bytearray()
+        self.share.give_back(self._size_bytes)
+        self._taken()
 
     def take(self) -> bytes:
         """The whole body, once; its bytes stay on the account. Raises what went wrong with it."""
         if self.error is not None:
             raise self.error
-        with self.share.holding(len(self._data)):
-            body = bytes(self._data)
-            self._data = bytearray()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        body = self._data.getvalue()
+        self._data, self._size_bytes = io.BytesIO(), 0
         return body
 
     def read(self, size: int = -1, /) -> bytes:
         """As wsgi.input promises; for whatever does not know `take`."""
-        size = len(self._data) if size < 0 else size
-        piece = bytes(self._data[:size])
-        del self._data[:size]
+        self._data.seek(-self._size_bytes, io.SEEK_END)
+        piece = self._data.read(size)
+        self._size_bytes -= len(piece)
         return piece
 
     def is_gone(self) -> bool:

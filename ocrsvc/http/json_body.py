@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 from ocrsvc.errors import BodyTooLarge, CallerError
+from ocrsvc.imaging.percent import WHOLE_BYTES
 from ocrsvc.serving.memory_budget import Share
 
 # The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.
@@ -97,9 +98,9 @@ class _Parsing:
 
     def _text(self, begin: int, end: int) -> str:
         """The text between two quotes."""
-        if _is_plain(self._body, begin, end):
+        if end - begin <= WHOLE_BYTES and _is_plain(self._body, begin, end):
             self._take(end - begin)
-            return str(memoryview(self._body)[begin + 1 : end - 1], "ascii")
+            return self._plain(begin + 1, end - 1)
         if end - begin > _STEP_BYTES:
             return self._long_text(begin + 1, end - 1)
         self._take(most := _WIDEST * (end - begin))
@@ -109,15 +110,17 @@ class _Parsing:
 
     def _long_text(self, begin: int, end: int) -> str:
         """The text in a part of the body, put together from slices."""
-        # Twice for a moment, in pieces and whole.
-        self._take(2 * (end - begin))
-        pieces = [self._slice(*place) for place in _slices(self._body, begin, end)]
-        text = "".join(pieces)
-        del pieces
-        self._give_back(2 * (end - begin) - len(text))
+        self._take(end - begin)
+        text = ""
+        for place in _slices(self._body, begin, end):
+            # Python lets a text grow where it is, if a local variable alone holds it: no call copies it whole.
+            text += self._slice(*place)
+        self._give_back(end - begin - len(text))
         return text
 
     def _slice(self, begin: int, end: int) -> str:
+        if _is_plain(self._body, begin, end):
+            return self._plain(begin, end)
         piece = self._body[begin:end]
         text = self._loaded(b'"%b"' % piece, begin - 1) if piece.isascii() else None
         if text is None or not text.isascii():
@@ -126,6 +129,9 @@ class _Parsing:
                 "Send an image in base64, which has none.",
             )
         return text
+
+    def _plain(self, begin: int, end: int) -> str:
+        return str(memoryview(self._body)[begin:end], "ascii")
 
     def _loaded(self, quoted: bytes, begin: int) -> str:
         try:
@@ -197,15 +203,14 @@ def _counted(left: int) -> int:
 
 def _is_escaped(body: bytes, begin: int, at: int) -> bool:
     """Do the backslashes before a sign, of those from `begin` on, leave one for it?"""
-    width = 16
-    while body[at - 1] == ord("\\"):
-        low = max(begin, at - width)
-        before = body[low:at]
-        others = before.rstrip(b"\\")
-        if others or low == begin:
-            return (len(before) - len(others)) % 2 == 1
-        width *= 8
-    return False
+    width, run = 16, at
+    while run > begin and body[run - 1] == ord("\\"):
+        low = max(begin, run - width)
+        run = low + len(body[low:run].rstrip(b"\\"))
+        if run > low:
+            break
+        width = min(8 * width, _STEP_BYTES)
+    return (at - run) % 2 == 1
 
 
 def _slices(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:

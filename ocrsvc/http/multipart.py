@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from werkzeug.http import parse_options_header
 
 from ocrsvc.errors import BodyTooLarge, CallerError
+from ocrsvc.imaging.percent import part_of
 
 MAX_PARTS = 1000
 MAX_HEADER_BYTES = 8192
@@ -68,7 +69,7 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
         header_bytes += header_end - tail.end()
         if header_bytes > MAX_HEADERS_BYTES:
             raise _malformed(f"the headers of its parts have more than {MAX_HEADERS_BYTES} bytes")
-        parts.append(_parse_part(body[tail.end() : header_end], body[header_end + 4 : end]))
+        parts.append(_parse_part(body[tail.end() : header_end], part_of(body, header_end + 4, end)))
         at = end + 2
     return parts
 

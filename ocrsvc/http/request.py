@@ -27,7 +27,7 @@ from ocrsvc.http.multipart import MAX_PARTS, Part, split_parts
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.imaging.percent import unquote
+from ocrsvc.imaging.percent import part_of, unquote
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.request_guard import take_body, waiting
 from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext, deadline_passed
@@ -316,7 +316,7 @@ def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
         if end > at:
             equals = body.find(b"=", at, end)
             equals = end if equals < 0 else equals
-            yield as_text(unquote(body[at:equals])), unquote(body[equals + 1 : end])
+            yield as_text(unquote(body[at:equals])), unquote(part_of(body, equals + 1, end))
         if end == len(body):
             return
         at = end + 1

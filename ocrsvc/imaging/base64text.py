@@ -8,10 +8,11 @@ slices, so that other threads get their turn between them.
 
 from __future__ import annotations
 
-import io
 import re
+import string
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
-from ocrsvc.imaging.percent import STEP_BYTES, undo_escapes
+from ocrsvc.imaging.percent import STEP_BYTES, find_stray, part_of, together, undo_escapes
 
 # What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
 DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
@@ -28,10 +29,9 @@ BLANKS: Final = b" " + LINE_BREAKS
 TO_LINE_BREAKS: Final = bytes.maketrans(b"\t\r\f\v", b"\n\n\n\n")
 STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 BLANKS_TO_PLUSES: Final = bytes.maketrans(b"-_ ", b"+/+")
-STRANGE: Final = re.compile(rb"[^A-Za-z0-9+/_\s%-]|%(?![0-9A-Fa-f]{2})")
+MEANT: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + BLANKS
 SENT_WRONG: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
 
-_NOT_BLANK: Final = re.compile(rb"[^ \t\r\n\f\v]")
 _BLANK, _BREAK = ord(" "), ord("\n")
 # The text as bytes, without its escapes, twice while its lines are put together, and what it stands for.
 _COPIES_TO_REPAIR: Final = 4
@@ -64,6 +64,7 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
     if memory is not None:
         memory.take(len(text) * 3 // 4)
     try:
+        # It lets other threads run meanwhile, however long the text is.
         data = pybase64.b64decode(text, validate=True)
     except ValueError:
         if memory is None:
@@ -77,24 +78,57 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
 
 
 def _decode_bruised(text: str | bytes | memoryview) -> bytes:
-    joined = _joined(_without_data_uri(undo_escapes(_ascii(text).strip())))
-    letters = len(joined)
+    joined = _joined(_without_data_uri(undo_escapes(_stripped(_ascii(text), BLANKS))))
+    letters = _end_without(joined, b"=")
     if letters % 4 != 1:
         try:
-            return pybase64.b64decode(joined + b"=" * (-letters % 4), validate=True)
+            return pybase64.b64decode(_padded(joined, letters), validate=True)
         except ValueError:
             pass
     del joined
     raise _complaint(_ascii(text), letters)
 
 
+def _slices(text: bytes, begin: int, end: int) -> Iterator[bytes]:
+    for at in range(begin, end, STEP_BYTES):
+        yield text[at : min(at + STEP_BYTES, end)]
+
+
 def _ascii(text: str | bytes | memoryview) -> bytes:
-    if not isinstance(text, str):
-        return bytes(text)
-    try:
-        return text.encode("ascii")
-    except UnicodeEncodeError as cause:
-        raise _strange(text[cause.start], cause.start) from cause
+    return text if isinstance(text, bytes) else together(_ascii_slices(text), len(text))
+
+
+def _ascii_slices(text: str | memoryview) -> Iterator[bytes]:
+    for at in range(0, len(text), STEP_BYTES):
+        piece = text[at : at + STEP_BYTES]
+        try:
+            yield piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
+        except UnicodeEncodeError as cause:
+            raise _strange(cause.object[cause.start], at + cause.start) from cause
+
+
+def _stripped(text: bytes, signs: bytes, begin: int = 0) -> bytes:
+    """What follows a place in the text, without such signs at its ends."""
+    begin, end = _begin_without(text, signs, begin), _end_without(text, signs)
+    return part_of(text, begin, end)
+
+
+def _begin_without(text: bytes, signs: bytes, begin: int) -> int:
+    """Where the first other sign stands from a place on; else the length."""
+    for at in range(begin, len(text), STEP_BYTES):
+        piece = text[at : at + STEP_BYTES]
+        if others := piece.lstrip(signs):
+            return at + len(piece) - len(others)
+    return len(text)
+
+
+def _end_without(text: bytes, signs: bytes) -> int:
+    """Behind the last other sign; else 0."""
+    for end in range(len(text), 0, -STEP_BYTES):
+        begin = max(0, end - STEP_BYTES)
+        if others := text[begin:end].rstrip(signs):
+            return begin + len(others)
+    return 0
 
 
 def _without_data_uri(text: bytes) -> bytes:
@@ -105,29 +139,36 @@ def _without_data_uri(text: bytes) -> bytes:
         raise BadBase64(
             "The data URI does not say that its content is base64.", 'Begin it with "data:image/png;base64,".'
         )
-    return text[match.end() :].strip()
+    return _stripped(text, BLANKS, match.end())
+
+
+def _padded(text: bytes, letters: int) -> bytes:
+    """So many letters of the text, and the padding that belongs to them."""
+    padding = b"=" * (-letters % 4)
+    size_bytes = letters + len(padding)
+    return text if size_bytes == len(text) else together(chain(_slices(text, 0, letters), [padding]), size_bytes)
 
 
 def _joined(text: bytes) -> bytes:
-    """The letters of the standard alphabet, without padding: line breaks taken out, other blanks turned back into "+".
+    """The letters of the standard alphabet, and padding: line breaks taken out, other blanks turned back into "+".
 
     A blank is a line break too where it stands at the edge of a line, or wherever the text is wrapped by blanks alone,
     unless only counting it as a letter makes the lines equally long, or the text whole groups of four.
     """
     if b" " not in text:
-        return _translated(text, STANDARD, BLANKS).rstrip(b"=")
+        return _translated(text, STANDARD, BLANKS)
     joined = _translated(_best_lines(text), None, b"\n")
     last = len(joined) - 1 - joined.rfind(b" ")
     whole_with_pluses = len(joined) % 4 == 0 and last % 4 != 0
     if _are_wrapped(joined, b" ") and not whole_with_pluses:
-        return _translated(joined, STANDARD, b" ").rstrip(b"=")
-    return _translated(joined, BLANKS_TO_PLUSES).rstrip(b"=")
+        return _translated(joined, STANDARD, b" ")
+    return _translated(joined, BLANKS_TO_PLUSES)
 
 
 def _best_lines(text: bytes) -> bytes:
     """The lines without the blanks at their edges, unless only these make them equally long."""
     if not any(sign in text for sign in LINE_BREAKS):
-        stripped = text.strip()
+        stripped = _stripped(text, BLANKS)
         return text if _are_wrapped(text, b"\n") and not _are_wrapped(stripped, b"\n") else stripped
     lines = _lines(text, strips=True)
     if _are_wrapped(lines, b"\n"):
@@ -142,32 +183,28 @@ def _translated(text: bytes, table: bytes | None, without: bytes = b"") -> bytes
     """As `bytes.translate`, in slices."""
     if len(text) <= STEP_BYTES:
         return text.translate(table, without)
-    whole = io.BytesIO()
-    for at in range(0, len(text), STEP_BYTES):
-        whole.write(text[at : at + STEP_BYTES].translate(table, without))
-    return whole.getvalue()
+    return together((piece.translate(table, without) for piece in _slices(text, 0, len(text))), len(text))
 
 
 def _lines(text: bytes, *, strips: bool) -> bytes:
     """The lines that are not empty, with one line feed between; without the blanks at their edges if it `strips`."""
-    whole = io.BytesIO()
-    for piece in _slices(text.strip(BLANKS if strips else LINE_BREAKS)):
-        letters = np.frombuffer(piece.translate(TO_LINE_BREAKS), np.uint8)
+    text = _stripped(text, BLANKS if strips else LINE_BREAKS)
+    return together(_line_slices(text, strips=strips), len(text))
+
+
+def _line_slices(text: bytes, *, strips: bool) -> Iterator[memoryview]:
+    at = 0
+    while at < len(text):
+        # A slice ends before what is no blank, so that none cuts what stands between two lines.
+        end = _begin_without(text, BLANKS, at + STEP_BYTES)
+        piece = together((part.translate(TO_LINE_BREAKS) for part in _slices(text, at, end)), end - at)
+        letters = np.frombuffer(piece, np.uint8)
         again = letters == _BREAK
         again[1:] &= again[:-1].copy()
         again[0] = False
         letters = letters[~again]
-        whole.write((_without_edges(letters) if strips else letters).tobytes())
-    return whole.getvalue()
-
-
-def _slices(text: bytes) -> Iterator[bytes]:
-    """The text in pieces; between two of them the first one ends with what is no blank."""
-    at = 0
-    while at < len(text):
-        found = _NOT_BLANK.search(text, at + STEP_BYTES)
-        end = found.end() if found else len(text)
-        yield text[at:end]
+        kept = _without_edges(letters) if strips else letters
+        yield from (kept[start : start + STEP_BYTES].data for start in range(0, len(kept), STEP_BYTES))
         at = end
 
 
@@ -218,15 +255,22 @@ def _complaint(text: bytes, letters: int) -> BadBase64:
 
 def _find_strange(text: bytes, start: int) -> int | None:
     """Where the first sign stands that base64 has not, or padding with something behind it."""
-    content_end = len(text.rstrip(BLANKS + b"="))
+    content_end = _end_without(text, BLANKS + b"=")
     padding = text.find(b"=", start, content_end)
-    end = padding if padding >= 0 else content_end
-    for at in range(start, end, STEP_BYTES):
-        # With the two letters behind the slice, which belong to an escape at its end.
-        found = STRANGE.search(text, at, at + STEP_BYTES + 2)
-        if found and found.start() < min(at + STEP_BYTES, end):
-            return found.start()
-    return padding if padding >= 0 else None
+    strange = _other_letter(text, start, padding if padding >= 0 else content_end)
+    stray = find_stray(text, start, strange)
+    if stray is not None:
+        return stray
+    return strange if strange < content_end else None
+
+
+def _other_letter(text: bytes, begin: int, end: int) -> int:
+    """Where the first sign stands, in a part of the text, that has no meaning at all; else its end."""
+    for at in range(begin, end, STEP_BYTES):
+        piece = text[at : min(at + STEP_BYTES, end)]
+        if others := piece.translate(None, MEANT):
+            return at + piece.index(others[:1])
+    return end
 
 
 def _strange(letter: str, position: int) -> BadBase64:
