@@ -69,3 +69,17 @@ def test_a_process_that_a_worker_just_starts_is_not_counted_with_the_worker_s_me
     members, more_mb, child_mb = map(float, done.stdout.split())
     assert members == 3
     assert more_mb < child_mb / 2
+
+
+def test_a_process_that_is_gone_has_no_children() -> None:
+    asked = "import subprocess, sys; from bench.processes import children_of; print(children_of(int(sys.argv[1])))"
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    done = subprocess.run(
+        [sys.executable, "-c", asked, str(gone.pid)],
+        cwd=ROOT / "benchmarks",
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout == "[]\n"

@@ -71,9 +71,11 @@ def family_of(pid: int) -> Iterator[int]:
 def children_of(pid: int) -> list[int]:
     """Of all its threads, since the kernel notes a child with the thread that forked it; none when it is gone."""
     found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, file.read_text().split())
+    # The process may go before its threads are listed, and each of them before it is read.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (thread / "children").read_text().split())
     return found
 
 
