@@ -392,6 +392,35 @@ def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it(started: list[subproc
     assert (held["Seccomp"], held["NoNewPrivs"], held["Threads"]) == ("2", "1", "1")
 
 
+def test_a_pdf_s_process_lets_others_go_first(started: list[subprocess.Popen[bytes]]) -> None:
+    with opened(pdf(GRAY)):
+        assert os.getpriority(os.PRIO_PROCESS, started[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_others_go_first_while_it_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def spawn(_program: str, _arguments: object, wire: socket.socket, _files: object) -> subprocess.Popen[bytes]:
+        processes.append(subprocess.Popen(sleeps, stdin=wire.fileno()))
+        return processes[0]
+
+    def check() -> None:
+        assert os.getpriority(os.PRIO_PROCESS, processes[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
+        raise DeadlineExceeded("looked")
+
+    monkeypatch.setattr(child_process, "_spawn", spawn)
+    with pytest.raises(DeadlineExceeded, match="looked"):
+        child_process.ChildProcess("any", 0, 0, (), check)
+
+
+def test_a_pdf_s_process_loads_nothing_but_pdfium_s_own_functions() -> None:
+    program = "import sys; from ocrsvc.imaging.pdf_child import load_pdfium; load_pdfium(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
+    assert "pypdfium2_raw.bindings" in loaded
+    assert {"pypdfium2", "inspect", "logging"}.isdisjoint(loaded)
+
+
 def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:
     with opened(pdf(GRAY)) as document, pytest.raises(PermissionError):
         os.pwrite(document._file, b"x", 0)

@@ -77,7 +77,7 @@ OTHERWISE = {
 }
 SOURCE = """
 import ctypes, json, os, resource, socket, subprocess, sys, threading, time
-from ocrsvc.sandbox import restrict
+from ocrsvc.system.sandbox import restrict
 from ocrsvc.system.sandbox.libc import system_call as call
 READABLE, OTHER, TRIES = json.loads(sys.argv[1])
 X86 = os.uname().machine == "x86_64"

@@ -48,9 +48,17 @@ class Processes:
         total_kb = 0
         for pid in self._all():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-                total_kb += int(found[1]) if found else 0
+                status = Path(f"/proc/{pid}/status").read_text()
+                found = re.search(rf"{field}:\s+(\d+) kB", status)
+                total_kb += int(found[1]) if found and not self._lives_in_its_parent(pid, status) else 0
         return total_kb / 1024
+
+    def _lives_in_its_parent(self, pid: int, status: str) -> bool:
+        """Between vfork and exec a worker's child is in the worker's own memory, which would count twice."""
+        found = re.search(r"PPid:\s+(\d+)", status)
+        if found is None or int(found[1]) not in self.workers():
+            return False
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{found[1]}/cmdline").read_bytes()
 
 
 def family_of(pid: int) -> Iterator[int]:
@@ -63,9 +71,11 @@ def family_of(pid: int) -> Iterator[int]:
 def children_of(pid: int) -> list[int]:
     """Of all its threads, since the kernel notes a child with the thread that forked it; none when it is gone."""
     found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, file.read_text().split())
+    # The process may go before its threads are listed, and each of them before it is read.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (thread / "children").read_text().split())
     return found
 
 

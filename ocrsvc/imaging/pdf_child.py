@@ -27,6 +27,7 @@ FONT_FOLDERS: Final = (
 _DEEPEST_FORM: Final = 8
 _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
+_CONFIG_VERSION: Final = 2
 
 
 class _Drawer:
@@ -129,12 +130,18 @@ class _Drawer:
                 del start
 
 
+def load_pdfium() -> Any:
+    """pdfium's own functions. The package around them takes as long to load as everything else in this process."""
+    from pypdfium2_raw import bindings
+
+    bindings.FPDF_InitLibraryWithConfig(bindings.FPDF_LIBRARY_CONFIG(version=_CONFIG_VERSION))
+    return bindings
+
+
 def main() -> None:
     """Serve one parent, until it closes the connection."""
     file, canvas = begin()
-    import pypdfium2.raw as pdfium
-
-    drawer = _Drawer(pdfium, file, canvas)
+    drawer = _Drawer(load_pdfium(), file, canvas)
     serve({"open": drawer.open, "size": drawer.size, "draw": drawer.draw}, FONT_FOLDERS)
 
 

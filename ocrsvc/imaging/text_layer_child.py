@@ -19,7 +19,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ocrsvc.imaging.pdf_child import FONT_FOLDERS
+from ocrsvc.imaging.pdf_child import FONT_FOLDERS, load_pdfium
 from ocrsvc.system.child_program import Wrong, begin, pack, serve
 
 _EM: Final = 1000
@@ -161,7 +161,7 @@ class _Layers:
 def main() -> None:
     """Serve one parent, until it closes the connection."""
     file, text, result = begin()
-    import pypdfium2.raw as pdfium
+    pdfium = load_pdfium()
 
     # Python loads it when it is first used, and then no file can be opened any more.
     codecs.lookup(_UNITS)

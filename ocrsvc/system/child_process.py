@@ -22,6 +22,7 @@ from typing import Final
 
 from ocrsvc.errors import ResourcesExhausted
 from ocrsvc.system.child_program import MESSAGE_BYTES
+from ocrsvc.system.sandbox.restrict import let_others_go_first
 
 LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 
@@ -32,7 +33,7 @@ READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW |
 """Seals of a file in memory that stays as it is."""
 
 START_LIMIT_S: Final = 30.0
-"""For a process to load its libraries: 60 ms, and much more on a machine that is busy."""
+"""For a process to load its libraries: 45 ms, and much more on a machine that is busy."""
 
 _LOOK_UP_S: Final = 0.25
 _END_S: Final = 5.0
@@ -68,6 +69,7 @@ class ChildProcess:
             self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, _closed_on_failure(self._wire):
                 self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
+                let_others_go_first(self._process.pid)
         self.is_open = True
         try:
             with _closed_on_failure(self):

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from ocrsvc.system.sandbox.restrict import (
-    be_ended_first,
-    end_with_parent,
-    let_others_go_first,
-    limit_resources,
-    restrict,
-)
+from ocrsvc.system.sandbox.restrict import be_ended_first, end_with_parent, limit_resources, restrict
 
 MESSAGE_BYTES: Final = 256
 """The most that a request or an answer holds."""
@@ -44,7 +38,6 @@ def begin() -> tuple[int, ...]:
     end_with_parent(parent)
     limit_resources(memory_bytes, file_bytes, _OPEN_FILES)
     be_ended_first()
-    let_others_go_first()
     return tuple(files)
 
 

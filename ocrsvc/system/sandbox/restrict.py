@@ -7,9 +7,8 @@ import resource
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ocrsvc.system.sandbox.landlock import confine_to
 from ocrsvc.system.sandbox.libc import PARENT_DEATH_SIGNAL, prctl
@@ -19,8 +18,7 @@ _NICE: Final = 5
 _OOM_SCORE: Final = "500"
 
 
-@dataclass(frozen=True, slots=True)
-class Restrictions:
+class Restrictions(NamedTuple):
     """What holds.
 
     Attributes:
@@ -61,10 +59,14 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def let_others_go_first() -> None:
-    """Use the processors that others leave: a stranger's file may keep this process busy for as long as it may."""
+def let_others_go_first(pid: int) -> None:
+    """Have a process use the processors that others leave: a stranger's file may keep it busy for as long as it may.
+
+    Args:
+        pid: The process, which need not know: loading what it needs costs as much as most files.
+    """
     with suppress(OSError):
-        os.nice(_NICE)
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 def be_ended_first() -> None:

@@ -12,8 +12,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ocrsvc.system.sandbox.libc import NO_NEW_PRIVILEGES, prctl
 
@@ -82,8 +81,7 @@ _REFUSE: Final = _FAIL | errno.EPERM
 _X32: Final = 0x40000000
 
 
-@dataclass(frozen=True, slots=True)
-class _Architecture:
+class _Architecture(NamedTuple):
     audit: int
     column: int
 
