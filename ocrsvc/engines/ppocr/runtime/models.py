@@ -1,4 +1,4 @@
-"""Which models the ppocr engine runs, where their bytes come from, and what is mended in them before they run.
+"""The models of the engine ppocr: reads their files and prepares their graphs.
 
 The files are package data of the `rapidocr` wheel (Apache-2.0; PP-OCRv6 small by the PaddlePaddle authors). The package
 itself is never imported: only its folder is asked for.
