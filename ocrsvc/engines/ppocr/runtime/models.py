@@ -72,8 +72,10 @@ def quantised(name: str, shipped: bytes) -> bytes:
 
 def recipe() -> bytes:
     """What decides how a model is mended: the code that does it."""
-    folder = Path(__file__).parent
-    return b"".join((folder / name).read_bytes() for name in ("layout.py", "models.py", "quantise.py", "surgery.py"))
+    runtime = Path(__file__).parent
+    graph = runtime.parent / "graph"
+    files = (graph / "memory_layout.py", runtime / "models.py", graph / "quantize.py", graph / "rewrite.py")
+    return b"".join(file.read_bytes() for file in files)
 
 
 def version() -> str:
