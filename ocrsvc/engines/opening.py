@@ -43,19 +43,19 @@ def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
     from ocrsvc.engines.ppocr.engine import MOST_LINES, PpocrEngine, PpocrSettings
     from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
 
-    store = settings.model_cache or default_folder()
+    model_cache = settings.model_cache or default_folder()
     batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
     return PpocrEngine(
         PpocrSettings(
             settings.device,
             plan.library_threads,
             plan.engine_threads,
-            store,
+            model_cache,
             batch,
             provider=settings.provider,
             precision=settings.precision,
             streams=settings.gpu_streams,
-            card_arena_bytes=settings.gpu_arena_bytes,
+            gpu_arena_bytes=settings.gpu_arena_bytes,
             imaging=settings.imaging,
         )
     )
