@@ -260,7 +260,7 @@ def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
 
 
 def lay_text() -> bytes:
-    return text_layer.lay_text(pdf(GRAY, GRAY), [READ], 30.0)
+    return text_layer.add_text_layer(pdf(GRAY, GRAY), [READ], 30.0)
 
 
 @pytest.mark.parametrize("read", [lambda: Pdf(pdf(GRAY), MEGAPIXEL, bool).close(), lay_text])

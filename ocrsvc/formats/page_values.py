@@ -13,11 +13,11 @@ _NUMBERS: Final = 8  # of a box: four corners
 
 
 class InvalidData(ValueError):
-    """Something came back that nobody sound has packed."""
+    """What came back is not what `pack_page` or a working child packs."""
 
 
 def pack_page(page: Page) -> list[object]:
-    """A page as a list that orjson writes; numbers that are not finite become null there, which nobody believes."""
+    """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
     lines = [
         [line.text, float(line.confidence), *(float(number) for corner in line.box for number in corner)]
         for line in page.lines

@@ -51,7 +51,7 @@ class _Drawer:
         return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
 
     def size(self, number: int) -> str:
-        """Width and height of a page in points; its content is not looked at."""
+        """Width and height of a page in points; its content is not read."""
         size = self._pdfium.FS_SIZEF()
         if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
             raise Wrong("damaged_page", number)

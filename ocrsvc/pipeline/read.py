@@ -15,7 +15,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
-from ocrsvc.imaging.decode import PixelLimits, open_encoded_image, open_own
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image, open_without_pillow
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.geometry import restore_page
@@ -442,7 +442,7 @@ class Reader:
         if self._decodes_elsewhere:
             file = data.document.file(data.number, order.held.take) if isinstance(data, DocumentPage) else data
             if file is not None:
-                open_own(file, self._limits)
+                open_without_pillow(file, self._limits)
                 # It is copied to where the engine is.
                 order.held.take(len(file))
                 return file
@@ -455,7 +455,7 @@ class Reader:
         self, data: bytes | DocumentPage, deadline: float, wish: RequestContext
     ) -> AbstractContextManager[None]:
         """A decoder's turn, for what needs one."""
-        is_apart = isinstance(data, DocumentPage) and data.is_drawn_apart
+        is_apart = isinstance(data, DocumentPage) and data.is_drawn_in_child
         return nullcontext() if is_apart else self._turn_to_decode(deadline, wish)
 
     @contextmanager

@@ -116,7 +116,7 @@ def _unpack_task(
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedMemory) -> list[int]:
     """Put pages and errors into the area, images first; returns where the rest lies: offset and size.
 
-    Numbers that are not finite become null, which nobody believes.
+    Numbers that are not finite become null, which `unpack_answers` refuses.
     """
     rows, offset = list[object](), 0
     for answer in answers:

@@ -23,7 +23,7 @@ class Restrictions(NamedTuple):
 
     Attributes:
         landlock: Version of Landlock's interface; 0 where the kernel has none.
-        seccomp: Is the filter of system calls there?
+        seccomp: Whether the filter of system calls is installed.
     """
 
     landlock: int
