@@ -176,7 +176,7 @@ def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[PpocrEngine]:
-    """The real models in lanes, in batches and padded, behind the strict double of a card."""
+    """The real models in a session pool, in batches and padded, behind the strict double of a card."""
     as_it_is = Session.run_arrays
 
     def run_arrays(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:

@@ -83,7 +83,7 @@ def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_noth
     settings, before = Settings(engine="fake"), open_files()
     own = open_engine_in_process(settings, PLAN)
     engine = open_engine(settings.model_copy(update={"isolation": "process"}), PLAN)
-    assert (engine.describe(), engine.driving) == (own.describe(), replace(own.driving, decodes=True))
+    assert (engine.describe(), engine.traits) == (own.describe(), replace(own.traits, decodes=True))
     handles = [engine.open_handle() for _ in range(2)]
     for handle in handles:
         handle.warm_up()

@@ -343,7 +343,7 @@ def test_a_program_ends_when_its_parent_closes_the_connection() -> None:
 def test_a_program_is_late_by_its_own_clock_too() -> None:
     endless = (
         "import os, signal, sys; from ocrsvc.system import child_program; child_program._GRACE_S = 0; "
-        "child_program.begin(); child_program.serve({'wait': signal.pause}, ())"
+        "child_program.apply_limits(); child_program.serve({'wait': signal.pause}, ())"
     )
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

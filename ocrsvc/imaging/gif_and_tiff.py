@@ -26,7 +26,7 @@ from ocrsvc.imaging.tiff_pages import begin_with
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
 
-# Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them, since it is nobody's file.
+# Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them: it is not the file's fault.
 PARSER_FAILURES = (
     ArithmeticError,
     AssertionError,

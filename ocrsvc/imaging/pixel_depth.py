@@ -41,7 +41,7 @@ def flatten(samples: Samples, *, gray: bool) -> Pixels:
 
 
 def stretch(values: NDArray[Any]) -> Pixels:
-    """8-bit gray from (H, W) float or 32-bit samples, whose white no header tells.
+    """8-bit gray from (H, W) float or 32-bit samples, whose white is in no header.
 
     Up to 1 they are read as fractions, up to 255 as they are, and anything else from its darkest to its lightest value.
     """
@@ -73,7 +73,7 @@ def _to_8_bits(samples: Samples) -> Pixels:
 
 
 def _composite(bgra: Samples, *, gray: bool) -> Pixels:
-    """Composite over white; over black where white would swallow the page, as it does white letters."""
+    """Composite over white; over black where white would hide the page, as it does white letters."""
     flat, is_opaque = _empty(bgra, gray=gray), True
     for rows in bands(*bgra.shape[:2]):
         colour, alpha = _split_alpha(bgra[rows], gray=gray)

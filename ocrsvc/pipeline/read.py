@@ -135,8 +135,8 @@ class Reader:
             lambda: DecodingHandle(engine.open_handle()),
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
-            batch=engine.driving.best_batch,
-            serial_open=engine.driving.serial_open,
+            batch=engine.traits.best_batch,
+            serial_open=engine.traits.serial_open,
             on_idle=give_back,
             clock=self._clock,
         )
@@ -227,7 +227,7 @@ class Reader:
     @property
     def _decodes_elsewhere(self) -> bool:
         """Does the engine decode image files by itself, so that a decoder that crashes is not in this process?"""
-        return self._engine is not None and self._engine.driving.decodes
+        return self._engine is not None and self._engine.traits.decodes
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -412,7 +412,7 @@ class Reader:
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
         check = make_check(wish, deadline, self._clock)
-        order = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=wish.share.part())
+        order = DecodeJob(options, deadline, engine.traits.wants_gray, check, held=wish.share.part())
         try:
             with executor.admit(wish) as place:
                 with self._turn_for(data, deadline, wish):

@@ -27,10 +27,10 @@ from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.system.allocator import limit_arenas
-from ocrsvc.system.gpu import Gauge, open_gauge
-from ocrsvc.system.gpu_devices import VISIBLE, pin
+from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
+from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_memory_bytes, read_rss_bytes
-from ocrsvc.system.thread_plan import ThreadPlan, cards_for, device_for, plan_for, set_library_threads
+from ocrsvc.system.thread_plan import ThreadPlan, device_for, gpus_for, plan_for, set_library_threads
 from ocrsvc.telemetry.access_log import AccessLog
 from ocrsvc.telemetry.metrics_store import (
     BOOT_FAILURES,
@@ -153,7 +153,7 @@ def configuration_or_exit() -> Mapping[str, object]:
             sys.exit(error.exit_code)
         _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
     # Here, because each worker sees its own card only.
-    _Process.cards = cards_for(_Process.settings)
+    _Process.cards = gpus_for(_Process.settings)
     gunicorns = dict(configuration(_Process.settings, plan_for(_Process.settings)))
     # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
     _Process.addresses = _Process.addresses or gunicorns["bind"]
@@ -399,7 +399,7 @@ def _make_guard(worker: RecyclingWorker) -> RequestGuard:
 def _take_card(worker: RecyclingWorker) -> None:
     """See one card only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(_Process.cards) > 1 or (_Process.cards and current_settings().gpus):
-        pin(os.environ, current_rota().card_name(worker.slot.card))
+        pin_gpu(os.environ, current_rota().card_name(worker.slot.card))
         worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
 
 
@@ -492,7 +492,7 @@ def _start_rpc(worker: RecyclingWorker) -> None:
     _Process.rpc.start()
 
 
-def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
+def _open_gauge(worker: RecyclingWorker) -> GpuMemoryReader | None:
     """What reads the card, once it is this worker's turn to load on it; None when there is none, or none is used.
 
     Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
@@ -500,17 +500,17 @@ def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
     settings = current_settings()
     if "cpu" in (settings.device, settings.provider):
         return None
-    board, gauge = current_rota().board, open_gauge(worker.log, worker.siblings())
+    board, gauge = current_rota().board, open_gpu_memory_reader(worker.log, worker.siblings())
     # A card that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
     on_card = gauge is not None or device_for(settings) == "cuda"
     if not on_card or is_next_to_load(worker.place, board.live()):
         return gauge
     while not is_next_to_load(worker.place, board.live()):
         time.sleep(_TURN_CHECK_S)
-    return open_gauge(worker.log, worker.siblings())
+    return open_gpu_memory_reader(worker.log, worker.siblings())
 
 
-def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -> None:
+def _note_ready(worker: RecyclingWorker, gauge: GpuMemoryReader | None, waited_s: float) -> None:
     """Tell the board, and begin to watch; `waited_s` is what this worker waited for others before it loaded."""
     head, slot = current_rota().board.head, worker.slot
     slot.rss_bytes = read_rss_bytes()
@@ -539,7 +539,7 @@ def _rss_bounds(worker: RecyclingWorker) -> Bounds:
     return bounds
 
 
-def _gpu_bounds(worker: RecyclingWorker, gauge: Gauge | None) -> Bounds:
+def _gpu_bounds(worker: RecyclingWorker, gauge: GpuMemoryReader | None) -> Bounds:
     """How much of the card this worker may hold; writes what it holds now into its slot."""
     settings, slot, siblings = current_settings(), worker.slot, worker.siblings()
     reading = gauge.read(siblings) if gauge is not None else None

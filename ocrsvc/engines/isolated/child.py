@@ -64,7 +64,7 @@ class Child:
         ready: What it said when its engine was open; None before.
         images: Images that it has read.
         private_bytes, gpu_bytes: Its own memory after the last of them, and that of the GPU; 0 where NVML does not
-            tell.
+            report it.
 
     Raises:
         ChildLost: There is no fork server, or no memory or descriptor for what is shared with it.
@@ -114,7 +114,7 @@ class Child:
         Args:
             tasks: As for engines.contract.Handle.read.
             until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite. A child
-                that looks at the tasks' `check` has answered before that.
+                that calls the tasks' `check` has answered before that.
 
         Raises:
             ChildLost: There is no answer, and there will be none.
@@ -155,7 +155,7 @@ class Child:
         return answers
 
     def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
-        """The answer. When nobody waits for it any more the child is told so, and gives another one soon."""
+        """The answer. When nobody waits for it any more, the child is notified and answers soon."""
         while True:
             try:
                 return self._receive(min(until_s, time.monotonic() + GONE_S), is_blamed=True)

@@ -46,7 +46,7 @@ def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, pl
     faulthandler.enable()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
-    # Ends an opening that takes too long also in native code, and while no thread of the worker looks.
+    # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
     signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
     gpu_memory = GpuMemory(settings)
     try:
@@ -61,7 +61,7 @@ def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, pl
     _send(wire, {"ready": pack_ready(_ready(engine, gpu_memory))})
     wire.settimeout(_IDLE_S)
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
-    reader = FileReader(handle, limits, engine.driving.wants_gray)
+    reader = FileReader(handle, limits, engine.traits.wants_gray)
     while message := _receive(wire):
         _send(wire, _answer(reader, gpu_memory, message, area))
     # Nobody waits for it; the fork server ends what takes too long.
@@ -78,7 +78,7 @@ def read_private_bytes() -> int:
 
 
 def _ready(engine: Engine, gpu_memory: GpuMemory) -> Ready:
-    return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes(), *gpu_memory.read())
+    return Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
 
 
 def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedMemory) -> dict[str, object]:

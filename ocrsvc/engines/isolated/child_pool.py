@@ -36,7 +36,7 @@ class Limits:
         max_images: Images after which a child is replaced; 0 is never.
         memory_bytes: Memory of its own at which it is replaced; 0 is never.
         deadline_s: Longest deadline of the service.
-        grace_s: How long a read may go on past its deadline before the child is killed. An engine looks at deadlines
+        grace_s: How long a read may go on past its deadline before the child is killed. An engine checks deadlines
             between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
         open_s: How long opening and warming may take.
         gpu_bytes: Memory of the GPU at which it is replaced, or a share of the GPU; 0 is never, None is such that

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.child import Child
 from ocrsvc.engines.isolated.child_pool import MEMORY_SHARE, ChildPool, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
@@ -42,12 +42,12 @@ class IsolatedEngine:
         except BaseException:
             self._spawner.close()
             raise
-        self._driving = _driving_of(self._spare.child)
+        self._traits = _traits_of(self._spare.child)
 
     @property
-    def driving(self) -> Driving:
+    def traits(self) -> EngineTraits:
         """See engines.contract.Engine. What must not be opened twice at once in a process may be in several."""
-        return self._driving
+        return self._traits
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""
@@ -81,6 +81,6 @@ def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
     )
 
 
-def _driving_of(child: Child) -> Driving:
+def _traits_of(child: Child) -> EngineTraits:
     assert child.ready is not None, "a handle has a child that is ready"
     return replace(child.ready.driving, serial_open=False, decodes=True)

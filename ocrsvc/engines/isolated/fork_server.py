@@ -214,7 +214,7 @@ def preload(engine: str) -> None:
     for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *_PRELOADED[engine]):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    # What is imported stays: no collection in a child needs to look at, and so to copy, these pages.
+    # What is imported stays: no garbage collection in a child touches, and so copies, these pages.
     gc.collect()
     gc.freeze()
 

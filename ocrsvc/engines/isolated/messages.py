@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.shared_memory import SharedMemory, aligned
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
@@ -47,12 +47,12 @@ class Ready:
         pid: Of its process.
         info, driving: Of its engine.
         private_bytes: Its memory without what is shared.
-        card_bytes, card_total_bytes: Its memory of the GPU, and the GPU's; 0 where NVML does not tell.
+        card_bytes, card_total_bytes: Its memory of the GPU, and the GPU's; 0 where NVML does not report it.
     """
 
     pid: int
     info: EngineInfo
-    driving: Driving
+    driving: EngineTraits
     private_bytes: int
     card_bytes: int = 0
     card_total_bytes: int = 0
@@ -193,7 +193,7 @@ def pack_ready(ready: Ready) -> dict[str, object]:
 def unpack_ready(row: Any) -> Ready:
     """Raises InvalidData."""
     try:
-        return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": Driving(**row["driving"])})
+        return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": EngineTraits(**row["driving"])})
     except (TypeError, KeyError) as error:
         raise InvalidData("a first message that says nothing") from error
 

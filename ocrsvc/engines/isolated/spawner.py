@@ -49,7 +49,7 @@ class Spawner:
     def spawn(self, end: socket.socket, area_fd: int) -> int:
         """Have a child forked that talks over `end`, with the shared area `area_fd`; returns what `kill` calls it.
 
-        Returns at once. What becomes of the child is told on its socket: its first message, or how it died.
+        Returns at once. What becomes of the child is reported on its socket: its first message, or how it died.
         """
         key = next(self._keys)
         fds = [end.fileno(), area_fd]
