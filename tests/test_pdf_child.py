@@ -73,7 +73,7 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents are drawn by the double, and nobody waits long for it."""
     monkeypatch.setattr(pdf_room, "_PROGRAM", "doubles.pdf_program")
     monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
-    monkeypatch.setattr(child_process, "_LOOK_UP_S", 0.05)
+    monkeypatch.setattr(child_process, "_POLL_S", 0.05)
 
 
 def open_files() -> list[str]:
@@ -454,6 +454,6 @@ def test_the_size_of_a_page_is_known_before_it_is_drawn(gray: bool) -> None:
 def test_a_text_layer_s_process_is_held_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter([0.0] + [100.0] * 1000)
     monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
-    monkeypatch.setattr(child_process, "_LOOK_UP_S", 0.01)
+    monkeypatch.setattr(child_process, "_POLL_S", 0.01)
     with pytest.raises(DeadlineExceeded):
         lay_text()
