@@ -14,7 +14,6 @@ from typing import Any, Final
 import pytest
 from web_support import running_app
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
@@ -32,6 +31,7 @@ from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
 from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.serving.decompression import Damaged, unpack
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings import Settings

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import ROUTING
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.telemetry.metrics_store import (
     BUCKETS_S,
     CACHE_HITS,

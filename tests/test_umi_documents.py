@@ -28,7 +28,6 @@ from structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
@@ -40,6 +39,7 @@ from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

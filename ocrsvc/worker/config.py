@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from ocrsvc import __version__
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
+from ocrsvc.registry import ADAPTERS
 from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.gpu import Gauge, open_gauge
@@ -280,8 +281,12 @@ def _watch_kills(server: Arbiter) -> None:
 
 
 def _make_tasks(settings: Settings) -> Tasks | None:
-    """Where documents wait, if a door takes any in. Raises SettingsError."""
-    if "umi_ocr" not in settings.dialects or not settings.pdf_dpi or not settings.tasks_bytes:
+    """Where documents wait, if an adapter takes any in. Raises SettingsError."""
+    if (
+        not any(ADAPTERS[name].stores_documents for name in settings.dialects)
+        or not settings.pdf_dpi
+        or not settings.tasks_bytes
+    ):
         return None
     return Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
 
@@ -382,12 +387,12 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
 
 def _make_limits(worker: RecyclingWorker) -> RequestLimits:
     """What requests may take before a thread sees them; the memory is the application's too."""
-    from ocrsvc.adapters.umi_ocr.documents import PATH
     from ocrsvc.http.admission import shared_limits_of
 
     settings = current_settings()
+    slow_paths = tuple(path for name in settings.dialects for path in ADAPTERS[name].slow_paths)
     _Process.room = shared_limits_of(settings, worker.cfg.workers, _Process.guard)
-    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=(PATH,))
+    return RequestLimits(_Process.room.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=slow_paths)
 
 
 def _make_guard(worker: RecyclingWorker) -> RequestGuard:

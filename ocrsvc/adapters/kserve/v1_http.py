@@ -6,17 +6,17 @@ from typing import Final
 
 from flask import Blueprint, Response
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.model_api.metadata import NAME, NotOffered
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.predict import OTHER_VERBS, check_servable, predict, status, wrong_method
 from ocrsvc.model_api.rest import json_answer, serve_paths
-from ocrsvc.settings import Settings
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 
 
-def make_kserve_v1(settings: Settings, model: OcrModel) -> Blueprint:
+def make_kserve_v1(context: AdapterContext) -> Blueprint:
     """The list of models, their readiness and predictions, over a model."""
+    settings, model = context.settings, context.model
     door = Blueprint("kserve_v1", __name__)
     # Where both have a path this door's is the more exact one, so that it answers for TensorFlow Serving as well.
     both = "tfserving" in settings.dialects

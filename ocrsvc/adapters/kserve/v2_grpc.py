@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
+from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import infer_arrays
 from ocrsvc.errors import OcrsvcError
@@ -169,3 +170,6 @@ def _add(response: Any, array: Array, *, raw: bool) -> None:
         output.contents.bytes_contents.extend(text.encode() for text in array.values)
     else:
         getattr(output.contents, _CONTENTS[array.datatype]).extend(array.values.ravel().tolist())
+
+
+GRPC_SERVICE: Final = GrpcService((FILE,), make_kserve_v2)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import infer_arrays
 from ocrsvc.errors import CallerError
@@ -22,7 +23,7 @@ from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import context_of, deadline_of, is_image, left_s, shown, taking_apart
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.model import OcrModel, Seconds, limit_in
+from ocrsvc.model_api.model import Seconds, limit_in
 from ocrsvc.model_api.rest import answer_ready, empty_answer, json_answer, packed, receive_body, serve_paths
 from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
@@ -64,8 +65,9 @@ class _Asked:
         return self.outputs.get(output, self.binary)
 
 
-def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
+def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Everything below /v2, over a model."""
+    settings, model = context.settings, context.model
     door = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:

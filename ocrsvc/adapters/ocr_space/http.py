@@ -11,6 +11,7 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames
 from ocrsvc.formats.json_lines import column, json_list, text_column
@@ -26,9 +27,8 @@ from ocrsvc.http.responses import (
     turning,
     with_headers,
 )
-from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.pipeline.read import FileRead
 from ocrsvc.records import Page, Reading, ReadOptions
-from ocrsvc.settings import Settings
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")
@@ -62,8 +62,9 @@ LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 
-def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
+def make_ocr_space(context: AdapterContext) -> Blueprint:
     """POST /parse/image and GET /parse/imageurl over a reader, in both spellings."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("ocr_space", __name__)
     dialect.register_error_handler(Exception, _failure)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ocrsvc.adapters.context import GrpcService
 from ocrsvc.errors import CallerError, ClientGone, NothingSent
 from ocrsvc.formats.python_list import to_result
 from ocrsvc.grpc_server.method import Call, Method, Methods
@@ -52,3 +53,6 @@ def _image(request: Any, share: Share) -> bytes:
     if "image" not in sent:
         raise NothingSent('There is no "image" among the keys.', 'Send key ["image"] and value ["<base64>"].')
     return decode_base64(sent["image"], share)
+
+
+GRPC_SERVICE: Final = GrpcService((FILE,), make_paddle_serving)

@@ -11,6 +11,7 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.body import share_of
@@ -18,10 +19,8 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive
 from ocrsvc.http.responses import as_json, is_told_in_a_200, with_headers
 from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings import Settings
 
 OK, NO_SERVICE, BAD_INPUT = 0, 3002, 5000
 NO_SERVICE_TEXT: Final = "Failed to inference: Service name error."
@@ -43,8 +42,9 @@ class _NoService(CallerError):
     """The path names another service than ocr."""
 
 
-def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
+def make_paddle_serving(context: AdapterContext) -> Blueprint:
     """POST /ocr/{anything} and /{service}/prediction over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("paddle_serving", __name__)
     dialect.register_error_handler(Exception, _failure)
 

@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
@@ -20,7 +21,6 @@ from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_told_in_a_200, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
-from ocrsvc.settings import Settings
 
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
@@ -32,8 +32,9 @@ class _NoModule(CallerError):
     """The path names a module that is not served."""
 
 
-def make_paddlehub(settings: Settings, reader: Reader) -> Blueprint:
+def make_paddlehub(context: AdapterContext) -> Blueprint:
     """POST /predict/{module} over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("paddlehub", __name__)
     dialect.register_error_handler(Exception, _failure)
 

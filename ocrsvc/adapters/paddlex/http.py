@@ -6,19 +6,19 @@ from typing import Final
 
 from flask import Blueprint, Response, g, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.paddlex.envelope import asked_by, failure_envelope, success
 from ocrsvc.http.body import share_of
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive, request_id
 from ocrsvc.http.responses import JSON_TYPE, as_json, with_headers
-from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
 
 HEALTHY: Final = "Healthy"
 
 
-def make_paddlex(settings: Settings, reader: Reader) -> Blueprint:
+def make_paddlex(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET /health over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("paddlex", __name__)
     dialect.register_error_handler(Exception, _failure)
 

@@ -11,15 +11,14 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.box_values import to_boxes, to_scores
 from ocrsvc.formats.json_lines import column, json_object, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.http.responses import as_json, flag, turning, with_headers
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
-from ocrsvc.settings import Settings
 
 FILE_FIELDS: Final = ("image_file",)
 TEXT_FIELDS: Final = ("image_data",)
@@ -40,8 +39,9 @@ class _BadField(BadOption):
         self.item = {"type": kind, "loc": ["body", field], "msg": message, "input": sent}
 
 
-def make_rapidocr_api(settings: Settings, reader: Reader) -> Blueprint:
+def make_rapidocr_api(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET / over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("rapidocr_api", __name__)
     dialect.register_error_handler(Exception, _failure)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ocrsvc.adapters.context import GrpcService
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel, wanted_outputs
@@ -142,3 +143,6 @@ def _describe_tensor(info: Any, tensor: Tensor) -> None:
     info.name, info.dtype = f"{tensor.name}:0", DTYPES[tensor.datatype]
     for length in tensor.shape[:1] if tensor.dims == (1,) else tensor.shape:
         info.tensor_shape.dim.add(size=length)
+
+
+GRPC_SERVICE: Final = GrpcService(FILES, make_tfserving)

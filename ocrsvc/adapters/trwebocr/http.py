@@ -16,6 +16,7 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.box_values import to_boxes
 from ocrsvc.formats.tr_rects import shrink_page, to_raw_out_text
@@ -25,7 +26,6 @@ from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_im
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext, make_check
-from ocrsvc.settings import Settings
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -41,8 +41,9 @@ BAD_COMPRESS: Final = "compress参数类型有误，只能是int类型"
 USE_POST: Final = "404 : Please use POST"
 
 
-def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
+def make_trwebocr(context: AdapterContext) -> Blueprint:
     """POST /api/tr-run/, with and without the last slash, over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("trwebocr", __name__)
     dialect.register_error_handler(Exception, _failure)
 

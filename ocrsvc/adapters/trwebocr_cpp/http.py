@@ -9,13 +9,12 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
 from ocrsvc.formats.text import to_bars
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.settings import Settings
 
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img_base64", "file")
@@ -27,8 +26,9 @@ NO_IMAGE: Final = "Failed to load image"
 BAD_BODY: Final = "Invalid JSON data"
 
 
-def make_trwebocr_cpp(settings: Settings, reader: Reader) -> Blueprint:
+def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     """POST /api/trocr and GET /hi over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("trwebocr_cpp", __name__)
     dialect.register_error_handler(Exception, _failure)
 

@@ -9,6 +9,7 @@ import numpy as np
 from flask import Blueprint, Response, request
 from werkzeug.datastructures import Headers
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import (
     BadBase64,
     BadOption,
@@ -77,8 +78,9 @@ class _NoPdf(OcrsvcError):
     title = "PDF files are not read"
 
 
-def make_turboocr(settings: Settings, reader: Reader) -> Blueprint:
+def make_turboocr(context: AdapterContext) -> Blueprint:
     """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels and GET /health over a reader."""
+    settings, reader = context.settings, context.reader
     dialect = Blueprint("turboocr", __name__)
     dialect.register_error_handler(Exception, _failure)
 

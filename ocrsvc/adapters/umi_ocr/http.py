@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
 from ocrsvc.adapters.umi_ocr.images import (
     CODES,
@@ -29,9 +30,6 @@ from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.http.responses import JSON_TYPE, is_told_in_a_200, with_headers
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -48,8 +46,9 @@ class _NotServed(OcrsvcError):
     title = "Not served"
 
 
-def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None) -> Blueprint:
+def make_umi_ocr(context: AdapterContext) -> Blueprint:
     """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
+    settings, reader, tasks = context.settings, context.reader, context.tasks
     dialect = Blueprint("umi_ocr", __name__)
     dialect.register_error_handler(Exception, _failure)
 

@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import Runs, RunsApart, RunsTogether, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
 from ocrsvc.engines.ppocr.runtime.providers import Device, OnCard, Precision, Provider
 from ocrsvc.engines.ppocr.runtime.session import Runner, Running
@@ -27,6 +27,8 @@ from ocrsvc.engines.ppocr.runtime.session_pool import share
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -170,3 +172,21 @@ def _make_runs(recognition: Runner, crew: SharedThreads, settings: PpocrSettings
     together = RunsTogether(recognition, settings.batch, runners=len(recognition.sessions))
     together.warm_up()
     return together
+
+
+def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
+    """The engine as the settings and the thread plan want it. Raises EngineUnavailable."""
+    return PpocrEngine(
+        PpocrSettings(
+            settings.device,
+            plan.library_threads,
+            plan.engine_threads,
+            settings.model_cache or default_folder(),
+            Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s),
+            provider=settings.provider,
+            precision=settings.precision,
+            streams=settings.gpu_streams,
+            card_arena_bytes=settings.gpu_arena_bytes,
+            imaging=settings.imaging,
+        )
+    )
