@@ -56,12 +56,12 @@ def test_what_decides_stays_in_single_precision_and_what_computes_does_not(halve
     ]
 
 
-@pytest.mark.parametrize("halve", [False, True], ids=["single", "half"])
-def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(to_fp16: bool) -> None:
+@pytest.mark.parametrize("halved", [False, True], ids=["single", "half"])
+def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(halved: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)[:288, :608]
     shipped = models.read_model(models.DETECTION)
     exact = opened(models.mend(models.DETECTION, shipped)).run(None, {models.INPUT: to_tensor(pixels)})[0]
-    on_card = opened(models.mend(models.DETECTION, shipped, batched=True, halved=to_fp16))
+    on_card = opened(models.mend(models.DETECTION, shipped, batched=True, halved=halved))
     padded = pad(pixels)
     assert padded.shape == (320, 640, 3)
     found = on_card.run(None, {models.INPUT: to_tensor(padded)})[0][:, :, :288, :608]
