@@ -1,4 +1,4 @@
-"""What every engine promises: to open, to warm up, to read a list of images, to close, to describe itself.
+"""The contract that every engine fulfils: open, warm up, read a list of images, close, describe itself.
 
 An `Engine` is loaded once in a process, after the fork. It hands out `Handle`s; the executor gives one to each of its
 threads, and only that thread uses it (unless the engine says that one handle serves all).

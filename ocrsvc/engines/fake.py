@@ -1,4 +1,4 @@
-"""The engine fake: no model, a definite answer for each image, and the misbehaviour that a test or a load asks for.
+"""The fake engine: no model, a predictable answer for each image, and the faults and delays that tests ask for.
 
 It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits.
 """

@@ -1,4 +1,4 @@
-"""What reading one line of text gives, and who can do it: the seam between finding lines and recognising them."""
+"""The contract of line recognition, between the code that finds lines and the recognisers that read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine the settings name, and whether it runs in this process or in children; imports only that one."""
+"""Opens the engine that the settings name, in this process or in child processes; imports only that engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do pages look as ALTO XML, version 4?"""
+"""Writes pages as ALTO XML, version 4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers stand for the boxes and the confidences of a page, all lines at once?"""
+"""Converts the boxes and confidences of a page's lines to numbers, all lines at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a page look with its lines framed?"""
+"""Draws a page's image with a frame around each line, as a JPEG."""
 
 from __future__ import annotations
 

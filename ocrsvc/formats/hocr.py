@@ -1,4 +1,4 @@
-"""How do pages look as hOCR 1.2: HTML that is XML as well?"""
+"""Writes pages as hOCR 1.2, in HTML that is XML as well."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How are the lines of a page written in one go, whatever members a format gives them?
+"""Writes the lines of a page as JSON with any members, all lines at once, from one column a member.
 
-A page is taken by columns: all its texts are one call of orjson, all its boxes another. What comes out is cut where one
-line's piece ends, and a template weaves the pieces of each line together: one Python object a line and column where
-dicts and lists make thirteen. For 200 lines that is 0.1 ms in place of 0.4.
+A page is taken by columns: all its texts are one call of orjson, all its boxes another. The output is cut where one
+line's piece ends, and a template joins the pieces of each line: one Python object a line and column where dicts and
+lists make thirteen. For 200 lines that is 0.1 ms in place of 0.4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does a reading look as plain dicts and lists, ready for orjson?"""
+"""Converts a result to plain dicts and lists, ready for orjson."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which forms can pages leave, beside JSON: which name, type, file ending and writer has each?"""
+"""The output formats beside JSON: name, media type and writer of each."""
 
 from __future__ import annotations
 

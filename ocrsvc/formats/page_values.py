@@ -1,4 +1,4 @@
-"""How does a page travel or stay as plain JSON values, and what of them is believed when they come back?"""
+"""Packs a page into plain JSON values, and checks and unpacks them again."""
 
 from __future__ import annotations
 

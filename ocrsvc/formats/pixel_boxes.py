@@ -1,4 +1,4 @@
-"""Where does each line of a page stand, in the whole pixels that TSV, hOCR and ALTO are written in?"""
+"""Places each line of a page in whole pixels, as TSV, hOCR and ALTO write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a page look as the Python list that Paddle Serving's clients hand to eval()?"""
+"""Writes a page as the Python list that Paddle Serving's clients hand to eval()."""
 
 from __future__ import annotations
 

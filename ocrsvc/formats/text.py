@@ -1,4 +1,4 @@
-"""How does a page look as plain text?"""
+"""Writes pages as plain text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does what was read become a PDF of text alone, with each line where it stood?
+"""Writes pages as a PDF of text alone, with each line where it stood.
 
-The letters are those that a reader has for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek and
-Cyrillic): nothing is embedded, so a page of text takes a kilobyte, and what that set lacks is not shown.
+Its letters are those of the reader's own font for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek
+and Cyrillic): nothing is embedded, so a page of text takes a kilobyte, and what that set lacks is not shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does a page look in Tr's own terms: centre, sides and angle of each line, on a shrunk copy of the image?"""
+"""Writes lines as Tr does: centre, sides and angle of each line, on a shrunk copy of the image."""
 
 from __future__ import annotations
 

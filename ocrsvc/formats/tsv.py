@@ -1,4 +1,4 @@
-"""How do pages look in the columns of Tesseract's TSV?"""
+"""Writes pages in the columns of Tesseract's TSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does any text go into XML, and come out of a parser as it went in?"""
+"""Escapes any text for XML, so that a parser gives it back as it was."""
 
 from __future__ import annotations
 

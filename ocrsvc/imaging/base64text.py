@@ -1,9 +1,9 @@
-"""Which bytes does a base64 text stand for, also when the road to us has bruised it?
+"""Decodes base64 text, repairing the damage that clients and form decoding commonly do to it.
 
-Standard base64 goes straight through. Only what that refuses is looked at again, for the bruises that callers report:
-a data URI in front, no padding, the URL-safe alphabet, line breaks, percent escapes, and "+" that form decoding has
-turned into a blank. Whatever is still wrong then is an error that says where. All of it takes linear time, and works on
-slices, so that other threads get their turn between them.
+Standard base64 is decoded at once. Only what that refuses is repaired: a data URI in front, no padding, the URL-safe
+alphabet, line breaks, percent escapes, and "+" that form decoding has turned into a blank. Whatever is still wrong then
+is an error that says where. All of it takes linear time, and works on slices, so that other threads get their turn
+between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does a BMP declare, and what are its pixels?"""
+"""Reads the header of a BMP, and decodes its pixels."""
 
 from __future__ import annotations
 

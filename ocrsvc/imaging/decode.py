@@ -1,6 +1,6 @@
-"""How do the bytes of an upload become an image?
+"""Decodes an uploaded file into an image, after its header was checked against the limits.
 
-Sniff the format, read the header, hold it against the limits, and only then decode, flatten and turn upright. What is
+Sniff the format, read the header, check it against the limits, and only then decode, flatten and turn upright. What is
 read: JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM; of several frames or pages, the first. A file that is cut off is
 refused as damaged, because half a page read as if it were whole misleads; only a missing end mark is forgiven.
 """

@@ -1,6 +1,7 @@
-"""Which pages has a file, and how does each of them become an image? A PDF and a TIFF may have several.
+"""Opens a file as a document of one or more pages, and makes each page an image.
 
-Of all other formats a file is one page: of a GIF or an animated PNG or WebP, the first frame.
+A PDF and a TIFF may have several pages. Of all other formats a file is one page: of a GIF or an animated PNG or WebP,
+the first frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does an image file declare before a single pixel of it is decoded, and how is it decoded then?"""
+"""An image file whose header is read and whose pixels are not decoded yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is the picture turned, according to its EXIF, and how is it turned upright?"""
+"""Reads the EXIF orientation of an image, and turns its pixels upright."""
 
 from __future__ import annotations
 

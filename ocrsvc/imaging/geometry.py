@@ -1,4 +1,4 @@
-"""Box arithmetic: turning, shrinking, cropping lines, and putting pages back into the frame of their image.
+"""Geometry of boxes and pixels: turning, shrinking, cropping lines, and mapping pages back onto their image.
 
 Coordinates as in records: pixels, origin top left, x right, y down. Quads are float32 arrays (4, 2), clockwise from the
 corner where reading starts.

@@ -1,7 +1,7 @@
-"""What does a GIF or TIFF declare, and what are its pixels? Of several frames or pages: the first.
+"""Reads the header of a GIF or TIFF, and decodes its first frame or page with Pillow.
 
-Pillow reads these two. Its classes are opened directly, because `PIL.Image.open` also applies a pixel limit that is
-global to the process, prints a warning near it, and tries every other format it knows.
+Pillow's classes are opened directly, because `PIL.Image.open` also applies a pixel limit that is global to the process,
+prints a warning near it, and tries every other format it knows.
 """
 
 from __future__ import annotations

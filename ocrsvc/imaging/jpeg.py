@@ -1,4 +1,4 @@
-"""What does a JPEG declare, and what are its pixels?"""
+"""Reads the header of a JPEG, and decodes its pixels."""
 
 from __future__ import annotations
 

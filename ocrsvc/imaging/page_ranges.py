@@ -1,4 +1,4 @@
-"""Which pages of a document are asked for?"""
+"""Parses the page ranges that a request asks for, such as "1-3,7", and chooses a document's pages by them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How does a page of a PDF become pixels, whatever the PDF does to whoever draws it?
+"""Draws the pages of a PDF as pixels, in a child process with limits.
 
-pdfium draws it, in a child process for each open PDF: a PDF can make it crash, spin or take memory without end, and it
-is not safe to use from two threads. The child has a limit of memory, and of time for each page; what it dies of is the
-PDF's fault, and the next page gets a new one. That it cannot be started is the service's.
+pdfium draws them, in a child process for each open PDF: a PDF can make it crash, spin or take memory without end, and
+it is not safe to use from two threads. The child has a limit of memory, and of time for each page. If it dies, that is
+the PDF's fault, and the next page gets a new one; if it cannot be started, that is the service's.
 """
 
 from __future__ import annotations

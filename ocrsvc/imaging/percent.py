@@ -1,4 +1,4 @@
-"""Percent escapes: the bytes behind them, in linear time and in slices, so that no call holds the interpreter long."""
+"""Decodes percent escapes in linear time and in slices, so that no call holds the interpreter long."""
 
 from __future__ import annotations
 

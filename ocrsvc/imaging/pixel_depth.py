@@ -1,4 +1,4 @@
-"""How do samples of any depth, with or without transparency, become the 8-bit gray or BGR that engines read?"""
+"""Converts samples of any depth, with or without transparency, to the 8-bit gray or BGR that engines read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What does a PNG declare, and what are its pixels?
+"""Reads the header of a PNG, and decodes its pixels.
 
-OpenCV is shown the critical chunks only. What is left out (text, colour profile, EXIF, animation) can inflate to any
+OpenCV is given the critical chunks only. What is left out (text, colour profile, EXIF, animation) can inflate to any
 size, may be damaged, and makes libpng write warnings to stderr.
 """
 

@@ -1,4 +1,4 @@
-"""What does a binary PBM, PGM or PPM file declare, and what are its pixels?"""
+"""Reads the header of a binary PBM, PGM or PPM file, and decodes its pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order are the lines of a page read? Rows from top to bottom; columns of running text one after the other.
+"""Puts the lines of a page into reading order: rows from top to bottom, columns of running text one after the other.
 
 Rows come from vertical overlap relative to the boxes' own heights (a fixed number of pixels swaps words on small pages
 and merges rows on large ones). Columns are found as in a recursive XY-cut (G. Nagy, S. Seth, 1984), but cut only where

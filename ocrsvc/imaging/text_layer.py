@@ -1,4 +1,4 @@
-"""How does a PDF become searchable? What was read is laid over its pages as text that nobody sees.
+"""Makes a PDF searchable: lays the recognised text over its pages as invisible text.
 
 pdfium does it, in a child process with limits of memory and time, for the reasons that `ocrsvc.imaging.pdf` has.
 """

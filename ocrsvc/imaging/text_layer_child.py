@@ -1,4 +1,4 @@
-"""The program that lays what was read over the pages of one PDF, in a process of its own.
+"""The program that lays recognised text over the pages of one PDF, in a process of its own.
 
     python -m ocrsvc.imaging.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 

@@ -1,4 +1,4 @@
-"""Which pages has a TIFF, and where does each begin?
+"""Finds the pages of a TIFF: the offset of each page's directory.
 
 The chain of directories is followed here and not by Pillow, which unpacks each of them on its way to a page: a file of
 the largest size can hold millions.

@@ -1,4 +1,4 @@
-"""What does a WebP declare, and what are its pixels? Of an animation: its first frame."""
+"""Reads the header of a WebP, and decodes its pixels; of an animation, the first frame."""
 
 from __future__ import annotations
 

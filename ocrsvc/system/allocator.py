@@ -1,4 +1,4 @@
-"""How does the C library give out memory in this process, and give it back?
+"""Tunes the C library's allocator: fewer arenas, and free memory returned to the system.
 
 Both functions do nothing where the C library is not glibc, and say so by returning False.
 """

@@ -1,4 +1,4 @@
-"""A program of ours in a process of its own, started, asked and ended within limits of time and size.
+"""Starts, asks and ends a program of ours in a process of its own, within limits of time and size.
 
 The program's side is `ocrsvc.system.child_program`. Both sides send one message at a time, of MESSAGE_BYTES at most,
 over a socket that keeps messages apart: there is no half a line to wait for, and no endless one.

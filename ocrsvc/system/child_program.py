@@ -1,4 +1,4 @@
-"""The side of a program that `ocrsvc.system.child_process` starts: it gets ready, and answers what it is asked.
+"""The program's side of `ocrsvc.system.child_process`: takes on its limits, then answers requests.
 
 Its standard input is a socket that keeps messages apart. It sends `ready LANDLOCK SECCOMP` once it has loaded what it
 needs and has given up everything else; then it answers each request, `SECONDS WORD NUMBER…`, with `WORD NUMBER…`.

@@ -1,10 +1,10 @@
-"""How much memory of the card does this process hold, and how much is left? The only file that speaks NVML.
+"""Reads how much GPU memory this process holds and how much is left; the only file that calls NVML.
 
 For workers only: nothing here starts CUDA (but for cupy, if NVML is missing), and the arbiter must not even load NVML.
 
 NVML names processes by the ids of the machine. In a container this process may therefore be listed under another id,
 or not at all, and under MIG without a size. So its own share is, in this order: what is listed under its id; what is
-listed under the one id that appeared while it loaded; what the card holds beyond what others held before the load and
+listed under the one id that appeared while it loaded; what the GPU holds beyond what others held before the load and
 what its siblings say they hold.
 """
 

@@ -1,6 +1,6 @@
-"""Which cards are there, and which one does a worker compute on? Told without touching CUDA, so safe in the arbiter.
+"""Lists the GPUs and chooses the one a worker computes on, without touching CUDA, so safe in the arbiter.
 
-A worker sees one card only: CUDA_VISIBLE_DEVICES is set in it before anything of CUDA loads. Numbers are those of
+A worker sees one GPU only: CUDA_VISIBLE_DEVICES is set in it before anything of CUDA loads. Numbers are those of
 nvidia-smi (and of NVML), so CUDA is told to count in the same order where nobody told it otherwise.
 """
 

@@ -1,4 +1,4 @@
-"""How much memory does this process hold, and how much is there?"""
+"""Reads the resident memory of this process, and the memory of the machine or container."""
 
 from __future__ import annotations
 

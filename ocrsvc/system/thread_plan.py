@@ -1,4 +1,4 @@
-"""How many workers and threads suit the CPUs that this process may really use."""
+"""Plans how many workers and threads suit the CPUs that this process may really use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings are worth trying on this machine? Pure: from the CPUs, and whether there is a GPU."""
+"""Lists the settings worth trying on this machine, from its CPUs and whether there is a GPU. Pure functions."""
 
 from __future__ import annotations
 

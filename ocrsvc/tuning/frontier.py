@@ -1,4 +1,4 @@
-"""Which of the measured settings are worth having, and which one is chosen? Pure."""
+"""Compares measured settings: the Pareto frontier of throughput, latency and memory, and the choice. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do some settings show on this machine? A service of its own on a free port, loaded with the user's pages."""
+"""Measures some settings on this machine: starts a service on a free port and loads it with the user's pages."""
 
 from __future__ import annotations
 

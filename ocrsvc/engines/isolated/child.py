@@ -1,4 +1,4 @@
-"""What does a worker know of one child, and how does it speak with it? One thread at a time uses a child."""
+"""The worker's side of one child process: starts it, sends it tasks, receives answers. One thread at a time uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a child do from its fork to its end? It owns the engine and one handle, and serves one thread of a worker.
+"""The main function of a child process: opens the engine and one handle, and serves one thread of a worker.
 
 Runs in the child, in its only thread.
 """

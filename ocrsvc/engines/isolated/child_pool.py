@@ -1,4 +1,4 @@
-"""What do the handles of a worker share: how a child is opened, when it is worn, whose turn it is to be replaced?"""
+"""What the handles of a worker share: starting children, back-off after failures, and when a child is replaced."""
 
 from __future__ import annotations
 

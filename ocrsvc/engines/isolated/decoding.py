@@ -1,4 +1,4 @@
-"""Image files are decoded in the child, beside the engine, so that a decoder's crash costs the image and nothing else.
+"""Decodes image files in the child, beside the engine, so that a decoder's crash costs that image only.
 
 Runs in the child, in its only thread.
 """

@@ -1,4 +1,4 @@
-"""How does an engine whose handles live in processes of their own keep the engine contract?"""
+"""An engine whose handles run in child processes, behind the engine contract."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How are children born and buried? The program of the zygote: `python -m ocrsvc.engines.isolated.fork_server FD`.
+"""The fork server, which forks and reaps a worker's children: `python -m ocrsvc.engines.isolated.fork_server FD`.
 
 It imports what an engine needs and starts no thread (a fork copies only the thread that calls it), no model and nothing
-of CUDA. It forks a child for each "spawn", kills one for each "kill", reaps them, and tells on a dead child's socket
+of CUDA. It forks a child for each "spawn", kills one for each "kill", reaps them, and reports on a dead child's socket
 how it ended. It ends when the worker's end of its control socket is closed; its children are killed with it, by it or,
 when it is killed itself, by the kernel.
 """

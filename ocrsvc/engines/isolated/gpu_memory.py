@@ -1,4 +1,4 @@
-"""How much memory of the card a child holds, where NVML tells it. Runs in the child."""
+"""Reads how much GPU memory a child holds, where NVML reports it. Runs in the child."""
 
 from __future__ import annotations
 

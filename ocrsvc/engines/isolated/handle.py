@@ -1,7 +1,7 @@
-"""What becomes of an image whose engine lives in a child: it is read, tried once more, refused, or too late?
+"""The handle of an engine in child processes: reads images, retries after a crash, and refuses images that crash it.
 
-One handle belongs to one executor thread, and has one child at a time; while that one is worn, its successor opens
-beside it, and they change places between two reads.
+One handle belongs to one executor thread, and has one child at a time; when that one is due for replacement, its
+successor opens beside it, and they change places between two reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tells one image from another, as far as an engine's fate depends on it?"""
+"""Hashes of an image and of the options that change what an engine does with it, for the crash denylist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do requests and answers look between a worker and a child, and what of them is believed?
+"""The messages between a worker and a child: packing requests and answers, and checking what a child sends.
 
 Small JSON messages; the files and pixels of a request and the pages of an answer lie in the shared area. What a child
 sends is checked completely: a process that has gone wrong is more likely to send nonsense than to send nothing.

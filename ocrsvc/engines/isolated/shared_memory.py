@@ -1,7 +1,7 @@
-"""Where do files, pixels and answers lie between a worker and a child? Shared memory without a name.
+"""Shared memory without a name, for the files, pixels and answers that a worker and a child exchange.
 
 A memfd has no entry in any file system: it is gone with the last process that holds it, however that one ends. It is
-sealed against shrinking, so that no damage in a child can take away memory that the worker is looking at.
+sealed against shrinking, so that no damage in a child can take away memory that the worker is reading.
 """
 
 from __future__ import annotations

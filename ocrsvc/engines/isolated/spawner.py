@@ -1,9 +1,9 @@
-"""Who makes the children of a worker, and who ends them? The worker's side of the zygote (zygote.py).
+"""Starts and ends the children of a worker: the worker's side of the fork server (fork_server.py).
 
-The zygote is a small process without threads, started with exec, which has the modules imported and forks on demand: a
-worker itself has threads and native libraries and must not fork, and a new interpreter would cost half a second of
-processor time for every child. It ends, with all its children, as soon as the worker's end of its socket is closed,
-however the worker ends.
+The fork server is a small process without threads, started with exec, which has the modules imported and forks on
+demand: a worker itself has threads and native libraries and must not fork, and a new interpreter would cost half a
+second of processor time for every child. It ends, with all its children, as soon as the worker's end of its socket is
+closed, however the worker ends.
 """
 
 from __future__ import annotations

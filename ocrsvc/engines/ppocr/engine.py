@@ -1,4 +1,4 @@
-"""The default engine: PP-OCRv6 small under ONNX Runtime, in our own pipeline."""
+"""The engine ppocr, the default: PP-OCRv6 small under ONNX Runtime, in a pipeline of our own."""
 
 from __future__ import annotations
 

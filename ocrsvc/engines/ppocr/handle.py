@@ -1,4 +1,4 @@
-"""A thread's way through a page: the shared detector, and readers of lines that may be its own."""
+"""The handle of the engine ppocr: reads pages for one thread with the shared detector and a line recogniser."""
 
 from __future__ import annotations
 

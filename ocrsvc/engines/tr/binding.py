@@ -1,4 +1,4 @@
-"""How is the closed library of Tr 2.3 called safely? The only file that touches it.
+"""The ctypes binding of Tr 2.3's closed library; the only file that calls it.
 
 What public programs that call it show (the library has no header and no documentation):
 

@@ -1,4 +1,4 @@
-"""The engine tr: Tr 2.3, which the operator brings, behind the engine contract."""
+"""The engine tr: Tr 2.3, which the operator provides, behind the engine contract."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How is the closed library of Tr 2.8 called safely? The only file that touches it.
+"""The ctypes binding of Tr 2.8's closed library; the only file that calls it.
 
 The library holds one model: a recogniser of single lines (OpenCV DNN inside, CPU only). What was measured with 2.8.6:
 
-- one handle in two threads returns garbage without a word; two handles opened at once abort the process;
+- one handle in two threads returns garbage without an error; two handles opened at once abort the process;
 - a model file that is missing or cut short aborts the process, and so does an image much taller than wide;
 - it scales a line to 48 px of height itself, keeps the aspect ratio, and answers one step for each 4 px of width.
 """

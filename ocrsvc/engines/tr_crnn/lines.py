@@ -1,4 +1,4 @@
-"""What text stands on a line, as Tr 2.8 reads it?"""
+"""Recognises lines with Tr 2.8: prepares the crop, runs the library, decodes its steps."""
 
 from __future__ import annotations
 

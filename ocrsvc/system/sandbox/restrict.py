@@ -1,4 +1,4 @@
-"""What a process that works on a stranger's file gives up before it begins: network, files, processes, memory, time."""
+"""Restricts a process that works on untrusted files: no network, files or processes; limits of memory and size."""
 
 from __future__ import annotations
 

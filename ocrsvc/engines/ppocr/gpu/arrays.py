@@ -1,7 +1,8 @@
-"""What is the card to the code that prepares pixels: cupy's arrays on a GPU, numpy's in memory where there is none.
+"""The array module of the code that prepares pixels: cupy on a GPU, numpy in memory where there is none.
 
 Everything else in this folder is written over `xp`, the array module, so that one code runs on both. cupy refuses to
-mix its arrays with numpy's: what goes up goes through `upload` or `xp.asarray`, what comes down through `download`.
+mix its arrays with numpy's: what goes to the GPU goes through `upload` or `xp.asarray`, what comes back through
+`download`.
 """
 
 from __future__ import annotations

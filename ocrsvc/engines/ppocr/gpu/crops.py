@@ -1,7 +1,7 @@
-"""How are lines cut out of a page on the card? All of a batch in one go, each as `imaging.geometry.crop` cuts it.
+"""Crops lines out of a page on the GPU: all lines of a batch at once, each as `imaging.geometry.crop` crops it.
 
 Each pixel of a straightened line lies, by the line's homography, somewhere between four pixels of the page. A line much
-larger than what is asked for is looked at in its own size and averaged down: then several such places make one pixel.
+larger than what is asked for is sampled in its own size and averaged down: then several such places make one pixel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How is a page read whose pixels lie on the card? Inputs, masks and crops there; contours and texts in memory."""
+"""Detects and recognises lines of a page on the GPU: inputs, masks and crops there; contours and texts in memory."""
 
 from __future__ import annotations
 

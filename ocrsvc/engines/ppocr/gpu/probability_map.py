@@ -1,10 +1,10 @@
-"""What of the detector's probability map leaves the card? One byte a pixel: whether it is text, and how likely.
+"""Packs the detector's probability map into one byte a pixel for the copy from the GPU: text mask and probability.
 
 Contours are followed in memory, which needs the mask; a box is judged by the mean probability within its rectangle. The
-mask is decided on the card, in single precision, and is the CPU's bit by bit. The probability goes along in the other
+mask is decided on the GPU, in single precision, and is the CPU's bit by bit. The probability goes along in the other
 seven bits, so one copy of a quarter of the map's bytes carries both; rounding moves a mean by 1/254 at most, and by far
-less in fact, because nearly all probabilities are nearly 0 or 1. Means over rectangles on the card would need the
-contours up there first: a second way up and down for a difference that the threshold (0.4) hardly ever sees.
+less in fact, because nearly all probabilities are nearly 0 or 1. Means over rectangles on the GPU would need the
+contours there first: a second copy in each direction for a difference that hardly ever crosses the threshold (0.4).
 """
 
 from __future__ import annotations

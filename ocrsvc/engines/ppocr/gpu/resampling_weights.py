@@ -1,7 +1,7 @@
-"""From which pixels of an axis, and how much of each, does a resized pixel come? As OpenCV's resize computes it.
+"""Tables of resampling weights: which source pixels make each output pixel, and with which weight, as in OpenCV.
 
-A resize is separable: each output pixel is a weighted sum of a few neighbours (taps) along y, then along x. These
-tables are small and made in memory; what is done with them may run on a card.
+A resize is separable: each output pixel is a weighted sum of a few neighbours along y, then along x. These tables are
+small and made in memory; they may be applied on a GPU.
 """
 
 from __future__ import annotations

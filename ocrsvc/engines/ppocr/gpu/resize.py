@@ -1,4 +1,4 @@
-"""How does a page on the card become the detector's input? Resized as OpenCV does it, to within a gray level."""
+"""Resizes a page on the GPU to the detector's input, as OpenCV does it, to within a gray level."""
 
 from __future__ import annotations
 

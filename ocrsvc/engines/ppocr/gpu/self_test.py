@@ -1,7 +1,7 @@
-"""May the card be trusted with pixels? Pages drawn here are read with it and without it, before anybody's page is.
+"""Tests at each start that pages drawn here are read alike with pixels prepared on the GPU and in memory.
 
-The code that runs on a card is tested over numpy; that a driver, a card or a version of cupy does the same is found out
-at each start, where the answer costs a tenth of a second and a wrong one costs nobody a page.
+The code that runs on a GPU is tested over numpy; that a driver, a GPU or a version of cupy does the same is found out
+at each start, where the test costs a tenth of a second and a fault costs nobody a page.
 """
 
 from __future__ import annotations

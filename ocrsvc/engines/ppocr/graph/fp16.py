@@ -1,10 +1,10 @@
-"""How is a model made to compute in half precision? ONNX Runtime's own conversion, but for what decides.
+"""Converts a model to half precision by ONNX Runtime's own converter, except for the layers that decide.
 
 Its inputs and outputs stay float32, and so does the recogniser's end: the product with 18,710 classes, the choice of
-the greatest and the shares. Scores in half precision have eleven bits, and many a class would tie with its neighbour.
-The conversion ships inside onnxruntime (transformers/float16.py) and is kept up with it, unlike the package
-onnxconverter-common that it came from. It passes a value from one node that stays float32 to the next by way of half
-precision, where squares would overflow after all; those ways are cut short here.
+the greatest and the softmax. Scores in half precision have eleven bits, and many a class would tie with its neighbour.
+The converter ships inside onnxruntime (transformers/float16.py) and is kept up with it, unlike the package
+onnxconverter-common that it came from. It casts a value that passes from one float32 node to the next to half precision
+and back, where squares would overflow after all; those pairs of casts are removed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How is a model's graph put so that ONNX Runtime's CPU kernels waste less on it? Same sums, other shapes.
+"""Rewrites a model's graph for the memory layout of ONNX Runtime's CPU kernels: the same sums in other shapes.
 
-Its convolutions work on blocks of channels (NCHWc, sixteen with AVX-512, else eight at most); where a neighbour cannot,
-or where the channels fill no block, planes are copied from one layout into the other, which in the detector takes as
-long as its smaller convolutions. Results differ from the shipped graph's by rounding only.
+Its convolutions work on blocks of channels (NCHWc, sixteen with AVX-512, else eight at most); where a neighbouring node
+cannot, or where the channels fill no block, planes are copied from one layout into the other, which in the detector
+takes as long as its smaller convolutions. Results differ from the shipped graph's by rounding only.
 """
 
 from __future__ import annotations

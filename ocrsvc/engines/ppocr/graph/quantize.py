@@ -1,11 +1,11 @@
-"""Which products of a model are computed in eight bits, and how is its graph changed for that?
+"""Quantises a model's large matrix products to int8, with activations quantised in each run.
 
-Convolutions of 1 x 1 over whole planes, which are plain matrix products once the channels come last, and the product
-that scores the classes: together two thirds of the recogniser's time. Weights are rounded once, by output channel; what
-comes in is rounded in each run, by the range that it has there: with a range fixed beforehand, whether by extremes or
-by percentiles, twice as many lines came out differently. Between two such products everything else (GELU, sums, the
-scales of squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is transposed back
-and forth.
+These are the 1 x 1 convolutions over whole planes, which are plain matrix products once the channels come last, and the
+product that scores the classes: together two thirds of the recogniser's time. Weights are rounded once, by output
+channel; what comes in is rounded in each run, by the range that it has there: with a range fixed beforehand, whether by
+extremes or by percentiles, twice as many lines came out differently. Between two such products everything else (GELU,
+sums, the scales of squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is
+transposed back and forth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is changed in the models' graphs before they run, and why? See also layout.py and quantise.py.
+"""Rewrites of the models' graphs before they run: subnormal weights become zero, the recogniser chooses its classes.
 
-Neither change alters what is read: zeroed weights leave the detector's output bit-identical, and the classes chosen
-inside the recogniser are those of the greatest scores, the first of equals.
+Neither changes what is read: zeroed weights leave the detector's output bit-identical, and the classes chosen inside
+the recogniser are those of the greatest scores, the first of equals. See also memory_layout.py and quantize.py.
 """
 
 from __future__ import annotations

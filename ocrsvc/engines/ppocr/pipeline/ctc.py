@@ -1,7 +1,7 @@
-"""From what the recogniser decided to text: CTC (A. Graves et al., ICML 2006), best path and alignment.
+"""CTC decoding (A. Graves et al., ICML 2006): best path, and alignment of a text with the steps.
 
-The class of each step is chosen inside the model's graph (see surgery.py); here repeats collapse and blanks drop. The
-beam search is in beam.py; the steps on which its characters stand are found by `align`.
+The class of each step is chosen inside the model's graph (see graph/rewrite.py); here repeats collapse and blanks drop.
+The beam search is in ctc_beam_search.py; the steps on which its characters stand are found by `align`.
 """
 
 from __future__ import annotations

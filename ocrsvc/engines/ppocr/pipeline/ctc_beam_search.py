@@ -1,12 +1,12 @@
-"""Which text is likeliest when all paths that spell it count? CTC prefix beam search, over a batch of lines at once.
+"""CTC prefix beam search over a batch of lines: the text that is likeliest over all paths that spell it.
 
 Best path decoding takes the likeliest path; a text that many paths spell may be likelier. Algorithm: the prefix search
 of A. Graves et al., "Connectionist Temporal Classification" (ICML 2006), kept to a beam as in A. Hannun et al.,
 "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs" (2014), without a
-language model. Of each step only the likeliest characters are looked at, and blank.
+language model. Of each step only the likeliest characters and blank are searched.
 
-Everything is an array over (line, beam, character); the only loop is over the steps. A prefix is known by a hash of its
-characters, so that a prefix which is met again by another way is recognised as the same.
+Everything is an array over (line, beam, character); the only loop is over the steps. A prefix is identified by a hash
+of its characters, so that a prefix reached in two ways is recognised as the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the lines of a page are: differentiable binarization (DB), before and after the model.
+"""Line boxes by differentiable binarization (DB): the scales at which the detector runs, and boxes from its map.
 
 Algorithm: M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization" (AAAI 2020), in the form
 that PP-OCR uses. Its polygon offset is done in closed form here: growing a rectangle by a distance d on all sides gives

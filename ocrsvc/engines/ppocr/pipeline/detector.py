@@ -1,6 +1,6 @@
-"""How is the detection model run: by one thread beside other pages, by all of them where a page is alone or large?
+"""Runs the detection model: on one thread beside other pages, on all threads where a page is alone or large.
 
-A CPU runs a page in exactly its own size. A card searches for kernels at every new size, so there the sides are padded
+A CPU runs a page in exactly its own size. A GPU searches for kernels at every new size, so there the sides are padded
 to a coarse grid, the page at the top left: what is found depends on the page alone, as everywhere.
 """
 

@@ -1,4 +1,4 @@
-"""Pixels to network input: what both models are fed."""
+"""Converts pixels to the input tensor of both models."""
 
 from __future__ import annotations
 

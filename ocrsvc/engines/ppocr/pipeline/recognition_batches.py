@@ -1,7 +1,7 @@
-"""How do line crops become decisions: one run for each on a CPU, many lines of any pages in one run on a GPU?
+"""Runs the recognition model over lines: one run for each on a CPU, batches of lines of any pages on a GPU.
 
-On a CPU batching buys nothing and padding costs; a GPU is idle otherwise. Either way a line's decisions depend on that
-line alone: in a batch it is padded to the bucket that its own width falls into, and only its own steps are looked at.
+On a CPU batching buys nothing and padding costs; a GPU is idle otherwise. Either way the output for a line depends on
+that line alone: in a batch it is padded to the bucket that its own width falls into, and only its own steps are used.
 """
 
 from __future__ import annotations

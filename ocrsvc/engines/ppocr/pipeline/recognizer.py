@@ -1,4 +1,4 @@
-"""What one line says: straightened crops to text with the PP-OCR recogniser."""
+"""Recognises lines: straightened crops to text with the PP-OCR recogniser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models for the CPU are kept as they are run, in single precision and in eight bits, and how are they opened?"""
+"""Opens CPU models from the model cache, in single precision and in int8, and stores them there when they are made."""
 
 from __future__ import annotations
 

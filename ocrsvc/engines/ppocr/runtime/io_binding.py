@@ -1,9 +1,11 @@
-"""How does a model run on arrays that already lie on the card? IO binding; with card/arrays.py all that speaks cupy.
+"""Runs a model on arrays that already lie on the GPU, by ONNX Runtime's IO binding.
 
-**Streams.** A session on a card computes on one stream, which it has been given as `user_compute_stream` and which
-nobody else uses. What the caller queued before, on whichever stream is cupy's current one, is waited for by that stream
-and not by the processor; a run has ended when it returns, so what comes back may be used on any stream at once. Whoever
-makes the session's stream the current one (`with session.card.stream:`) saves that wait and nothing else.
+This file and gpu/arrays.py are all that uses cupy for models.
+
+**Streams.** A session on a GPU computes on one stream, which it has been given as `user_compute_stream` and which
+nobody else uses. That stream, and not the processor, waits for what the caller queued before on cupy's current stream;
+a run has ended when it returns, so what comes back may be used on any stream at once. A caller that makes the session's
+stream the current one (`with session.card.stream:`) saves that wait and nothing else.
 """
 
 from __future__ import annotations

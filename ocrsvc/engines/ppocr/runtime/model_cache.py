@@ -1,11 +1,11 @@
-"""Where is a model kept once it is mended and optimised, so that the next start need not do it again?
+"""The model cache: a folder of prepared and optimised models, so that the next start need not make them again.
 
 A file holds the model and, at its end, a digest of it; its name holds a digest of everything that the model depends on.
-What is missing, damaged, written by somebody else or out of reach is as good as absent: the model is made again.
+What is missing, damaged, written by somebody else or out of reach counts as absent: the model is made again.
 
-Everything is made in a folder of its own, whose name ends in `.making`, and moved to its place when it is whole. Its
-maker holds a lock on that folder, which the kernel lets go of however the maker ends; a folder without a maker is
-removed by whoever comes next.
+Everything is made in a folder of its own, whose name ends in `.making`, and moved to its place when it is whole. The
+process that makes it holds a lock on that folder, which the kernel releases however the process ends; a folder whose
+lock is free is removed by the next process that looks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which models the ppocr engine runs, where their bytes come from, and what is mended in them before they run.
+"""The models of the engine ppocr: reads their files and prepares their graphs.
 
 The files are package data of the `rapidocr` wheel (Apache-2.0; PP-OCRv6 small by the PaddlePaddle authors). The package
 itself is never imported: only its folder is asked for.
@@ -72,8 +72,10 @@ def quantised(name: str, shipped: bytes) -> bytes:
 
 def recipe() -> bytes:
     """What decides how a model is mended: the code that does it."""
-    folder = Path(__file__).parent
-    return b"".join((folder / name).read_bytes() for name in ("layout.py", "models.py", "quantise.py", "surgery.py"))
+    runtime = Path(__file__).parent
+    graph = runtime.parent / "graph"
+    files = (graph / "memory_layout.py", runtime / "models.py", graph / "quantize.py", graph / "rewrite.py")
+    return b"".join(file.read_bytes() for file in files)
 
 
 def version() -> str:

@@ -1,4 +1,4 @@
-"""How is a model opened: where the settings say, as it suits the device, and once for each stream of a card?"""
+"""Opens a model's ONNX Runtime sessions: one on the CPU, or one for each stream of a GPU."""
 
 from __future__ import annotations
 

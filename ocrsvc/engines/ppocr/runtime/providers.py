@@ -1,6 +1,6 @@
-"""Which of ONNX Runtime's providers compute, and what is each of them told?
+"""Chooses ONNX Runtime's execution provider (CPU, CUDA, TensorRT) and makes its options.
 
-A provider that was asked for by name is had, or the service does not start: there is no silent way back to a slower
+A provider that was asked for by name is used, or the service does not start: there is no silent way back to a slower
 one, because a service that is ten times slower than planned is found out too late.
 
 TensorRT builds an engine for a range of shapes (a profile). ONNX Runtime can be given several, but runs the first one

@@ -1,4 +1,4 @@
-"""What is a model that is ready to run, and how is it run? On the CPU, or on a stream of a card."""
+"""A model that is ready to run: its ONNX Runtime sessions on the CPU, or on one stream of a GPU."""
 
 from __future__ import annotations
 

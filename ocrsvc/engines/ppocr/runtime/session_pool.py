@@ -1,7 +1,7 @@
-"""How many runs of one model are under way on a card? As many as it has lanes; more wait, so memory does not grow.
+"""A pool of sessions of one model on a GPU: at most one run a session; further runs wait, so memory does not grow.
 
-A lane is a session with a stream and an arena of its own. Engine threads come and go; what the card holds follows the
-lanes alone.
+Each session has a stream and an arena of its own. The GPU memory in use follows the number of sessions, not that of the
+engine threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Which idle cores may help with a page? A lone page is read by all of them, a page among many by its own thread alone.
+"""Helper threads that the pages of one process share: a lone page uses all of them, pages among many only their own.
 
-Each page that is being read holds one hand. Hands that no page holds are lent, item by item: a helper that finds, after
-an item, that pages have come for every hand goes home. So a loaded service runs as if there were no crew.
+Each page that is being read occupies one thread. Threads that no page occupies help other pages, item by item: a helper
+that finds, after an item, that every thread is wanted by a page stops helping. So a loaded service runs as if there
+were no helpers.
 """
 
 from __future__ import annotations
