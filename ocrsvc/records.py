@@ -1,4 +1,4 @@
-"""What travels between the rooms. All frozen; units and origins are stated here, once.
+"""The records that travel between packages. All frozen; units and origins are stated here, once.
 
 Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is
 the top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.

@@ -1,4 +1,4 @@
-"""The native API: how does a request become readings, and how do readings become its answer?"""
+"""The native API, POST /v1/ocr: parses a request, has its images read, and writes the response."""
 
 from __future__ import annotations
 

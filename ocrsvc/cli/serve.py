@@ -1,4 +1,4 @@
-"""How the service starts from an installed package: gunicorn, with the configuration that is inside the package."""
+"""`ocrsvc serve`: starts gunicorn with the configuration that is inside the package."""
 
 from __future__ import annotations
 

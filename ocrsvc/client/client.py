@@ -1,4 +1,4 @@
-"""How does a Python program have pictures read by a service? `Client` waits for each answer, `AsyncClient` awaits it.
+"""The Python client: `Client` waits for each response, `AsyncClient` awaits it.
 
 Both keep their connections, send again what a busy service refused when it says so (429 and 503 with Retry-After) and
 what a broken connection lost, and never go on past the deadline. Needs the extra `client`; loads no numeric library.

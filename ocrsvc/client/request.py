@@ -1,4 +1,4 @@
-"""How does a picture, with what is asked of it, become a request to the native API?"""
+"""Builds a request to the native API from an image and its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is one method of a gRPC service, and what does it know of the call that it answers?"""
+"""One method of a gRPC service, and the call that it answers: its deadline, its cancellation and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the doors of foreign formats have in common when they ask and when they answer?"""
+"""Helpers that the API adapters share, for reading requests and for making responses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who reads the documents that wait? One thread of each worker, one page after the other, behind everybody else.
+"""Reads the documents in the job store: one thread of each worker, one page after the other, at batch priority.
 
-It takes whichever task is free, so that what a worker leaves behind, because it was replaced or died, is continued by
+It takes whichever job is free, so that what a worker leaves behind, because it was replaced or died, is continued by
 another one after the last page that was written.
 """
 

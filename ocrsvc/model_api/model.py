@@ -1,4 +1,4 @@
-"""How does a request for the model "ocr" become pages, whichever protocol carried it?"""
+"""The model "ocr": reads the images of a request into pages, whichever protocol carried it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do images come out of tensors, and how do pages become tensors?"""
+"""Takes images out of tensors, and makes tensors of pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When is an image decoded: at once, while little waits for the engine, or only when the engine comes to it?
+"""One image to be decoded: ahead, while little waits for the engine, else when the engine comes to it.
 
 Decoded pages are ten times their files. A few are decoded ahead, so that an engine never waits for its next page; the
 rest wait as files, so that what a worker holds does not grow with the number of its clients.

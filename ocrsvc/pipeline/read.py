@@ -1,4 +1,4 @@
-"""The story of one request: admit, decode, engine, result. Read this file first."""
+"""Reads the images of a request: admit, decode, run the engine, restore the page, answer. Read this file first."""
 
 from __future__ import annotations
 

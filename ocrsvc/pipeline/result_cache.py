@@ -1,4 +1,4 @@
-"""Which pages need not be read again? What was read of the same bytes, with the same options, by the same engine."""
+"""Caches pages by the bytes they were read from, the options, and the engine."""
 
 from __future__ import annotations
 

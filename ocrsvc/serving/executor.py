@@ -1,4 +1,4 @@
-"""On which thread work runs: N threads, each with a handle of its own, fed by one bounded queue.
+"""Runs work on engine threads: N threads, each with an engine handle of its own, fed by one bounded queue.
 
 Knows nothing about OCR. One bad item never spoils its neighbours: a handle answers each item with a result or an error,
 and when it fails on a whole batch the items are run once more, one by one.

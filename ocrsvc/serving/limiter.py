@@ -1,4 +1,4 @@
-"""How many may do something dear at once, and how many may wait for it?"""
+"""Limits how many callers do something expensive at once, and how many wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs next: a bounded queue of work, interactive before batch, whose places are taken before the work is made.
+"""A bounded queue of work, interactive before batch, whose places are reserved before the work is made.
 
 A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded,
 and given back when the work leaves the queue, whatever way. Work is bounded by count; what it holds in memory is in the

@@ -1,4 +1,4 @@
-"""Should this worker go on, or be replaced, and why? Pure: from readings and limits; knows no clock and no process."""
+"""Decides whether a worker is replaced, and why: from readings and limits; knows no clock and no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a request in tensors become an answer in tensors, whichever protocol carried them?"""
+"""Makes a response in tensors of a request in tensors, whichever protocol carried them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does PaddleX's JSON become a reading, and how does a reading become PaddleX's JSON?
+"""PaddleX's JSON: parses its requests, and writes readings as its responses.
 
-Two doors need to know: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a
-tensor of a Triton model. `infer` is all that the second one calls.
+Two adapters use it: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a tensor
+of a Triton model. `infer` is all that the second one calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How does TrWebOCR (alisen39/TrWebOCR, port 8089) speak?
+"""The API of TrWebOCR (alisen39/TrWebOCR, port 8089) over HTTP.
 
-Its success answer to the letter; its errors in its own shape but with true statuses, where the original answers 500 or
-a 200 that is none. chineseocr_lite has the same address with another answer: a setting chooses.
+Its success response to the letter; its errors in its own shape but with true statuses, where the original answers 500
+or a 200 that is none. chineseocr_lite has the same address with another response: a setting chooses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How does Umi-OCR take in documents, tell how far they are, and give back what was read of them?
+"""Umi-OCR's document API: takes in documents, reports their progress, and returns what was read of them.
 
-Its tasks outlive requests: they wait in `ocrsvc.tasks`, and any worker answers for any of them. Only PDF is taken of
-the formats that it knows.
+Its tasks outlive requests: they wait in `ocrsvc.jobs`, and any worker answers for any of them. Only PDF is taken of the
+formats that it knows.
 """
 
 from __future__ import annotations
