@@ -277,8 +277,8 @@ def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
             return super().read(tasks)
 
     with reading(Watching(), engine_threads=3) as reader:
-        options, wish = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
-        answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, wish)
+        options, context = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
+        answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, context)
     assert [type(answer) for answer in answers] == [Reading] * 12
     assert (most_bytes, memory.held_bytes) == (SQUARE_BYTES, 0)
 
@@ -335,8 +335,8 @@ def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
     memory = Budget(2 * 10**9)
 
     def ask() -> None:
-        wish = RequestContext(share=Share(memory))
-        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S, wish))
+        context = RequestContext(share=Share(memory))
+        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S, context))
 
     with reading(engine) as reader:
         asked = [threading.Thread(target=ask) for _ in range(5)]
@@ -415,9 +415,9 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(FakeSettings(latency_s=60.0)))
     reader.start()
     began_s = time.monotonic()
-    wish = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
+    context = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
     with pytest.raises(expected):
-        reader.read(png(30, 20), ReadOptions(), deadline_s, wish)
+        reader.read(png(30, 20), ReadOptions(), deadline_s, context)
     reader.stop(SOON_S)
     assert time.monotonic() - began_s < SOON_S / 3
     assert reader.stuck_threads() == 0

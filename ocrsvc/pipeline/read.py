@@ -177,7 +177,11 @@ class Reader:
 
     @contextmanager
     def look(
-        self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: RequestContext = DEFAULT_CONTEXT
+        self,
+        data: bytes,
+        number: int | None = None,
+        limit_s: float = math.inf,
+        context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
         """The image itself, in colour, under the same limits as `read`, in its block; for doors that draw on it.
 
@@ -185,39 +189,39 @@ class Reader:
             data: A file.
             number: Of the page in it, from 1; None is what `read` reads.
             limit_s: Seconds within which it is worth having.
-            wish: Whether anybody still waits for it.
+            context: Whether anybody still waits for it.
 
         Raises:
             OcrsvcError: As for reading it.
         """
         # Whoever waits for an engine needs an end to it.
         deadline = self._clock() + min(limit_s, self._settings.deadline_s)
-        check = make_check(wish, deadline, self._clock)
-        order = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=wish.share.part())
+        check = make_check(context, deadline, self._clock)
+        order = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=context.share.part())
         try:
             if number is None:
-                yield self._develop(data, order, wish)
+                yield self._develop(data, order, context)
                 return
-            with self._opened(data, self._checking(deadline, wish), wish) as document:
-                image = self._develop(DocumentPage(document, number), order, wish)
+            with self._opened(data, self._checking(deadline, context), context) as document:
+                image = self._develop(DocumentPage(document, number), order, context)
             yield image
         finally:
             order.forget()
 
-    def _develop(self, data: bytes | DocumentPage, order: DecodeJob, wish: RequestContext) -> Image:
-        with self._turn_for(data, order.deadline, wish):
-            order.source = self._open(data, order, wish)
+    def _develop(self, data: bytes | DocumentPage, order: DecodeJob, context: RequestContext) -> Image:
+        with self._turn_for(data, order.deadline, context):
+            order.source = self._open(data, order, context)
             if not order.is_decoded_elsewhere and not order.is_large:
                 return order.prepare().image
         if order.is_decoded_elsewhere:
-            return self._look_elsewhere(order, wish)
-        self._take_turn_of_large(order, wish)
+            return self._look_elsewhere(order, context)
+        self._take_turn_of_large(order, context)
         return order.prepare().image
 
-    def _look_elsewhere(self, order: DecodeJob, wish: RequestContext) -> Image:
+    def _look_elsewhere(self, order: DecodeJob, context: RequestContext) -> Image:
         """The image, from where the engine decodes."""
         order.looks = True
-        with self._running().admit(wish) as place:
+        with self._running().admit(context) as place:
             item = place.submit(order, order.deadline, order.pixel_bytes)
         place.wait(item)
         assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
@@ -234,7 +238,7 @@ class Reader:
         self._running().check_room(priority)
 
     def read(
-        self, data: bytes, options: ReadOptions, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT
+        self, data: bytes, options: ReadOptions, deadline_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> Reading:
         """Read one image.
 
@@ -242,20 +246,20 @@ class Reader:
             data: The bytes of an image file.
             options: What the request asks for.
             deadline_s: Seconds from now within which the answer is worth having.
-            wish: Its priority, and whether anybody still waits for it.
+            context: Its priority, and whether anybody still waits for it.
 
         Raises:
             OcrsvcError: Any of those that errors.py pins to a step of the road.
         """
         deadline = self._clock() + deadline_s
-        return self._known(data, options) or self._finish(self._begin(data, options, deadline, wish))
+        return self._known(data, options) or self._finish(self._begin(data, options, deadline, context))
 
     def read_files(
         self,
         files: Sequence[bytes | OcrsvcError],
         options: ReadOptions,
         deadline_s: float,
-        wish: RequestContext = DEFAULT_CONTEXT,
+        context: RequestContext = DEFAULT_CONTEXT,
         ranges: Ranges = ALL,
         most: int | None = None,
     ) -> list[FileRead]:
@@ -265,7 +269,7 @@ class Reader:
 
         Args:
             files: Image files and documents; in place of one that is none, its error, which is passed on.
-            options, deadline_s, wish: As for `read`.
+            options, deadline_s, context: As for `read`.
             ranges: The pages wanted of each file.
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
 
@@ -273,20 +277,20 @@ class Reader:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
         found: list[tuple[str, int, Sequence[int]]] = []
-        with closing(self._leaves(files, ranges, most, self._clock() + deadline_s, wish, found)) as leaves:
-            outcomes = iter(self.read_many(leaves, options, deadline_s, wish))
+        with closing(self._leaves(files, ranges, most, self._clock() + deadline_s, context, found)) as leaves:
+            outcomes = iter(self.read_many(leaves, options, deadline_s, context))
         return [
             FileRead(kind, total, tuple((number, _numbered(next(outcomes), number)) for number in numbers))
             for kind, total, numbers in found
         ]
 
-    def count_pages(self, file: bytes, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> int:
+    def count_pages(self, file: bytes, deadline_s: float, context: RequestContext = DEFAULT_CONTEXT) -> int:
         """How many pages a file has. Raises as opening it does, DeadlineExceeded and ClientGone included."""
-        with self._opened(file, self._checking(self._clock() + deadline_s, wish), wish) as document:
+        with self._opened(file, self._checking(self._clock() + deadline_s, context), context) as document:
             return document.count
 
     def read_in_turn(
-        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, wish: RequestContext
+        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, context: RequestContext
     ) -> Generator[tuple[int, Reading | OcrsvcError], None, None]:
         """Read pages of one file one after the other, each when the one before was taken; `close` it.
 
@@ -295,7 +299,7 @@ class Reader:
             numbers: Of the pages, from 1; the same one may come again.
             options: As for `read`.
             page_s: Seconds that each page may take, its wait included.
-            wish: As for `read`. Who does not wait any more finds ClientGone in place of the page; where the time is
+            context: As for `read`. Who does not wait any more finds ClientGone in place of the page; where the time is
                 over before the engine comes to it, that is QueueFull.
 
         Raises:
@@ -303,13 +307,15 @@ class Reader:
         """
 
         def check() -> None:
-            if wish.is_gone():
+            if context.is_gone():
                 raise client_gone()
 
-        with self._opened(file, check, wish) as document:
+        with self._opened(file, check, context) as document:
             for number in numbers:
                 try:
-                    begun = self._begin_or_error(DocumentPage(document, number), options, self._clock() + page_s, wish)
+                    begun = self._begin_or_error(
+                        DocumentPage(document, number), options, self._clock() + page_s, context
+                    )
                     outcome = self._settle(begun)
                     if isinstance(begun, _Pending) and begun.item.future.cancelled():
                         outcome = QueueFull("Others came first, and the time for this page is over.", "Read it again.")
@@ -323,17 +329,17 @@ class Reader:
         ranges: Ranges,
         most: int | None,
         deadline: float,
-        wish: RequestContext,
+        context: RequestContext,
         found: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[Source, None, None]:
         """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
-        check = self._checking(deadline, wish)
+        check = self._checking(deadline, context)
         for file in files:
             kind, total, numbers = "image", 1, [1]
             try:
                 if isinstance(file, OcrsvcError):
                     raise file
-                with self._opened(file, check, wish) as document:
+                with self._opened(file, check, context) as document:
                     kind, total = document.kind, document.count
                     numbers = list(self._choose(document, ranges, most))
                     found.append((kind, total, numbers))
@@ -346,11 +352,11 @@ class Reader:
                 yield error
 
     @contextmanager
-    def _opened(self, file: bytes, check: Check, wish: RequestContext) -> Iterator[Document]:
+    def _opened(self, file: bytes, check: Check, context: RequestContext) -> Iterator[Document]:
         """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
         # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
         check()
-        with self._pdfs.take(check) if is_pdf(file) else nullcontext(), wish.share.part() as held:
+        with self._pdfs.take(check) if is_pdf(file) else nullcontext(), context.share.part() as held:
             document = open_document(file, self._limits, self._settings.pdf_dpi, check, held.take)
             with closing(document):
                 yield document
@@ -359,19 +365,23 @@ class Reader:
         allowed = self._settings.max_pages
         return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
 
-    def _checking(self, deadline: float, wish: RequestContext) -> Check:
+    def _checking(self, deadline: float, context: RequestContext) -> Check:
         """Raises DeadlineExceeded or ClientGone when nobody waits any more."""
 
         def check() -> None:
             if self._clock() >= deadline:
                 raise deadline_passed()
-            if wish.is_gone():
+            if context.is_gone():
                 raise client_gone()
 
         return check
 
     def read_many(
-        self, datas: Iterable[Source], options: ReadOptions, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT
+        self,
+        datas: Iterable[Source],
+        options: ReadOptions,
+        deadline_s: float,
+        context: RequestContext = DEFAULT_CONTEXT,
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
@@ -386,11 +396,11 @@ class Reader:
         pending: deque[_Pending | Reading | OcrsvcError] = deque()
         try:
             for data in datas:
-                while len(pending) >= self._plan.engine_threads or _need_much(pending, wish.share.budget_bytes):
+                while len(pending) >= self._plan.engine_threads or _need_much(pending, context.share.budget_bytes):
                     answers.append(self._settle(pending.popleft()))
-                if self._clock() - began >= GONE_S and wish.is_gone():
+                if self._clock() - began >= GONE_S and context.is_gone():
                     raise client_gone()
-                pending.append(self._begin_or_error(data, options, began + deadline_s, wish))
+                pending.append(self._begin_or_error(data, options, began + deadline_s, context))
             while pending:
                 answers.append(self._settle(pending.popleft()))
         finally:
@@ -405,19 +415,19 @@ class Reader:
         return self._executor
 
     def _begin(
-        self, data: bytes | DocumentPage, options: ReadOptions, deadline: float, wish: RequestContext
+        self, data: bytes | DocumentPage, options: ReadOptions, deadline: float, context: RequestContext
     ) -> _Pending:
         """Admit first, then queue, decoded where little waits: a request that cannot be served costs no decoding."""
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        check = make_check(wish, deadline, self._clock)
-        order = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=wish.share.part())
+        check = make_check(context, deadline, self._clock)
+        order = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=context.share.part())
         try:
-            with executor.admit(wish) as place:
-                with self._turn_for(data, deadline, wish):
+            with executor.admit(context) as place:
+                with self._turn_for(data, deadline, context):
                     began = self._clock()
-                    order.source = self._open(data, order, wish)
+                    order.source = self._open(data, order, context)
                     order.decode_s = self._clock() - began
                     most_bytes = order.most_bytes
                     ahead = order.is_drawn or (
@@ -427,7 +437,7 @@ class Reader:
                         order.prepare()
                 if order.is_large:
                     ahead = True
-                    self._take_turn_of_large(order, wish)
+                    self._take_turn_of_large(order, context)
                 size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
                 item = place.submit(order, deadline, size_bytes)
         except BaseException:
@@ -438,7 +448,9 @@ class Reader:
         key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
         return _Pending(place, item, ahead, admitted, key, most_bytes)
 
-    def _open(self, data: bytes | DocumentPage, order: DecodeJob, wish: RequestContext) -> EncodedImage | Image | bytes:
+    def _open(
+        self, data: bytes | DocumentPage, order: DecodeJob, context: RequestContext
+    ) -> EncodedImage | Image | bytes:
         if self._decodes_elsewhere:
             file = data.document.file(data.number, order.held.take) if isinstance(data, DocumentPage) else data
             if file is not None:
@@ -448,35 +460,35 @@ class Reader:
                 return file
         if not isinstance(data, DocumentPage):
             return open_encoded_image(data, self._limits)
-        check = self._checking(order.deadline, wish)
+        check = self._checking(order.deadline, context)
         return data.document.open(data.number, gray=order.gray, check=check, take=order.held.take)
 
     def _turn_for(
-        self, data: bytes | DocumentPage, deadline: float, wish: RequestContext
+        self, data: bytes | DocumentPage, deadline: float, context: RequestContext
     ) -> AbstractContextManager[None]:
         """A decoder's turn, for what needs one."""
         is_apart = isinstance(data, DocumentPage) and data.is_drawn_apart
-        return nullcontext() if is_apart else self._turn_to_decode(deadline, wish)
+        return nullcontext() if is_apart else self._turn_to_decode(deadline, context)
 
     @contextmanager
-    def _turn_to_decode(self, deadline: float, wish: RequestContext) -> Iterator[None]:
+    def _turn_to_decode(self, deadline: float, context: RequestContext) -> Iterator[None]:
         """A decoder's turn. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
-        self._acquire(self._decoding, deadline, wish)
+        self._acquire(self._decoding, deadline, context)
         try:
             yield
         finally:
             self._decoding.release()
 
-    def _take_turn_of_large(self, order: DecodeJob, wish: RequestContext) -> None:
+    def _take_turn_of_large(self, order: DecodeJob, context: RequestContext) -> None:
         """The turn of a large image; it gives the turn back by itself. Raises as `_turn_to_decode`."""
-        self._acquire(self._large, order.deadline, wish)
+        self._acquire(self._large, order.deadline, context)
         order.turn.callback(self._large.release)
         # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
-        order.keeps_turn = (self._plan.engine_threads + 1) * order.most_bytes > wish.share.budget_bytes
+        order.keeps_turn = (self._plan.engine_threads + 1) * order.most_bytes > context.share.budget_bytes
 
-    def _acquire(self, turns: threading.Semaphore, deadline: float, wish: RequestContext) -> None:
+    def _acquire(self, turns: threading.Semaphore, deadline: float, context: RequestContext) -> None:
         while not turns.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
-            if wish.is_gone():
+            if context.is_gone():
                 raise client_gone()
             if self._clock() >= deadline:
                 raise deadline_passed()
@@ -494,12 +506,12 @@ class Reader:
         return reading
 
     def _begin_or_error(
-        self, data: Source, options: ReadOptions, deadline: float, wish: RequestContext
+        self, data: Source, options: ReadOptions, deadline: float, context: RequestContext
     ) -> _Pending | Reading | OcrsvcError:
         if isinstance(data, OcrsvcError):
             return data
         try:
-            return self._known(data, options) or self._begin(data, options, deadline, wish)
+            return self._known(data, options) or self._begin(data, options, deadline, context)
         except ClientGone:
             raise
         except OcrsvcError as error:

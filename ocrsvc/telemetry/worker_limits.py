@@ -101,7 +101,7 @@ class Readings:
     Attributes:
         requests: Served so far.
         age_s: Seconds since it was ready.
-        notice_s: Seconds from the wish for a successor until it serves.
+        notice_s: Seconds from the request for a successor until it serves.
         rss, gpu: Resident memory, and memory of the card.
     """
 
