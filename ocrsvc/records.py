@@ -188,12 +188,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The answer to one image: its page, who read it, how long that took, and whether it was known from before."""
+    """The answer to one image: its page, who read it, how long that took, and whether it came from the cache."""
 
     page: Page
     engine: EngineInfo
     timing: Timing
-    kept: bool = False
+    from_cache: bool = False
 
 
 def total_of(readings: Sequence[Reading], total_s: float | None = None) -> Timing:

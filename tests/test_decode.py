@@ -510,7 +510,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 MEASURE = """
 import resource, sys
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode, open_picture
+from ocrsvc.imaging.decode import PixelLimits, decode
 data, limits = sys.stdin.buffer.read(), PixelLimits(50_000_000)
 before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -118,11 +118,11 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
     monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        order = decode_job.DecodeJob(
+        job = decode_job.DecodeJob(
             ReadOptions(), 0.0, gray=False, source=open_encoded_image(picture(), PixelLimits(10**8))
         )
         with waiting():
-            engine = threading.Thread(target=decode_job._task_or_error, args=(order,))
+            engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
             engine.start()
             engine.join()
         assert service.stages() == [Stage.WORKING]

@@ -24,7 +24,7 @@ from ocrsvc.pipeline.decode_job import AHEAD_BYTES, DecodeJob, DecodingHandle
 from ocrsvc.pipeline.result_cache import ResultCache, key_of, open_result_cache
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
-from ocrsvc.serving.limiter import Turns
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import (
     DEFAULT_CONTEXT,
     GONE_S,
@@ -74,7 +74,7 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """One image on its way: what is needed to wait for it and to put its page back into the frame of the image.
+    """One image in the queue: what is needed to wait for it and to put its page back into the frame of the image.
 
     Attributes:
         most_bytes: What its pixels will hold at most.
@@ -114,11 +114,11 @@ class Reader:
         self._on_reading = on_reading
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing.
-        self._decoding = threading.Semaphore(plan.engine_threads + 1)
+        self._decode_permits = threading.Semaphore(plan.engine_threads + 1)
         # Half of the cores at most decode large pages; the others are for what is soon done.
-        self._large = threading.Semaphore(max(1, plan.engine_threads // 2))
-        self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
-        self._kept: ResultCache | None = None
+        self._large_permits = threading.Semaphore(max(1, plan.engine_threads // 2))
+        self._pdf_limiter = Limiter(plan.engine_threads + 1, settings.queue_size // 2)
+        self._result_cache: ResultCache | None = None
         self._engine: Engine | None = None
         self._executor: Executor[DecodeJob, Page] | None = None
         self.ready = False
@@ -129,7 +129,7 @@ class Reader:
         Raises:
             EngineUnavailable: The engine cannot be opened here.
         """
-        self._kept = open_result_cache(self._settings)
+        self._result_cache = open_result_cache(self._settings)
         engine = self._open_engine()
         self._executor = Executor(
             lambda: DecodingHandle(engine.open_handle()),
@@ -149,8 +149,8 @@ class Reader:
         self.ready = False
         if self._executor is not None and self._executor.stop(timeout_s) and self._engine is not None:
             self._engine.close()
-        if self._kept is not None:
-            self._kept.close()
+        if self._result_cache is not None:
+            self._result_cache.close()
 
     def waiting(self) -> int:
         """Images admitted that no engine thread has taken yet."""
@@ -176,14 +176,14 @@ class Reader:
         return self._engine.describe()
 
     @contextmanager
-    def look(
+    def decoded_image(
         self,
         data: bytes,
         number: int | None = None,
         limit_s: float = math.inf,
         context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
-        """The image itself, in colour, under the same limits as `read`, in its block; for doors that draw on it.
+        """The image itself, in colour, under the same limits as `read`, in its block; for adapters that draw on it.
 
         Args:
             data: A file.
@@ -197,40 +197,40 @@ class Reader:
         # Whoever waits for an engine needs an end to it.
         deadline = self._clock() + min(limit_s, self._settings.deadline_s)
         check = make_check(context, deadline, self._clock)
-        order = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=context.share.part())
+        job = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=context.share.part())
         try:
             if number is None:
-                yield self._develop(data, order, context)
+                yield self._decode(data, job, context)
                 return
             with self._opened(data, self._checking(deadline, context), context) as document:
-                image = self._develop(DocumentPage(document, number), order, context)
+                image = self._decode(DocumentPage(document, number), job, context)
             yield image
         finally:
-            order.forget()
+            job.release()
 
-    def _develop(self, data: bytes | DocumentPage, order: DecodeJob, context: RequestContext) -> Image:
-        with self._turn_for(data, order.deadline, context):
-            order.source = self._open(data, order, context)
-            if not order.is_decoded_elsewhere and not order.is_large:
-                return order.prepare().image
-        if order.is_decoded_elsewhere:
-            return self._look_elsewhere(order, context)
-        self._take_turn_of_large(order, context)
-        return order.prepare().image
+    def _decode(self, data: bytes | DocumentPage, job: DecodeJob, context: RequestContext) -> Image:
+        with self._decode_permit_for(data, job.deadline, context):
+            job.source = self._open(data, job, context)
+            if not job.is_decoded_by_engine and not job.is_large:
+                return job.prepare().image
+        if job.is_decoded_by_engine:
+            return self._decode_by_engine(job, context)
+        self._take_large_permit(job, context)
+        return job.prepare().image
 
-    def _look_elsewhere(self, order: DecodeJob, context: RequestContext) -> Image:
-        """The image, from where the engine decodes."""
-        order.looks = True
+    def _decode_by_engine(self, job: DecodeJob, context: RequestContext) -> Image:
+        """The image, decoded by the engine."""
+        job.image_only = True
         with self._running().admit(context) as place:
-            item = place.submit(order, order.deadline, order.pixel_bytes)
+            item = place.submit(job, job.deadline, job.pixel_bytes)
         place.wait(item)
-        assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
-        order.held.take(max(0, order.image.pixels.nbytes - order.held.held_bytes))
-        return order.image
+        assert job.image is not None, "an engine that decodes gives what is asked for, or an error"
+        job.held.take(max(0, job.image.pixels.nbytes - job.held.held_bytes))
+        return job.image
 
     @property
-    def _decodes_elsewhere(self) -> bool:
-        """Does the engine decode image files by itself, so that a decoder that crashes is not in this process?"""
+    def _engine_decodes(self) -> bool:
+        """Whether the engine decodes image files by itself, so that a decoder that crashes is not in this process."""
         return self._engine is not None and self._engine.driving.decodes
 
     def check_room(self, priority: Priority) -> None:
@@ -249,10 +249,12 @@ class Reader:
             context: Its priority, and whether anybody still waits for it.
 
         Raises:
-            OcrsvcError: Any of those that errors.py pins to a step of the road.
+            OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
         deadline = self._clock() + deadline_s
-        return self._known(data, options) or self._finish(self._begin(data, options, deadline, context))
+        return self._find_cached(data, options) or self._wait_for_reading(
+            self._submit(data, options, deadline, context)
+        )
 
     def read_files(
         self,
@@ -277,8 +279,8 @@ class Reader:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
         found: list[tuple[str, int, Sequence[int]]] = []
-        with closing(self._leaves(files, ranges, most, self._clock() + deadline_s, context, found)) as leaves:
-            outcomes = iter(self.read_many(leaves, options, deadline_s, context))
+        with closing(self._document_pages(files, ranges, most, self._clock() + deadline_s, context, found)) as pages:
+            outcomes = iter(self.read_many(pages, options, deadline_s, context))
         return [
             FileRead(kind, total, tuple((number, _numbered(next(outcomes), number)) for number in numbers))
             for kind, total, numbers in found
@@ -313,17 +315,17 @@ class Reader:
         with self._opened(file, check, context) as document:
             for number in numbers:
                 try:
-                    begun = self._begin_or_error(
+                    begun = self._submit_or_error(
                         DocumentPage(document, number), options, self._clock() + page_s, context
                     )
-                    outcome = self._settle(begun)
+                    outcome = self._reading_or_error(begun)
                     if isinstance(begun, _Pending) and begun.item.future.cancelled():
                         outcome = QueueFull("Others came first, and the time for this page is over.", "Read it again.")
                 except ClientGone as gone:
                     outcome = gone
                 yield number, _numbered(outcome, number)
 
-    def _leaves(
+    def _document_pages(
         self,
         files: Sequence[bytes | OcrsvcError],
         ranges: Ranges,
@@ -356,7 +358,7 @@ class Reader:
         """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
         # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
         check()
-        with self._pdfs.take(check) if is_pdf(file) else nullcontext(), context.share.part() as held:
+        with self._pdf_limiter.take(check) if is_pdf(file) else nullcontext(), context.share.part() as held:
             document = open_document(file, self._limits, self._settings.pdf_dpi, check, held.take)
             with closing(document):
                 yield document
@@ -396,13 +398,15 @@ class Reader:
         pending: deque[_Pending | Reading | OcrsvcError] = deque()
         try:
             for data in datas:
-                while len(pending) >= self._plan.engine_threads or _need_much(pending, context.share.budget_bytes):
-                    answers.append(self._settle(pending.popleft()))
+                while len(pending) >= self._plan.engine_threads or _hold_much_memory(
+                    pending, context.share.budget_bytes
+                ):
+                    answers.append(self._reading_or_error(pending.popleft()))
                 if self._clock() - began >= GONE_S and context.is_gone():
                     raise client_gone()
-                pending.append(self._begin_or_error(data, options, began + deadline_s, context))
+                pending.append(self._submit_or_error(data, options, began + deadline_s, context))
             while pending:
-                answers.append(self._settle(pending.popleft()))
+                answers.append(self._reading_or_error(pending.popleft()))
         finally:
             for entry in pending:
                 if isinstance(entry, _Pending):
@@ -414,7 +418,7 @@ class Reader:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
         return self._executor
 
-    def _begin(
+    def _submit(
         self, data: bytes | DocumentPage, options: ReadOptions, deadline: float, context: RequestContext
     ) -> _Pending:
         """Admit first, then queue, decoded where little waits: a request that cannot be served costs no decoding."""
@@ -422,139 +426,139 @@ class Reader:
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
         check = make_check(context, deadline, self._clock)
-        order = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=context.share.part())
+        job = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=context.share.part())
         try:
             with executor.admit(context) as place:
-                with self._turn_for(data, deadline, context):
+                with self._decode_permit_for(data, deadline, context):
                     began = self._clock()
-                    order.source = self._open(data, order, context)
-                    order.decode_s = self._clock() - began
-                    most_bytes = order.most_bytes
-                    ahead = order.is_drawn or (
-                        not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+                    job.source = self._open(data, job, context)
+                    job.decode_s = self._clock() - began
+                    most_bytes = job.most_bytes
+                    ahead = job.is_rendered or (
+                        not job.is_decoded_by_engine and executor.waiting_bytes() + job.pixel_bytes <= AHEAD_BYTES
                     )
                     if ahead:
-                        order.prepare()
-                if order.is_large:
+                        job.prepare()
+                if job.is_large:
                     ahead = True
-                    self._take_turn_of_large(order, context)
-                size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
-                item = place.submit(order, deadline, size_bytes)
+                    self._take_large_permit(job, context)
+                size_bytes = job.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
+                item = place.submit(job, deadline, size_bytes)
         except BaseException:
-            order.forget()
+            job.release()
             raise
         # Whatever becomes of it: read, too late, or given up before the engine came to it.
-        item.future.add_done_callback(lambda _: order.forget())
-        key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
+        item.future.add_done_callback(lambda _: job.release())
+        key = key_of(_cache_bytes_of(data), options, self.describe()) if self._result_cache is not None else None
         return _Pending(place, item, ahead, admitted, key, most_bytes)
 
     def _open(
-        self, data: bytes | DocumentPage, order: DecodeJob, context: RequestContext
+        self, data: bytes | DocumentPage, job: DecodeJob, context: RequestContext
     ) -> EncodedImage | Image | bytes:
-        if self._decodes_elsewhere:
-            file = data.document.file(data.number, order.held.take) if isinstance(data, DocumentPage) else data
+        if self._engine_decodes:
+            file = data.document.file(data.number, job.held.take) if isinstance(data, DocumentPage) else data
             if file is not None:
                 open_own(file, self._limits)
                 # It is copied to where the engine is.
-                order.held.take(len(file))
+                job.held.take(len(file))
                 return file
         if not isinstance(data, DocumentPage):
             return open_encoded_image(data, self._limits)
-        check = self._checking(order.deadline, context)
-        return data.document.open(data.number, gray=order.gray, check=check, take=order.held.take)
+        check = self._checking(job.deadline, context)
+        return data.document.open(data.number, gray=job.gray, check=check, take=job.held.take)
 
-    def _turn_for(
+    def _decode_permit_for(
         self, data: bytes | DocumentPage, deadline: float, context: RequestContext
     ) -> AbstractContextManager[None]:
-        """A decoder's turn, for what needs one."""
+        """A permit to decode, for what needs one."""
         is_apart = isinstance(data, DocumentPage) and data.is_drawn_apart
-        return nullcontext() if is_apart else self._turn_to_decode(deadline, context)
+        return nullcontext() if is_apart else self._decode_permit(deadline, context)
 
     @contextmanager
-    def _turn_to_decode(self, deadline: float, context: RequestContext) -> Iterator[None]:
-        """A decoder's turn. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
-        self._acquire(self._decoding, deadline, context)
+    def _decode_permit(self, deadline: float, context: RequestContext) -> Iterator[None]:
+        """A permit to decode. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
+        self._acquire(self._decode_permits, deadline, context)
         try:
             yield
         finally:
-            self._decoding.release()
+            self._decode_permits.release()
 
-    def _take_turn_of_large(self, order: DecodeJob, context: RequestContext) -> None:
-        """The turn of a large image; it gives the turn back by itself. Raises as `_turn_to_decode`."""
-        self._acquire(self._large, order.deadline, context)
-        order.turn.callback(self._large.release)
+    def _take_large_permit(self, job: DecodeJob, context: RequestContext) -> None:
+        """Take the permit for a large image; the job gives it back. Raises as `_decode_permit`."""
+        self._acquire(self._large_permits, job.deadline, context)
+        job.permit.callback(self._large_permits.release)
         # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
-        order.keeps_turn = (self._plan.engine_threads + 1) * order.most_bytes > context.share.budget_bytes
+        job.keeps_permit = (self._plan.engine_threads + 1) * job.most_bytes > context.share.budget_bytes
 
-    def _acquire(self, turns: threading.Semaphore, deadline: float, context: RequestContext) -> None:
-        while not turns.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
+    def _acquire(self, permits: threading.Semaphore, deadline: float, context: RequestContext) -> None:
+        while not permits.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
             if context.is_gone():
                 raise client_gone()
             if self._clock() >= deadline:
                 raise deadline_passed()
 
-    def _known(self, data: bytes | DocumentPage, options: ReadOptions) -> Reading | None:
-        """What was read of the same bytes before, if such pages are kept."""
-        if self._kept is None or not self.ready:
+    def _find_cached(self, data: bytes | DocumentPage, options: ReadOptions) -> Reading | None:
+        """What was read of the same bytes before, if the result cache has it."""
+        if self._result_cache is None or not self.ready:
             return None
         began = self._clock()
-        page = self._kept.find(key_of(_bytes_of(data), options, self.describe()))
+        page = self._result_cache.get(key_of(_cache_bytes_of(data), options, self.describe()))
         if page is None:
             return None
-        reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), kept=True)
+        reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), from_cache=True)
         self._on_reading(reading)
         return reading
 
-    def _begin_or_error(
+    def _submit_or_error(
         self, data: Source, options: ReadOptions, deadline: float, context: RequestContext
     ) -> _Pending | Reading | OcrsvcError:
         if isinstance(data, OcrsvcError):
             return data
         try:
-            return self._known(data, options) or self._begin(data, options, deadline, context)
+            return self._find_cached(data, options) or self._submit(data, options, deadline, context)
         except ClientGone:
             raise
         except OcrsvcError as error:
             return error
 
-    def _settle(self, entry: _Pending | Reading | OcrsvcError) -> Reading | OcrsvcError:
+    def _reading_or_error(self, entry: _Pending | Reading | OcrsvcError) -> Reading | OcrsvcError:
         if not isinstance(entry, _Pending):
             return entry
         try:
-            return self._finish(entry)
+            return self._wait_for_reading(entry)
         except ClientGone:
             raise
         except OcrsvcError as error:
             return error
 
-    def _finish(self, pending: _Pending) -> Reading:
+    def _wait_for_reading(self, pending: _Pending) -> Reading:
         try:
             served: Served[Page] = pending.place.wait(pending.item)
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
-        order = pending.item.work
-        page = restore_page(served.answer, order.turned, *order.size)
-        if self._kept is not None and pending.key is not None:
-            self._kept.keep(pending.key, page)
-        engine_s = served.run_s if pending.ahead else max(0.0, served.run_s - order.decode_s)
-        timing = Timing(order.decode_s, served.queue_s, engine_s, self._clock() - pending.admitted)
+        job = pending.item.work
+        page = restore_page(served.answer, job.turned, *job.size)
+        if self._result_cache is not None and pending.key is not None:
+            self._result_cache.put(pending.key, page)
+        engine_s = served.run_s if pending.ahead else max(0.0, served.run_s - job.decode_s)
+        timing = Timing(job.decode_s, served.queue_s, engine_s, self._clock() - pending.admitted)
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)
         return reading
 
 
-def _need_much(pending: Iterable[_Pending | Reading | OcrsvcError], budget_bytes: int) -> bool:
+def _hold_much_memory(pending: Iterable[_Pending | Reading | OcrsvcError], budget_bytes: int) -> bool:
     return sum(entry.most_bytes for entry in pending if isinstance(entry, _Pending)) > budget_bytes // 4
 
 
 def _file_bytes(data: bytes | DocumentPage) -> int:
-    """What waits while a page waits undecoded."""
+    """Bytes that are held while a page waits undecoded."""
     return data.document.file_bytes if isinstance(data, DocumentPage) else len(data)
 
 
-def _bytes_of(data: bytes | DocumentPage) -> bytes:
-    """What a kept page is known by."""
+def _cache_bytes_of(data: bytes | DocumentPage) -> bytes:
+    """The bytes that a cached page is found by."""
     return data.document.key(data.number) if isinstance(data, DocumentPage) else data
 
 

@@ -245,8 +245,8 @@ _DECODE_KEY, _QUEUE_KEY, _ENGINE_KEY, _TOTAL_KEY = map(STAGE_SECONDS.of, ("decod
 
 
 def count_reading(tally: WorkerMetrics, reading: Reading) -> None:
-    """Count an image that was read: its lines, and where its time went; or that it was known from before."""
-    if reading.kept:
+    """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
+    if reading.from_cache:
         tally.record(((_CACHE_HITS_KEY, 1),))
         return
     timing = reading.timing

@@ -108,7 +108,7 @@ def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext =
 
 
 def success(asked: Asked, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> bytes:
-    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.look` raise."""
+    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.decoded_image` raise."""
     deadline = time.monotonic() + limit_s
     file = read_pages(reader, asked.data, asked.options, limit_s, context, most=MOST_PAGES)
     if file.errors:
@@ -118,7 +118,7 @@ def success(asked: Asked, reader: Reader, limit_s: float, context: RequestContex
 
     def pictures_of(page: Page, held: Share) -> dict[str, orjson.Fragment]:
         number = None if file.kind == "image" else page.number
-        with reader.look(asked.data, number, left_s(deadline), context) as image:
+        with reader.decoded_image(asked.data, number, left_s(deadline), context) as image:
             return _pictures(asked, image, page, held, make_check(context, deadline, time.monotonic))
 
     with context.share.part() as held:

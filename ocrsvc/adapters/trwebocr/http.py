@@ -115,7 +115,7 @@ def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, context: Re
     """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
     check = make_check(context, deadline, time.monotonic)
     with context.share.part() as held:
-        with reader.look(data, limit_s=left_s(deadline), context=context) as image:
+        with reader.decoded_image(data, limit_s=left_s(deadline), context=context) as image:
             picture = picture_of(image, page, held, check, prefix=b"data:image/jpeg;base64,")
         yield picture
 
