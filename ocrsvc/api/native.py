@@ -1,4 +1,4 @@
-"""The native API: how does a request become readings, and how do readings become its answer?"""
+"""The native API, POST /v1/ocr: parses a request, has its images read, and writes the response."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _option_fields(incoming: ParsedRequest) -> list[tuple[str, object]]:
 
 
 def _read(
-    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: RequestContext
+    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, context: RequestContext
 ) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
-        return [read_pages(reader, images[0], asked.read, limit_s, wish)]
-    return reader.read_files(images, asked.read, limit_s, wish, asked.pages)
+        return [read_pages(reader, images[0], asked.read, limit_s, context)]
+    return reader.read_files(images, asked.read, limit_s, context, asked.pages)
 
 
 def _raise_if_all_failed(files: Sequence[FileRead]) -> None:

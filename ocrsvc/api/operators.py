@@ -1,6 +1,6 @@
-"""Is the service alive, is it ready, which one is it, and how is it doing?
+"""Health, readiness, version, metrics and the list of workers, over HTTP.
 
-The numbers and the list of workers are for operators: by default they answer only to callers on the same machine.
+The metrics and the list of workers are for operators: by default they answer only to callers on the same machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What does a browser get at the door, and what does a program that only looks in?
+"""The web page at `/`, and a JSON description of the service for programs that ask there.
 
-A browser gets the page, whose files lie in `static/`: read once, when the application is made. They are revalidated on
-every visit, because a page and its scripts belong to one version.
+The page's files lie in `static/`: read once, when the application is made. Browsers revalidate them on every visit,
+because a page and its scripts belong to one version.
 """
 
 from __future__ import annotations

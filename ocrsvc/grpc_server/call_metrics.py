@@ -1,4 +1,4 @@
-"""How does every gRPC call get into the numbers and into the access log, beside the requests over HTTP?"""
+"""Counts every gRPC call, beside the requests over HTTP, and writes it to the access log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens on one HTTP/2 connection: its streams, flow control, cancellation, time limits, and its polite end?
+"""One HTTP/2 connection: its streams, flow control, cancellation, time limits, and its graceful end.
 
 Bytes in, bytes out; no sockets and no threads. All of it runs on the loop's thread.
 """

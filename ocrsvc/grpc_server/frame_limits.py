@@ -1,8 +1,8 @@
 """Limits on the HTTP/2 frames of one connection: the size of each, the size of a header block, and how many may come.
 
-A frame is judged by its head, before the rest of it is held. Frames that carry payload pay for themselves; all others
-come out of an allowance that grows with time, with the answers that the client has had and with the bytes that it has
-taken, so that a client which uses the connection for calls never meets its end.
+A frame is checked by its header, before the rest of it is held. Frames that carry payload add to an allowance; all
+others come out of it. It also grows with time, with the responses that the client has had and with the bytes that it
+has taken, so that a client which uses the connection for calls never exhausts it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a connection needs of the server that it belongs to. Everything is called on the loop's thread."""
+"""The interface of the server that a connection uses. Everything is called on the loop's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection offers its client at the beginning."""
+"""The HTTP/2 settings that the server sends at the start of a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One message of a call: opened, answered, and its answer packed, each step counted in memory before it is made."""
+"""One message of a call: parsed, answered, and its response packed, each step counted in memory before it is made."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Moves answers from the streams of one connection to its socket, no more at a time than it takes soon.
+"""Moves responses from the streams of one connection to its socket, no more at a time than the socket takes soon.
 
-What has been moved still counts as the answer's memory until the socket has taken it.
+What has been moved still counts as the response's memory until the socket has taken it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who accepts gRPC connections in a worker, moves their bytes, runs their calls, and lets them end politely?
+"""The gRPC server of a worker: accepts connections, moves their bytes, runs their calls, and ends them gracefully.
 
 One loop owns all sockets and all HTTP/2 state, so that neither needs a lock and a client that reads slowly holds nobody
 up; calls that need the engine run in a pool. The listening sockets are made once, in the arbiter, and are shared by all

@@ -1,4 +1,4 @@
-"""Does a client take what it is sent, or keep it here for ever?"""
+"""Detects clients that do not read what is sent to them, or read it too slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gRPC status does each failure have?"""
+"""The gRPC status codes, and the one for each failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is one call on its way, and what does it hold?"""
+"""The state of one call under way, and the memory that it holds."""
 
 from __future__ import annotations
 

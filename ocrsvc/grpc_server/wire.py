@@ -1,4 +1,4 @@
-"""How do gRPC's messages, time limits and status texts look on the wire (HTTP/2 aside)?"""
+"""gRPC's length-prefixed messages, timeouts and status texts on the wire (HTTP/2 aside)."""
 
 from __future__ import annotations
 

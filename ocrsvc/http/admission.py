@@ -1,7 +1,7 @@
-"""Which requests may come in now? Asked when the body is there, before anything is made of it.
+"""Admission of POST requests: a caller's limit, memory for the body, and a free place in front of the engine.
 
-A caller's own cap, memory for the body, and room in front of the engine. Only POST is asked: health checks always come
-in. What a request holds is given back when it ends, whatever way.
+Checked once the body has arrived, before anything is made of it. Only POST is checked: health checks are always
+admitted. What a request holds is given back when it ends, whatever way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures in answers: a page with its lines framed, drawn in time and within the request's memory."""
+"""Page images in responses: a page with its lines framed, drawn in time and within the request's memory."""
 
 from __future__ import annotations
 

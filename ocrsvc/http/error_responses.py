@@ -1,7 +1,7 @@
-"""How does a failure become an answer?
+"""Turns every failure into an HTTP response.
 
-`Failure` is what every door needs to know of one. The native API and everything that belongs to no dialect answers it
-as RFC 9457 problem JSON; the dialects put it into their own shape.
+`Failure` is what every API adapter needs to know of one. The native API and every path that belongs to no adapter
+answer it as RFC 9457 problem JSON; the adapters put it into their own shape.
 """
 
 from __future__ import annotations

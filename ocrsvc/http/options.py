@@ -1,4 +1,4 @@
-"""What may a request to the native API ask for? Each option declared once: name, values, default, help."""
+"""The options of a request to the native API, each declared once: name, values, default, help."""
 
 from __future__ import annotations
 

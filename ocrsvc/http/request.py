@@ -1,6 +1,6 @@
-"""What did the client send: which images, which fields, by when does it want the answer, and under which id?
+"""Parses what a client sent: its images, its fields, its deadline, its priority and its request id.
 
-Knows no endpoint: each door says which fields it reads.
+Knows no endpoint: each API adapter names the fields that it reads.
 """
 
 from __future__ import annotations

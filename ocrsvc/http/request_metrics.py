@@ -1,4 +1,4 @@
-"""How does every request, whichever door it takes, get into the numbers and into the access log?"""
+"""Counts every HTTP request, whichever API adapter answers it, and writes it to the access log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the doors of foreign formats have in common when they ask and when they answer?"""
+"""Helpers that the API adapters share, for reading requests and for making responses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MAX_ACCEPT: Final = 4096
 
 
 def read_pages(
-    reader: Reader, data: bytes, options: ReadOptions, limit_s: float, wish: RequestContext, most: int | None = None
+    reader: Reader, data: bytes, options: ReadOptions, limit_s: float, context: RequestContext, most: int | None = None
 ) -> FileRead:
     """The first `most` pages of a file, or all that the settings allow. Raises as `Reader.read` for an image."""
     if may_have_pages(data):
-        return reader.read_files([data], options, limit_s, wish, most=most)[0]
-    return FileRead("image", 1, ((1, reader.read(data, options, limit_s, wish)),))
+        return reader.read_files([data], options, limit_s, context, most=most)[0]
+    return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
 
 
 def as_json(answer: object, status: int = 200, content_type: str = JSON_TYPE) -> Response:

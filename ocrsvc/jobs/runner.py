@@ -1,6 +1,6 @@
-"""Who reads the documents that wait? One thread of each worker, one page after the other, behind everybody else.
+"""Reads the documents in the job store: one thread of each worker, one page after the other, at batch priority.
 
-It takes whichever task is free, so that what a worker leaves behind, because it was replaced or died, is continued by
+It takes whichever job is free, so that what a worker leaves behind, because it was replaced or died, is continued by
 another one after the last page that was written.
 """
 
@@ -102,12 +102,12 @@ class Runner:
             raise
 
     def _read_to_the_end(self, task: Task) -> None:
-        wish = RequestContext("batch", lambda: self._ends() or not task.is_there())
+        context = RequestContext("batch", lambda: self._ends() or not task.is_there())
         try:
             with storing():
                 about = task.about()
                 numbers = about["numbers"][task.count_pages() :]
-                self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+                self._read_pages(task, numbers, ReadOptions(**about["options"]), context)
         except StorageFull:
             raise
         except (ClientGone, Refused):
@@ -122,7 +122,7 @@ class Runner:
         else:
             task.finish("success")
 
-    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, wish: RequestContext) -> None:
+    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, context: RequestContext) -> None:
         """Read and write each page once.
 
         Raises:
@@ -131,7 +131,7 @@ class Runner:
         """
         left = list(numbers)
         with closing(
-            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, wish)
+            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, context)
         ) as turns:
             for number, outcome in turns:
                 if isinstance(outcome, ClientGone):

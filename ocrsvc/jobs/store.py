@@ -1,4 +1,4 @@
-"""Where do documents wait that are read while nobody is connected, and who may read each of them?
+"""The job store: documents on disk that are read while no client is connected.
 
 In files, because any worker may be asked, and because a worker that dies must lose nothing. The service has one folder
 of its own, made by the arbiter and removed with it; each task is a folder in it:
@@ -10,7 +10,7 @@ of its own, made by the arbiter and removed with it; each task is a folder in it
     begun.json    the page that is being read, and how often it was begun
     pages.jsonl   what was read, a line a page, in order; a line without its end was being written, and does not count
     done.json     how it ended
-    told          how many pages were told to a caller who asks only for what is new
+    told          how many pages were returned to a caller who asks only for what is new
     out/          files made of the result
 
 A task appears, and goes, by the renaming of its folder; the files in it are written beside their place and renamed.

@@ -1,4 +1,4 @@
-"""How does a request for the model "ocr" become pages, whichever protocol carried it?"""
+"""The model "ocr": reads the images of a request into pages, whichever protocol carried it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Wait(Protocol):
         ...
 
     @property
-    def wish(self) -> RequestContext:
+    def context(self) -> RequestContext:
         """Its priority, and whether anybody still waits."""
         ...
 
@@ -36,7 +36,7 @@ class Seconds:
     """Somebody waits this long, from when this was made; see Wait."""
 
     left_s: float
-    wish: RequestContext = DEFAULT_CONTEXT
+    context: RequestContext = DEFAULT_CONTEXT
 
 
 class OcrModel:
@@ -78,9 +78,9 @@ class OcrModel:
 
     def _read(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Reading]:
         if len(images) == 1:
-            return [self.reader.read(images[0], options, wait.left_s, wait.wish)]
+            return [self.reader.read(images[0], options, wait.left_s, wait.context)]
         readings: list[Reading] = []
-        for number, outcome in enumerate(self.reader.read_many(images, options, wait.left_s, wait.wish), start=1):
+        for number, outcome in enumerate(self.reader.read_many(images, options, wait.left_s, wait.context), start=1):
             if isinstance(outcome, OcrsvcError):
                 outcome.detail = f"Image {number} of {len(images)}: {outcome.detail}"
                 raise outcome

@@ -1,6 +1,6 @@
-"""How do prediction requests of TensorFlow Serving's REST API and of KServe v1 become pages and answers?
+"""Prediction requests of TensorFlow Serving's REST API and of KServe v1, and their responses.
 
-Both have the same paths and the same row form, so what they are answered is the union of what either's clients read.
+Both have the same paths and the same row form, so a response is the union of what either's clients read.
 """
 
 from __future__ import annotations

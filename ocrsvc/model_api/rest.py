@@ -1,4 +1,4 @@
-"""What do the REST protocols of models share: paths of their own, compressed bodies, and errors as {"error": …}?"""
+"""What the REST protocols of models share: paths of their own, compressed bodies, and errors as {"error": …}."""
 
 from __future__ import annotations
 

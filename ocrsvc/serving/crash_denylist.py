@@ -1,8 +1,8 @@
-"""Which images have killed engines lately? Shared memory that the arbiter makes and every worker inherits by fork.
+"""The images that crashed engines lately, in shared memory that the arbiter makes and every worker inherits by fork.
 
 A fixed number of 64-byte records, each written in one go with its own checksum, and no lock: a worker that is killed in
-the middle of a write leaves a record that counts as empty. Two workers that write the same place at once lose one of
-the two records, which costs a few children more and nothing else.
+the middle of a write leaves a record that counts as empty. Two workers that write the same record at once lose one of
+the two, which costs a few more child processes and nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How is what zlib has packed unpacked, without more memory than it may have? Knows no HTTP."""
+"""Decompresses zlib data within a bound on its size and in memory. Knows no HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gunicorn is told: its settings from ours. Its own flags are read later, and win."""
+"""gunicorn's settings, made from ours. Its own flags are read later, and win."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How does a worker end its own life in time? The worker class: it watches itself, wants, and drains.
+"""The gunicorn worker class: watches its own limits, asks for a successor, and drains.
 
-A watching thread reads memory, requests and stuck threads ten times a second. Once there is a reason, the worker says
-so in its slot and wakes the arbiter; it serves on until its successor is READY, and drains then. At a hard limit, with
-all engine threads stuck, or when the arbiter says so, it drains at once. Another thread ends it when the arbiter is
-gone.
+A watching thread reads memory, requests and stuck threads ten times a second. Once there is a reason, the worker writes
+it to its entry in the worker table and wakes the arbiter; it serves on until its successor is READY, and drains then.
+At a hard limit, with all engine threads stuck, or when the arbiter says so, it drains at once. Another thread ends it
+when the arbiter is gone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Companion(Protocol):
 
 
 class RecyclingWorker(FairThreadWorker):
-    """The worker of this service; its hooks in lifecycle.py give it its slot, and call `watch` when it is READY.
+    """The worker of this service; its boot in boot.py gives it its slot, and call `watch` when it is READY.
 
     Attributes:
         companion: Leaves when this worker drains; the worker lives on until it is finished, or the time is over.

@@ -1,4 +1,4 @@
-"""How does a request in tensors become an answer in tensors, whichever protocol carried them?"""
+"""Makes a response in tensors of a request in tensors, whichever protocol carried them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def infer_arrays(
         if len(elements) != 1:
             raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
         return [Array(JSON_OUT, "BYTES", batch, [_answered_as_paddlex(model, elements[0], wait).decode()])]
-    pages = model.infer([image_of(element, wait.wish.share) for element in elements], options_in(parameters), wait)
+    pages = model.infer([image_of(element, wait.context.share) for element in elements], options_in(parameters), wait)
     return arrays_of(pages, wanted, batch)
 
 
 def _answered_as_paddlex(model: OcrModel, body: bytes, wait: Wait) -> bytes:
     """PaddleX's JSON for PaddleX's JSON, as its "high-stability serving" puts both into tensors of a model."""
-    return infer_as_paddlex(body, model.reader, wait.left_s, wait.wish)[1]
+    return infer_as_paddlex(body, model.reader, wait.left_s, wait.context)[1]

@@ -1,4 +1,4 @@
-"""How does KServe's v1 protocol speak?"""
+"""KServe's v1 protocol over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does inference.GRPCInferenceService (KServe v2_metadata, Triton) speak over gRPC?"""
+"""The gRPC service inference.GRPCInferenceService of KServe v2 and Triton."""
 
 from __future__ import annotations
 

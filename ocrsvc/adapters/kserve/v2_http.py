@@ -1,4 +1,4 @@
-"""How do clients of KServe v2 (the Open Inference Protocol) and of Triton's HTTP port 8000 speak?
+"""KServe v2 (the Open Inference Protocol) over HTTP, and Triton's HTTP API (port 8000).
 
 With the binary tensor extension, and Triton's model configuration, statistics and repository calls.
 """

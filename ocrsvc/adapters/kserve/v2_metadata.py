@@ -1,4 +1,4 @@
-"""How does the model describe itself to clients of the KServe v2 protocol and of Triton?
+"""How the model describes itself to clients of the KServe v2 protocol and of Triton.
 
 As the members of JSON objects, which are those of the protocol's gRPC messages too.
 """

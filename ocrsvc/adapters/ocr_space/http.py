@@ -1,7 +1,7 @@
-"""How does the API of OCR.space speak?
+"""The API of OCR.space over HTTP.
 
-What the caller got wrong is told in an HTTP 200 with IsErroredOnProcessing, as there; what the service refuses keeps
-its true status beside it.
+What the caller got wrong is reported in an HTTP 200 with IsErroredOnProcessing, as there; what the service refuses
+keeps its true status beside it.
 """
 
 from __future__ import annotations

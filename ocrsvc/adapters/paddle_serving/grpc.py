@@ -1,6 +1,7 @@
-"""How does the pipeline service of Paddle Serving speak over gRPC?
+"""The pipeline service of Paddle Serving over gRPC.
 
-As over its HTTP gateway: what is wrong with an image is told by err_no in an answer, what is refused by the status.
+As over its HTTP gateway: what is wrong with an image is reported by err_no in a response, what is refused by the
+status.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How does the HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration) speak?
+"""The HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration).
 
-Its success answer to the letter: a list as Python writes it, which clients hand to eval(). What is wrong with an image
-is told by err_no in an HTTP 200, as there; what is wrong with the body, or refused, as its gateway does.
+Its success response to the letter: a list as Python writes it, which clients hand to eval(). What is wrong with an
+image is reported by err_no in an HTTP 200, as there; what is wrong with the body, or refused, as its gateway does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How does PaddleHub Serving (port 8868 for ocr_system) speak?
+"""The API of PaddleHub Serving (port 8868 for ocr_system) over HTTP.
 
-Its success answer to the letter. What the caller got wrong is told in an HTTP 200 with a status of its own, as there;
-what the service refuses keeps its true status beside it.
+Its success response to the letter. What the caller got wrong is reported in an HTTP 200 with a status of its own, as
+there; what the service refuses keeps its true status beside it.
 """
 
 from __future__ import annotations

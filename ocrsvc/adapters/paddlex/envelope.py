@@ -1,7 +1,7 @@
-"""How does PaddleX's JSON become a reading, and how does a reading become PaddleX's JSON?
+"""PaddleX's JSON: parses its requests, and writes readings as its responses.
 
-Two doors need to know: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a
-tensor of a Triton model. `infer` is all that the second one calls.
+Two adapters use it: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a tensor
+of a Triton model. `infer` is all that the second one calls.
 """
 
 from __future__ import annotations
@@ -85,32 +85,32 @@ class Asked:
     members: Mapping[str, Any]
 
 
-def infer(body: bytes, reader: Reader, limit_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
+def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
     """One whole exchange, from JSON to JSON; whatever goes wrong is in the answer's envelope.
 
     Args:
         body: A JSON object in UTF-8.
         reader: Reads the image.
         limit_s: Seconds within which the answer is worth having.
-        wish: Priority, and whether somebody still waits.
+        context: Priority, and whether somebody still waits.
 
     Returns:
         The HTTP status of the answer, which is 200 or its errorCode, and the answer.
     """
     log_id: object = None
     try:
-        members = _members(body, wish.share)
+        members = _members(body, context.share)
         log_id = members.get("logId")
-        return 200, success(asked_by(members, wish.share), reader, limit_s, wish)
+        return 200, success(asked_by(members, context.share), reader, limit_s, context)
     except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
 
 
-def success(asked: Asked, reader: Reader, limit_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> bytes:
-    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.look` raise."""
+def success(asked: Asked, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> bytes:
+    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.decoded_image` raise."""
     deadline = time.monotonic() + limit_s
-    file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)
+    file = read_pages(reader, asked.data, asked.options, limit_s, context, most=MOST_PAGES)
     if file.errors:
         # The format has no place for a page that failed.
         raise file.errors[0][1]
@@ -118,10 +118,10 @@ def success(asked: Asked, reader: Reader, limit_s: float, wish: RequestContext =
 
     def pictures_of(page: Page, held: Share) -> dict[str, orjson.Fragment]:
         number = None if file.kind == "image" else page.number
-        with reader.look(asked.data, number, left_s(deadline), wish) as image:
-            return _pictures(asked, image, page, held, make_check(wish, deadline, time.monotonic))
+        with reader.decoded_image(asked.data, number, left_s(deadline), context) as image:
+            return _pictures(asked, image, page, held, make_check(context, deadline, time.monotonic))
 
-    with wish.share.part() as held:
+    with context.share.part() as held:
         results = [
             {"prunedResult": to_pruned(page, asked.members), **(pictures_of(page, held) if asked.visualize else {})}
             for page in pages

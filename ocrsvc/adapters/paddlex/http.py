@@ -1,4 +1,4 @@
-"""How does PaddleX's basic serving (PaddleOCR 3.x, port 8080) speak?"""
+"""PaddleX's basic serving (PaddleOCR 3.x, port 8080) over HTTP."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How does rapidocr_api (RapidAI/RapidOCRAPI, port 9003) speak?
+"""The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003) over HTTP.
 
-Its success answer to the letter; its errors as FastAPI shapes them, with true statuses where the original answers 500.
+Its success response to the letter; its errors as FastAPI shapes them, with true statuses where the original answers
+500.
 """
 
 from __future__ import annotations

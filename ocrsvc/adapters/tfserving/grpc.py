@@ -1,4 +1,4 @@
-"""How do tensorflow.serving.PredictionService and ModelService speak over gRPC?"""
+"""TensorFlow Serving's PredictionService and ModelService over gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does TensorFlow Serving's REST API (port 8501) speak?"""
+"""TensorFlow Serving's REST API (port 8501)."""
 
 from __future__ import annotations
 

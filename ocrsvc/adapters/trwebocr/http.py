@@ -1,7 +1,7 @@
-"""How does TrWebOCR (alisen39/TrWebOCR, port 8089) speak?
+"""The API of TrWebOCR (alisen39/TrWebOCR, port 8089) over HTTP.
 
-Its success answer to the letter; its errors in its own shape but with true statuses, where the original answers 500 or
-a 200 that is none. chineseocr_lite has the same address with another answer: a setting chooses.
+Its success response to the letter; its errors in its own shape but with true statuses, where the original answers 500
+or a 200 that is none. chineseocr_lite has the same address with another response: a setting chooses.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
             return _tr_run_poly(reader, incoming, deadline, began_s)
         data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
         max_side = _max_side(incoming)
-        wish = context_of(request.environ)
-        page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish).page
+        context = context_of(request.environ)
+        page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), context).page
         answer = {"raw_out": to_raw_out_text(page, max_side).encode()}
         if last_field(incoming, "is_draw") == "0":
             return _success(answer | {"speed_time": _spent_s(began_s)})
         shrunk = page if max_side is None else shrink_page(page, max_side)
-        with _drawn(reader, data, shrunk, deadline, wish) as picture:
+        with _drawn(reader, data, shrunk, deadline, context) as picture:
             return _success(answer | {"speed_time": _spent_s(began_s), "img_detected": picture})
 
     @dialect.get(PATH, strict_slashes=False)
@@ -76,9 +76,9 @@ def _tr_run_poly(reader: Reader, incoming: ParsedRequest, deadline: float, began
     """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
     _check_short_side(incoming)
     data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-    wish = context_of(request.environ)
-    page = reader.read(data, ReadOptions(), left_s(deadline), wish).page
-    with _drawn(reader, data, page, deadline, wish) as picture:
+    context = context_of(request.environ)
+    page = reader.read(data, ReadOptions(), left_s(deadline), context).page
+    with _drawn(reader, data, page, deadline, context) as picture:
         raw_out = json.dumps(to_numbered(page)).encode()
         return _success({"img_detected": picture, "raw_out": raw_out, "speed_time": _spent_s(began_s)})
 
@@ -112,11 +112,11 @@ def _max_side(incoming: ParsedRequest) -> int | None:
 
 
 @contextmanager
-def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, wish: RequestContext) -> Iterator[bytes]:
+def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, context: RequestContext) -> Iterator[bytes]:
     """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
-    check = make_check(wish, deadline, time.monotonic)
-    with wish.share.part() as held:
-        with reader.look(data, limit_s=left_s(deadline), wish=wish) as image:
+    check = make_check(context, deadline, time.monotonic)
+    with context.share.part() as held:
+        with reader.decoded_image(data, limit_s=left_s(deadline), context=context) as image:
             picture = picture_of(image, page, held, check, prefix=b"data:image/jpeg;base64,")
         yield picture
 

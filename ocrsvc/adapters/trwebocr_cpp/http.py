@@ -1,6 +1,6 @@
-"""How does TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006) speak?
+"""The API of TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006) over HTTP.
 
-Its success answer to the letter; its error texts with true statuses, where the original answers 200 to everything.
+Its success response to the letter; its error texts with true statuses, where the original answers 200 to everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does TurboOCR (aiptimizer/TurboOCR, port 8000) speak?"""
+"""The API of TurboOCR (aiptimizer/TurboOCR, port 8000) over HTTP."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does Umi-OCR take in documents, tell how far they are, and give back what was read of them?
+"""Umi-OCR's document API: takes in documents, reports their progress, and returns what was read of them.
 
-Its tasks outlive requests: they wait in `ocrsvc.tasks`, and any worker answers for any of them. Only PDF is taken of
-the formats that it knows.
+Its tasks outlive requests: they wait in `ocrsvc.jobs`, and any worker answers for any of them. Only PDF is taken of the
+formats that it knows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ocrsvc.imaging.text_layer import lay_text
 from ocrsvc.jobs.store import Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
-from ocrsvc.serving.limiter import Turns
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import deadline_passed
 from ocrsvc.settings import Settings
 
@@ -105,7 +105,7 @@ class _Door:
     def __init__(self, settings: Settings, reader: Reader, tasks: Tasks) -> None:
         self._settings, self._reader, self._tasks = settings, reader, tasks
         # Each may take a gigabyte, and a core.
-        self._making = Turns(1, _MAKING_WAIT)
+        self._making = Limiter(1, _MAKING_WAIT)
 
     def upload(self) -> Response:
         """Take in a document."""

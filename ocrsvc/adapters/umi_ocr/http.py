@@ -1,7 +1,7 @@
-"""How does Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) speak?
+"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) over HTTP.
 
-Its success answer to the letter. What the caller got wrong is told in an HTTP 200 with a code of its own, as there;
-what the service refuses keeps its true status beside it.
+Its success response to the letter. What the caller got wrong is reported in an HTTP 200 with a code of its own, as
+there; what the service refuses keeps its true status beside it.
 """
 
 from __future__ import annotations

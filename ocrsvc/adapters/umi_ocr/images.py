@@ -1,4 +1,4 @@
-"""How does Umi-OCR ask for a page, and in which words does it answer?"""
+"""Umi-OCR's request for one page, and its response: the options, the lines and the text."""
 
 from __future__ import annotations
 
