@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import metadata
 from typing import Final
 
@@ -99,7 +98,17 @@ def make_operators(settings: Settings, reader: Reader, ledger: RequestMetrics) -
 
 def _entries(known: CrashDenylist | None) -> list[dict[str, object]]:
     entries = known.entries() if known is not None else []
-    return [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]
+    return [
+        {
+            "hash": entry.hash,
+            "cause": entry.cause,
+            "strikes": entry.crashes,
+            "when_s": entry.when_s,
+            "left_s": entry.left_s,
+            "is_refused": entry.is_refused,
+        }
+        for entry in entries
+    ]
 
 
 def _check_caller() -> None:

@@ -20,7 +20,7 @@ CRASHES: Final = 2
 """Deaths after which an image is not read any more; with fewer it is suspect."""
 
 _HEAD_BYTES: Final = 64
-_RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, strikes
+_RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, crashes
 _SUM: Final = struct.Struct("<I")
 _RECORD_BYTES: Final = _RECORD.size + _SUM.size
 _EMPTY: Final = bytes(_RECORD_BYTES)
@@ -47,7 +47,7 @@ class Entry:
     Attributes:
         hash: Of its file (a PDF's page: its pixels) and what matters of the options, as 32 hexadecimal digits.
         cause: How the engine died last, such as "SIGSEGV", "hang", "nonsense".
-        strikes: Deaths; from STRIKES on the image is refused.
+        crashes: From CRASHES on the image is refused.
         when_s: Seconds since the epoch of the last one.
         left_s: Seconds until the entry is forgotten.
     """
