@@ -145,7 +145,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
 
     settings = PpocrSettings(
         way.device,
-        store=default_folder(),
+        model_cache=default_folder(),
         batched=True,
         provider=way.provider,
         precision=way.precision,

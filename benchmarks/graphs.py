@@ -48,11 +48,11 @@ def graphs() -> dict[str, tuple[bytes, bytes]]:
     return {
         "detection, layout": (
             detection.SerializeToString(),
-            models.mend(models.DETECTION, models.read_model(models.DETECTION)),
+            models.prepare_model(models.DETECTION, models.read_model(models.DETECTION)),
         ),
         "recognition, int8": (
-            models.mend(models.RECOGNITION, recognition),
-            models.quantised(models.RECOGNITION, recognition),
+            models.prepare_model(models.RECOGNITION, recognition),
+            models.quantized_model(models.RECOGNITION, recognition),
         ),
     }
 

@@ -44,6 +44,6 @@ def put_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     patch.setattr(onnxruntime, "InferenceSession", CardDouble)
     patch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
-    patch.setattr(open_model, "open_card", lambda: None)
+    patch.setattr(open_model, "open_gpu_context", lambda: None)
     patch.setattr(detector, "_WARM_PX", WARM_PX)
-    patch.setattr(recognition_batches.RunsTogether, "warm_up", lambda _: None)
+    patch.setattr(recognition_batches.BatchRunner, "warm_up", lambda _: None)

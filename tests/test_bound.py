@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from ocrsvc.engines.ppocr.runtime.io_binding import CupyCard, open_card, run_bound
-from ocrsvc.engines.ppocr.runtime.session import Part, Running, Session
-from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool, share
+from ocrsvc.engines.ppocr.runtime.io_binding import CupyContext, open_gpu_context, run_bound
+from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool, pool_sessions
 from ocrsvc.errors import EngineFailed
 
 
@@ -38,7 +38,7 @@ class OnCard:
         }
 
 
-class CpuCard:
+class CpuContext:
     """The processor's memory in the place of a card's."""
 
     device = "cpu"
@@ -79,38 +79,38 @@ ROWS = np.array([[1, 5, 2], [9, 0, 3]], np.float32)
 
 
 def test_outputs_stay_where_the_input_is_and_keep_what_they_lie_in(doubling: onnxruntime.InferenceSession) -> None:
-    card = CpuCard()
-    place, twice = run_bound(doubling, card, OnCard(ROWS), ["place", "twice"])
+    gpu = CpuContext()
+    place, twice = run_bound(doubling, gpu, OnCard(ROWS), ["place", "twice"])
     assert place.array.tolist() == [1, 0]
     assert place.array.dtype == np.int64
     assert twice.array.tolist() == [[2, 10, 4], [18, 0, 6]]
     assert twice.owner[0].numpy().tolist() == twice.array.tolist()
-    assert card.waits == 1
+    assert gpu.waits == 1
 
 
 def test_an_array_that_is_not_contiguous_is_refused(doubling: onnxruntime.InferenceSession) -> None:
     with pytest.raises(EngineFailed, match="not contiguous"):
-        run_bound(doubling, CpuCard(), OnCard(ROWS[:, ::2]), ["twice"])
+        run_bound(doubling, CpuContext(), OnCard(ROWS[:, ::2]), ["twice"])
 
 
 def test_strides_that_only_say_that_it_is_contiguous_are_fine(doubling: onnxruntime.InferenceSession) -> None:
     array = OnCard(ROWS)
     array.__cuda_array_interface__["strides"] = (12, 4)
-    assert run_bound(doubling, CpuCard(), array, ["place"])[0].array.tolist() == [1, 0]
+    assert run_bound(doubling, CpuContext(), array, ["place"])[0].array.tolist() == [1, 0]
 
 
 def test_run_arrays_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
-    session = Session([Part(doubling)], Running("cuda"), CpuCard())
+    session = Session([ProfileSession(doubling)], SessionConfig("cuda"), CpuContext())
     assert session.run_arrays(ROWS, ["place"])[0].tolist() == [1, 0]
     twice, place = session.run_arrays(OnCard(ROWS))
     assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])
 
 
 def test_a_session_of_the_cpu_runs_arrays_as_run_does(doubling: onnxruntime.InferenceSession) -> None:
-    session = Session([Part(doubling)], Running("cpu"))
+    session = Session([ProfileSession(doubling)], SessionConfig("cpu"))
     assert session.run_arrays(ROWS, ["twice"])[0].tolist() == session.run(ROWS, ["twice"])[0].tolist()
-    assert share([session]) is session
-    with session.lane() as same:
+    assert pool_sessions([session]) is session
+    with session.acquire() as same:
         assert same is session
 
 
@@ -135,23 +135,23 @@ def fake_cupy(current: int, log: list[Any]) -> ModuleType:
 @pytest.mark.parametrize(("current", "waits"), [(0, [("wait", "end of 0")]), (77, [])])
 def test_the_stream_waits_for_the_callers_unless_it_is_the_same(current: int, waits: list[object]) -> None:
     log: list[Any] = []
-    card = CupyCard(fake_cupy(current, log))
-    assert (card.device, card.address, log) == ("cuda", 77, [("stream", True)])
-    card.wait_for_caller()
+    gpu = CupyContext(fake_cupy(current, log))
+    assert (gpu.device, gpu.address, log) == ("cuda", 77, [("stream", True)])
+    gpu.wait_for_caller()
     assert log[1:] == waits
 
 
 def test_cupys_array_lies_over_the_memory_and_keeps_its_owner() -> None:
-    card = CupyCard(fake_cupy(0, []))
+    gpu = CupyContext(fake_cupy(0, []))
     owner = object()
-    array = card.wrap(4096, (2, 3), np.dtype(np.float32), owner)
+    array = gpu.wrap(4096, (2, 3), np.dtype(np.float32), owner)
     assert array == ("array", (2, 3), np.float32, (("memory", 4096, 24, owner), 0))
 
 
 def test_without_cupy_there_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert open_card() is None
+    assert open_gpu_context() is None
 
 
 @pytest.mark.parametrize("failure", [ImportError("libcuda.so.1"), RuntimeError("cudaErrorInsufficientDriver")])
@@ -166,7 +166,7 @@ def test_a_cupy_that_fails_leaves_the_models_to_run_without_it(
     cupy.cuda.Stream = fail
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    assert open_card() is None
+    assert open_gpu_context() is None
 
 
 class Slow:
@@ -192,9 +192,9 @@ class Slow:
 def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
     gate = threading.Event()
     sessions = [Slow(gate), Slow(gate)]
-    lanes = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
+    session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
     with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(lanes.run, number) for number in range(8)]  # type: ignore[arg-type]
+        answers = [pool.submit(session_pool.run, number) for number in range(8)]  # type: ignore[arg-type]
         for session in sessions:
             assert session.entered.acquire(timeout=20)
         gate.set()
@@ -203,10 +203,10 @@ def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
 
 
 def test_a_lane_that_never_comes_free_fails_the_run_and_a_failed_run_frees_its_lane() -> None:
-    lanes = SessionPool([Slow(threading.Event())], longest_wait_s=0.01)  # type: ignore[list-item]
-    with lanes.lane(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
-        lanes.run(np.zeros(1, np.float32))
-    with pytest.raises(RuntimeError), lanes.lane():
+    session_pool = SessionPool([Slow(threading.Event())], timeout_s=0.01)  # type: ignore[list-item]
+    with session_pool.acquire(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
+        session_pool.run(np.zeros(1, np.float32))
+    with pytest.raises(RuntimeError), session_pool.acquire():
         raise RuntimeError
-    with lanes.lane() as session:
+    with session_pool.acquire() as session:
         assert session.device == "cuda"

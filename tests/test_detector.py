@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector, Turns
+from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector, RunLimiter
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
@@ -44,17 +44,17 @@ class Watched:
 
 
 @pytest.fixture
-def crew() -> Iterator[SharedThreads]:
-    crew = SharedThreads(2)
-    yield crew
-    crew.close()
+def shared_threads() -> Iterator[SharedThreads]:
+    shared_threads = SharedThreads(2)
+    yield shared_threads
+    shared_threads.close()
 
 
-def read(detector: Detector, crew: SharedThreads, pixels: Pixels) -> threading.Thread:
+def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> threading.Thread:
     """A page under way on a thread of its own."""
 
     def look() -> None:
-        with crew.page():
+        with shared_threads.page():
             detector.run(pixels)
 
     thread = threading.Thread(target=look)
@@ -62,14 +62,14 @@ def read(detector: Detector, crew: SharedThreads, pixels: Pixels) -> threading.T
     return thread
 
 
-def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: SharedThreads) -> None:
+def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(shared_threads: SharedThreads) -> None:
     narrow, wide = Watched(), Watched()
-    detector = Detector(cast(Session, narrow), cast(Session, wide), crew)
-    pages = [read(detector, crew, LARGE)]
+    detector = Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
+    pages = [read(detector, shared_threads, LARGE)]
     assert wide.entered.acquire(timeout=LIMIT_S)
-    pages.append(read(detector, crew, SMALL))
+    pages.append(read(detector, shared_threads, SMALL))
     assert narrow.entered.acquire(timeout=LIMIT_S)
-    pages.append(read(detector, crew, LARGE))
+    pages.append(read(detector, shared_threads, LARGE))
     narrow.go_on.set()
     wide.go_on.set()
     for page in pages:
@@ -79,10 +79,10 @@ def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(crew: Sh
 
 
 def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(
-    crew: SharedThreads,
+    shared_threads: SharedThreads,
 ) -> None:
     narrow, wide = Watched(), Watched()
-    detector = Detector(cast(Session, narrow), cast(Session, wide), crew)
+    detector = Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
     stop, given_up = threading.Event(), threading.Event()
 
     def check() -> None:
@@ -90,15 +90,15 @@ def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
             raise DeadlineExceeded("Too late.")
 
     def look() -> None:
-        with crew.page(), pytest.raises(DeadlineExceeded):
+        with shared_threads.page(), pytest.raises(DeadlineExceeded):
             detector.run(LARGE, check)
         given_up.set()
 
-    first = read(detector, crew, LARGE)
+    first = read(detector, shared_threads, LARGE)
     assert wide.entered.acquire(timeout=LIMIT_S)
     waiting = threading.Thread(target=look)
     waiting.start()
-    last = read(detector, crew, LARGE)
+    last = read(detector, shared_threads, LARGE)
     stop.set()
     assert given_up.wait(LIMIT_S)
     wide.go_on.set()
@@ -108,27 +108,27 @@ def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
 
 
 def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
-    turns = Turns(10)
-    one, other, large, third = (turns.queue(size) for size in (5, 5, 30, 1))
-    assert turns.has_come(one)
-    assert turns.has_come(other)
-    assert not turns.has_come(large)  # larger than all before it: runs alone
-    turns.end(one)
-    assert not turns.has_come(large)
-    assert not turns.has_come(third)  # not before who came first
-    turns.end(other)
-    assert turns.has_come(large)
-    assert not turns.has_come(third)
-    turns.end(large)
-    assert turns.has_come(third)
-    now_they_fit = [turns.queue(size) for size in (14, 15)]
-    assert [turns.has_come(ticket) for ticket in now_they_fit] == [True, True]
+    turns = RunLimiter(10)
+    one, other, large, third = (turns.enqueue(size) for size in (5, 5, 30, 1))
+    assert turns.try_start(one)
+    assert turns.try_start(other)
+    assert not turns.try_start(large)  # larger than all before it: runs alone
+    turns.finish(one)
+    assert not turns.try_start(large)
+    assert not turns.try_start(third)  # not before who came first
+    turns.finish(other)
+    assert turns.try_start(large)
+    assert not turns.try_start(third)
+    turns.finish(large)
+    assert turns.try_start(third)
+    now_they_fit = [turns.enqueue(size) for size in (14, 15)]
+    assert [turns.try_start(ticket) for ticket in now_they_fit] == [True, True]
 
 
-def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(crew: SharedThreads) -> None:
+def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:
     together = threading.Barrier(2)
-    with crew.page(), crew.page():
-        with crew.hand_laid_down():
+    with shared_threads.page(), shared_threads.page():
+        with shared_threads.released_thread():
             # Passes only when two threads are inside at once.
-            assert sorted(crew.map(lambda _: together.wait(LIMIT_S), range(2))) == [0, 1]
-        assert set(crew.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}
+            assert sorted(shared_threads.map(lambda _: together.wait(LIMIT_S), range(2))) == [0, 1]
+        assert set(shared_threads.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}

@@ -14,16 +14,16 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.gpu.arrays import Arrays, CupyArrays, NumpyArrays
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
 from ocrsvc.engines.ppocr.runtime.providers import CUDA
-from ocrsvc.engines.ppocr.runtime.session import Running
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.records import Image, Page, ReadTask
 from ocrsvc.system.gpu import Siblings, open_gauge
 
@@ -52,7 +52,7 @@ WAYS = [
     PpocrSettings("cuda"),
     PpocrSettings("cuda", precision="fp32", streams=2),
     PpocrSettings("cuda", precision="fp16", streams=2),
-    PpocrSettings("cuda", provider="tensorrt", precision="fp16", store=default_folder()),
+    PpocrSettings("cuda", provider="tensorrt", precision="fp16", model_cache=default_folder()),
 ]
 
 
@@ -70,12 +70,12 @@ def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
 
 def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
     cupy = pytest.importorskip("cupy")
-    session = open_session(models.RECOGNITION, Running("cuda"))
+    session = open_session(models.RECOGNITION, SessionConfig("cuda"))
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
-    through_memory = session.run(tensor, DECIDED)
+    through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
         # Made on the card by the caller's stream, which nobody waits for but the session's.
-        on_card = session.run_arrays(cupy.asarray(tensor) * 2 / 2, DECIDED)
+        on_card = session.run_arrays(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
     assert [cupy.asnumpy(array).tolist() for array in on_card[:1]] == [through_memory[0].tolist()]
     assert np.allclose(cupy.asnumpy(on_card[1]), through_memory[1], atol=1e-3)
 
@@ -96,7 +96,7 @@ def test_the_card_tells_what_this_process_holds() -> None:
     assert 30 * 10**6 < reading.own_bytes <= reading.used_bytes < reading.total_bytes
 
 
-def prepared(card: Arrays, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
+def prepared(card: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
     """What each step of the card's code makes of a page: shrunk, enlarged, as a map, and three lines of three sizes."""
     page, (height, width) = card.upload(pixels), pixels.shape[:2]
     quads = [np.array([[8, 6], [8 + w, 9], [8 + w, 9 + h], [8, 6 + h]], np.float32) for w, h in ((300, 30), (500, 250))]
@@ -116,7 +116,7 @@ def prepared(card: Arrays, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
 def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
     pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
-    for there, here in zip(prepared(CupyArrays(), pixels), prepared(NumpyArrays(), pixels), strict=True):
+    for there, here in zip(prepared(CupyBackend(), pixels), prepared(NumpyBackend(), pixels), strict=True):
         assert there.dtype == here.dtype
         # A card may round a sum of single precision the other way, which is a gray level or a step of a byte.
         apart = np.abs(there.astype(np.float64) - here)

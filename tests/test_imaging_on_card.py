@@ -24,7 +24,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import engine as engine_file
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.gpu import arrays
-from ocrsvc.engines.ppocr.gpu.arrays import Arrays, CupyArrays, NumpyArrays, find_arrays
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.page_view import MOST_SAMPLES
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
@@ -34,8 +34,8 @@ from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, quads_from_map, quads_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.page import InMemory
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, RunsTogether
+from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner
 from ocrsvc.engines.ppocr.runtime.session import Session
 from ocrsvc.imaging.geometry import Quad, crop
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
@@ -44,7 +44,7 @@ from ocrsvc.serving.batcher import Limits
 PAGES = Path(__file__).parent / "pages"
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
-OVER = pytest.mark.parametrize("card", [NumpyArrays(), StrictArrays()], ids=["numpy", "strict"])
+OVER = pytest.mark.parametrize("card", [NumpyBackend(), StrictArrays()], ids=["numpy", "strict"])
 
 
 def noise(*shape: int) -> Pixels:
@@ -84,7 +84,7 @@ def test_enlarging_is_that_of_opencv_to_a_gray_level(shape: tuple[int, ...], siz
 @OVER
 @pytest.mark.parametrize("shape", [(90, 130), (90, 130, 3)])
 def test_the_detector_is_fed_what_it_is_fed_from_memory_with_its_edge_repeated(
-    card: Arrays, shape: tuple[int, ...]
+    card: ArrayBackend, shape: tuple[int, ...]
 ) -> None:
     page = noise(*shape)
     tensor = card.download(detector_input(card.xp, card.upload(page), (96, 64), (160, 96), shrink=True))
@@ -104,7 +104,7 @@ def blurred_boxes() -> NDArray[np.float32]:
 
 
 @OVER
-def test_the_mask_is_the_cpus_and_the_boxes_are_too(card: Arrays) -> None:
+def test_the_mask_is_the_cpus_and_the_boxes_are_too(card: ArrayBackend) -> None:
     table = blurred_boxes()
     mask, likely = unpack_map(card.download(pack_map(card.xp, card.upload(table), MAP_THRESHOLD)))
     expected = cv2.dilate((table > MAP_THRESHOLD).astype(np.uint8), np.ones((2, 2), np.uint8))
@@ -136,7 +136,7 @@ def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]
 
 @OVER
 @pytest.mark.parametrize("shape", [(300, 500), (300, 500, 3)])
-def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(card: Arrays, shape: tuple[int, ...]) -> None:
+def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(card: ArrayBackend, shape: tuple[int, ...]) -> None:
     page = noise(*shape)
     quads, widths = lines_of(shape[0], shape[1], 12)
     tensor = card.download(crop_lines(card.xp, card.upload(page), quads, widths, 320, 48))
@@ -185,7 +185,7 @@ def engine() -> Iterator[PpocrEngine]:
 
     patch = pytest.MonkeyPatch()
     put_in_place(patch)
-    patch.setattr(engine_file, "find_arrays", lambda *_: StrictArrays())
+    patch.setattr(engine_file, "find_backend", lambda *_: StrictArrays())
     patch.setattr(Session, "run_arrays", run_arrays)
     engine = PpocrEngine(PpocrSettings("cuda", streams=2, batch=SMALL))
     yield engine
@@ -195,7 +195,7 @@ def engine() -> Iterator[PpocrEngine]:
 
 def in_memory(engine: PpocrEngine) -> PageHandle:
     """The same models, with pixels prepared in memory."""
-    return PageHandle(engine._detector, engine._readers, engine._crew)
+    return PageHandle(engine._detector, engine._readers, engine._shared_threads)
 
 
 def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
@@ -284,10 +284,10 @@ class Full(StrictArrays):
 def test_a_page_for_which_the_card_has_no_room_is_prepared_in_memory(
     engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    viewer = engine._on_card
+    viewer = engine._gpu_pipeline
     assert viewer is not None
     full = type(viewer)(Full(), viewer.detector, viewer.recognisers)
-    handle = PageHandle(engine._detector, engine._readers, engine._crew, on_card=full)
+    handle = PageHandle(engine._detector, engine._readers, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
 
@@ -304,10 +304,10 @@ class Broken(StrictArrays):
 def test_an_engine_does_without_a_card_that_fails_and_says_so(
     engine: PpocrEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_file, "find_arrays", lambda *_: Broken())
-    runs, recogniser = engine._runs, engine._readers["greedy"]
-    assert isinstance(runs, RunsTogether)
-    assert engine._open_on_card(runs._session, PpocrSettings(batch=SMALL), recogniser._characters) is None
+    monkeypatch.setattr(engine_file, "find_backend", lambda *_: Broken())
+    runs, recogniser = engine._line_runner, engine._readers["greedy"]
+    assert isinstance(runs, BatchRunner)
+    assert engine._open_gpu_pipeline(runs._session, PpocrSettings(batch=SMALL), recogniser._characters) is None
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
@@ -331,8 +331,8 @@ class Says:
 
 
 def test_another_text_is_a_fault_and_the_same_is_none() -> None:
-    def view(text: str, task: ReadTask) -> InMemory:
-        return InMemory(task.image.pixels, lambda _: [], Says(text))
+    def view(text: str, task: ReadTask) -> InMemoryPageReader:
+        return InMemoryPageReader(task.image.pixels, lambda _: [], Says(text))
 
     assert find_fault(lambda task: view("a", task), lambda task: view("a", task)) is None
     assert (
@@ -370,11 +370,11 @@ def stub_cupy(monkeypatch: pytest.MonkeyPatch, memory: Pool, pinned: Pool) -> No
 
 
 def test_free_memory_of_the_card_is_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, pinned = Pool(arrays.KEPT_BYTES), Pool(arrays.KEPT_PINNED_BLOCKS)
+    memory, pinned = Pool(arrays.MAX_FREE_BYTES), Pool(arrays.MAX_FREE_PINNED_BLOCKS)
     stub_cupy(monkeypatch, memory, pinned)
-    card = CupyArrays()
+    card = CupyBackend()
     card.trim()
-    assert (memory.free, pinned.free) == (arrays.KEPT_BYTES, arrays.KEPT_PINNED_BLOCKS)
+    assert (memory.free, pinned.free) == (arrays.MAX_FREE_BYTES, arrays.MAX_FREE_PINNED_BLOCKS)
     memory.free += 1
     pinned.free += 1
     card.trim()
@@ -385,10 +385,10 @@ def test_a_card_is_looked_for_only_where_the_models_run_on_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert find_arrays("auto", "cpu") is None
-    assert find_arrays("cpu", "cuda") is None
+    assert find_backend("auto", "cpu") is None
+    assert find_backend("cpu", "cuda") is None
     assert caplog.text == ""
-    assert find_arrays("auto", "cuda") is None
+    assert find_backend("auto", "cuda") is None
     assert "cupy is not installed" in caplog.text
 
 
@@ -397,5 +397,5 @@ def test_a_cupy_that_cannot_be_loaded_is_told_and_left_out(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails from here on
-    assert find_arrays("auto", "cuda") is None
+    assert find_backend("auto", "cuda") is None
     assert "cupy cannot be loaded" in caplog.text

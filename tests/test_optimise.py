@@ -17,15 +17,15 @@ from onnx import TensorProto, helper, numpy_helper
 from ocrsvc.cli.main import run
 from ocrsvc.engines.ppocr import optimize
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.graph.quantize import quantise, round_weights
-from ocrsvc.engines.ppocr.optimize import Compared, count_edits, table
+from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
+from ocrsvc.engines.ppocr.optimize import Comparison, count_edits, table
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.cached_models import has_eight, make_eight
-from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import Running
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import Image, Page, ReadTask
 
@@ -59,7 +59,7 @@ def run_model(proto: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.floa
 def test_a_quantised_model_gives_nearly_the_same() -> None:
     x = np.random.default_rng(4).normal(0, 1, (1, 8, 6, 9)).astype(np.float32)
     expected, proto = run_model(tiny_model(), x), tiny_model()
-    assert quantise(proto, least_channels=8) == 2
+    assert quantize(proto, least_channels=8) == 2
     kinds = [node.op_type for node in proto.graph.node]
     assert (kinds.count("DynamicQuantizeMatMul"), kinds.count("Conv"), kinds.count("Transpose")) == (2, 1, 2)
     found = run_model(proto, x)
@@ -68,7 +68,7 @@ def test_a_quantised_model_gives_nearly_the_same() -> None:
 
 def test_products_with_few_channels_stay_as_they_are() -> None:
     proto = tiny_model()
-    assert quantise(proto, least_channels=9) == 0
+    assert quantize(proto, least_channels=9) == 0
     assert [node.op_type for node in proto.graph.node] == [node.op_type for node in tiny_model().graph.node]
 
 
@@ -96,7 +96,7 @@ def test_weights_are_rounded_to_half_a_step_by_output_channel() -> None:
 def test_a_model_wins_by_speed_and_by_reading_the_same(
     times_s: list[tuple[float, float]], edits: int, wins: bool
 ) -> None:
-    compared = Compared(times_s, lines=50, same=50 - edits, characters=1000, edits=edits)
+    compared = Comparison(times_s, lines=50, same=50 - edits, characters=1000, edits=edits)
     assert compared.wins is wins
     assert ("not kept" in "\n".join(table(compared))) is not wins
 
@@ -115,29 +115,29 @@ def test_edits_do_not_depend_on_the_direction(one: str, other: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     """Holds a recogniser in eight bits."""
-    store = Store(tmp_path_factory.mktemp("models"))
-    make_eight(models.RECOGNITION, Running("cpu"), store)
+    store = ModelCache(tmp_path_factory.mktemp("models"))
+    make_int8(models.RECOGNITION, SessionConfig("cpu"), store)
     return store
 
 
-def test_the_kept_recogniser_decides_as_the_new_one_and_nearly_as_in_single_precision(store: Store) -> None:
+def test_the_kept_recogniser_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
     line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
     tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
-    kept = open_session(models.RECOGNITION, Running("cpu"), store)
-    single = open_session(models.RECOGNITION, Running("cpu", precision="fp32"), store)
+    kept = open_session(models.RECOGNITION, SessionConfig("cpu"), store)
+    single = open_session(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), store)
     assert (kept.precision, single.precision) == ("int8", "fp32")
-    new = make_eight(models.RECOGNITION, Running("cpu"))
+    new = make_int8(models.RECOGNITION, SessionConfig("cpu"))
     assert np.array_equal(kept.run(tensor, ["logits"])[0], new.run(tensor, ["logits"])[0])
-    (eight, _), (expected, sure) = kept.run(tensor, DECIDED), single.run(tensor, DECIDED)
+    (eight, _), (expected, sure) = kept.run(tensor, OUTPUTS), single.run(tensor, OUTPUTS)
     assert (eight == expected).mean() > 0.9
     assert len(sure) > 5
 
 
 def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_engine_says_so(tmp_path: Path) -> None:
-    make_eight(models.RECOGNITION, Running("cpu"), Store(tmp_path))
-    engine = PpocrEngine(PpocrSettings("cpu", hands=2, store=tmp_path, precision="int8"))
+    make_int8(models.RECOGNITION, SessionConfig("cpu"), ModelCache(tmp_path))
+    engine = PpocrEngine(PpocrSettings("cpu", engine_threads=2, model_cache=tmp_path, precision="int8"))
     assert engine.describe().precision == "fp32 detection, int8 recognition"
     handle = engine.open_handle()
     images = [np.asarray(cv2.imread(str(PAGES / name)), np.uint8) for name in ("notice.png", "line.png")]
@@ -152,7 +152,7 @@ def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_eng
 
 def test_eight_bits_that_are_not_kept_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="`ocrsvc optimize`"):
-        open_session(models.RECOGNITION, Running("cpu", precision="int8"), Store(tmp_path))
+        open_session(models.RECOGNITION, SessionConfig("cpu", precision="int8"), ModelCache(tmp_path))
 
 
 @pytest.fixture(autouse=True)
@@ -177,12 +177,16 @@ def test_too_little_text_is_refused(page: Path, tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().err
     assert "broken.png is left out" in said
     assert "too few to compare" in said
-    assert not has_eight(models.RECOGNITION, Store(tmp_path))
+    assert not has_int8(models.RECOGNITION, ModelCache(tmp_path))
 
 
 @pytest.mark.parametrize("least_gain", [0.0, 1000.0])
 def test_optimize_keeps_what_wins_and_forgets_what_loses(
-    least_gain: float, page: Path, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    least_gain: float,
+    page: Path,
+    store: ModelCache,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
     monkeypatch.setattr(optimize, "LEAST_GAIN", least_gain)
@@ -190,7 +194,7 @@ def test_optimize_keeps_what_wins_and_forgets_what_loses(
     folder = str(store._folder)
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", folder]) == 0
     printed = capsys.readouterr().out
-    assert has_eight(models.RECOGNITION, store) is (least_gain == 0.0)
+    assert has_int8(models.RECOGNITION, store) is (least_gain == 0.0)
     assert (f"OCRSVC_MODEL_CACHE={folder}" in printed) is (least_gain == 0.0)
 
 
@@ -202,11 +206,11 @@ def test_a_model_that_cannot_be_kept_or_forgotten_is_not_said_to_be(
     if wins:
         folder.touch()
     else:
-        make_eight(models.RECOGNITION, Running("cpu"), Store(folder))
-    monkeypatch.setattr(Compared, "wins", wins)
+        make_int8(models.RECOGNITION, SessionConfig("cpu"), ModelCache(folder))
+    monkeypatch.setattr(Comparison, "wins", wins)
     monkeypatch.setattr(Path, "unlink", _refuse)
     monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(optimize.Lines, "compare", lambda *_: Compared([(1.0, 1.0)], 9, 9, 900, 0))
+    monkeypatch.setattr(optimize.LineSamples, "compare", lambda *_: Comparison([(1.0, 1.0)], 9, 9, 900, 0))
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", str(folder)]) == 78
     printed = capsys.readouterr()
     assert "kept in" not in printed.out

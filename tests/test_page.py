@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.page import InMemory, read_page
+from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
 from ocrsvc.imaging.geometry import Quad, turn, turn_points
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 
@@ -48,7 +48,7 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
 
 
 def read(task: ReadTask, find_quads: Callable[[Pixels], list[Quad]], reader: ShadeReader) -> Page:
-    return read_page(task, InMemory(task.image.pixels, find_quads, reader))
+    return read_page(task, InMemoryPageReader(task.image.pixels, find_quads, reader))
 
 
 def order_from_top_left(quad: Quad) -> Quad:

@@ -21,11 +21,11 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.graph import rewrite
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import Running
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Check, Decoder, Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import RequestContext, make_check
@@ -40,7 +40,7 @@ def load(name: str) -> Pixels:
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(PpocrSettings(device="cpu", hands=2))
+    engine = PpocrEngine(PpocrSettings(device="cpu", engine_threads=2))
     handle = engine.open_handle()
     handle.warm_up()
     yield handle
@@ -119,10 +119,10 @@ def test_zeroing_subnormal_weights_changes_no_output() -> None:
 def test_the_detector_in_another_layout_finds_what_the_shipped_one_finds(
     features: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "processor", lambda: features)
+    monkeypatch.setattr(models, "cpu_features", lambda: features)
     shipped = models.read_model(models.DETECTION)
     page = cv2.resize(load("notice.png"), (640, 320)).astype(np.uint8)
-    expected, found = probabilities(shipped, page), probabilities(models.mend(models.DETECTION, shipped), page)
+    expected, found = probabilities(shipped, page), probabilities(models.prepare_model(models.DETECTION, shipped), page)
     assert (expected > 0.3).mean() > 0.02
     assert np.abs(expected - found).max() < 2e-3
 
@@ -140,18 +140,18 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_mod
     line_pixels: list[Pixels],
 ) -> None:
     shipped = onnxruntime.InferenceSession(models.read_model(models.RECOGNITION), providers=["CPUExecutionProvider"])
-    mended = open_session(models.RECOGNITION, Running("cpu"))
+    mended = open_session(models.RECOGNITION, SessionConfig("cpu"))
     for pixels in line_pixels:
         tensor = to_tensor(pixels)
         (probabilities,) = shipped.run(None, {"x": tensor})[0]
-        best, sure = mended.run(tensor, DECIDED)
+        best, sure = mended.run(tensor, OUTPUTS)
         assert np.array_equal(best, probabilities.argmax(axis=1))
         first = np.flatnonzero((best != 0) & (best != np.concatenate(([0], best[:-1]))))
         assert np.allclose(sure, probabilities[first].max(axis=1), atol=1e-4)
 
 
 def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
-    graph = onnx.load_from_string(models.mend(models.RECOGNITION, models.read_model(models.RECOGNITION))).graph
+    graph = onnx.load_from_string(models.prepare_model(models.RECOGNITION, models.read_model(models.RECOGNITION))).graph
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     assert [node.name for node in graph.node if not read.intersection(node.output)] == []
     assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
@@ -160,7 +160,7 @@ def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
 def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
     proto = onnx.load_from_string(models.read_model(models.DETECTION))
     with pytest.raises(ValueError, match="comes from Sigmoid"):
-        rewrite.decide_inside(proto)
+        rewrite.add_argmax(proto)
 
 
 def give_up_at(call: int) -> Check:
@@ -215,15 +215,15 @@ def test_a_page_reads_the_same_with_helpers_and_without(handle: PageHandle) -> N
 def test_a_kept_model_gives_the_same_bits_without_the_package_onnx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, tensor = Store(tmp_path), to_tensor(load("notice.png")[:288, :640])
-    made = open_session(models.DETECTION, Running("cpu"), store).run(tensor)[0]
+    store, tensor = ModelCache(tmp_path), to_tensor(load("notice.png")[:288, :640])
+    made = open_session(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
     monkeypatch.setitem(sys.modules, "onnx", None)  # importing it fails from here on
-    kept = open_session(models.DETECTION, Running("cpu"), store).run(tensor)[0]
+    kept = open_session(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
     assert np.array_equal(made, kept)
 
 
 def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[Pixels]) -> None:
     tensor = to_tensor(line_pixels[0])
-    keeping = open_session(models.RECOGNITION, Running("cpu", 1, tensor.size))
+    keeping = open_session(models.RECOGNITION, SessionConfig("cpu", 1, tensor.size))
     larger = to_tensor(line_pixels[2])
-    assert np.array_equal(keeping.run(larger)[0], open_session(models.RECOGNITION, Running("cpu")).run(larger)[0])
+    assert np.array_equal(keeping.run(larger)[0], open_session(models.RECOGNITION, SessionConfig("cpu")).run(larger)[0])

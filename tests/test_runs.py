@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
-    Crop,
-    RunsApart,
-    RunsTogether,
-    beginnings,
+    BatchRunner,
+    CroppedLine,
+    SingleLineRunner,
     bucket_of,
+    first_steps,
     own_steps,
 )
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import Runner, Running
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
@@ -40,8 +40,8 @@ SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 
 @pytest.fixture(scope="module")
 def recogniser() -> Iterator[Recogniser]:
-    session = open_session(models.RECOGNITION, Running("cpu", batched=True))
-    runs = RunsTogether(session, SMALL)
+    session = open_session(models.RECOGNITION, SessionConfig("cpu", batched=True))
+    runs = BatchRunner(session, SMALL)
     yield Recogniser(runs, read_characters(session.metadata))
     runs.close()
 
@@ -105,8 +105,8 @@ def test_the_steps_of_a_line_cover_it_and_nothing_else(width: int) -> None:
 
 def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None:
     best = np.array([5, 5, 0, 0, 5, 7, 7, 0, 3])
-    assert beginnings(best).tolist() == [0, 4, 5, 8]
-    assert beginnings(np.zeros(4, np.int64)).tolist() == []
+    assert first_steps(best).tolist() == [0, 4, 5, 8]
+    assert first_steps(np.zeros(4, np.int64)).tolist() == []
 
 
 class Deciding:
@@ -121,23 +121,23 @@ class Deciding:
 
 
 def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() -> None:
-    session, crew = Deciding(), SharedThreads(1)
-    runs = RunsApart(cast(Runner, session), crew)
+    session, shared_threads = Deciding(), SharedThreads(1)
+    runs = SingleLineRunner(cast(ModelRunner, session), shared_threads)
 
     def check() -> None:
         if session.runs == 3:
             raise DeadlineExceeded("Too late.")
 
-    with crew.page(), pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [Crop(line(320))] * 20, check)
+    with shared_threads.page(), pytest.raises(DeadlineExceeded):
+        runs.map(lambda decided: decided.best, [CroppedLine(line(320))] * 20, check)
     assert session.runs == 3
-    crew.close()
+    shared_threads.close()
 
 
 def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:
     entered, gate, ran = threading.Event(), threading.Event(), []
 
-    def run(cuts: Sequence[Crop], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
+    def run(cuts: Sequence[CroppedLine], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
         entered.set()
         assert gate.wait(30)
         ran.append(len(cuts))
@@ -147,11 +147,11 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
         if entered.is_set():
             raise DeadlineExceeded("Too late.")
 
-    runs = RunsTogether(cast(Runner, None), SMALL, run=run)
+    runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [Crop(line(480))] * 12, check)
+        runs.map(lambda decided: decided.best, [CroppedLine(line(480))] * 12, check)
     gate.set()
-    neighbour = runs.map(lambda decided: len(decided.best), [Crop(line(480))])
+    neighbour = runs.map(lambda decided: len(decided.best), [CroppedLine(line(480))])
     runs.close()
     assert neighbour == [4]
     # What was under way when the page was given up, and the neighbour's line.

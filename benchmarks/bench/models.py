@@ -38,42 +38,42 @@ class Models:
 
     def __init__(self, cores: int) -> None:
         from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, WIDE_ARENA_VALUES
-        from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED
+        from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
         from ocrsvc.engines.ppocr.runtime import models
-        from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder
+        from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
         from ocrsvc.engines.ppocr.runtime.open_model import open_session
-        from ocrsvc.engines.ppocr.runtime.session import Running
+        from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 
-        store = Store(default_folder())
+        store = ModelCache(default_folder())
         self.cores = cores
-        self.detection = open_session(models.DETECTION, Running("cpu", 1, ARENA_VALUES), store)
-        self.detection_wide = open_session(models.DETECTION, Running("cpu", cores, WIDE_ARENA_VALUES), store)
-        self.recognition = open_session(models.RECOGNITION, Running("cpu", 1), store)
-        self.recognition_wide = open_session(models.RECOGNITION, Running("cpu", cores), store)
-        self._decided = DECIDED
+        self.detection = open_session(models.DETECTION, SessionConfig("cpu", 1, ARENA_VALUES), store)
+        self.detection_wide = open_session(models.DETECTION, SessionConfig("cpu", cores, WIDE_ARENA_VALUES), store)
+        self.recognition = open_session(models.RECOGNITION, SessionConfig("cpu", 1), store)
+        self.recognition_wide = open_session(models.RECOGNITION, SessionConfig("cpu", cores), store)
+        self._decided = OUTPUTS
 
     def record(self, images: Sequence[bytes]) -> list[Inputs]:
         """What the engine feeds the models for each image file."""
         from ocrsvc.engines.ppocr.handle import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
-        from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunsApart
+        from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
 
         found = Inputs()
-        crew = SharedThreads(1)
-        runs = RunsApart(_recording(self.recognition, lambda: found.recognition), crew)
+        shared_threads = SharedThreads(1)
+        runs = SingleLineRunner(_recording(self.recognition, lambda: found.recognition), shared_threads)
         recogniser = Recogniser(runs, read_characters(self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))
-        handle = PageHandle(detector, {"greedy": recogniser}, crew)
+        handle = PageHandle(detector, {"greedy": recogniser}, shared_threads)
         every: list[Inputs] = []
         for data in images:
             found = Inputs()
             handle.read([ReadTask(decode(data, PixelLimits(50_000_000), gray=False))])
             every.append(found)
-        crew.close()
+        shared_threads.close()
         return every
 
     def run_page(self, page: Inputs) -> None:

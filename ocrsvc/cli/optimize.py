@@ -16,7 +16,7 @@ from ocrsvc.system.thread_plan import set_library_threads
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
-    from ocrsvc.engines.ppocr.optimize import Compared, Lines
+    from ocrsvc.engines.ppocr.optimize import Comparison, LineSamples
     from ocrsvc.imaging.decode import PixelLimits
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
-    from ocrsvc.engines.ppocr.optimize import Lines, table
-    from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder
+    from ocrsvc.engines.ppocr.optimize import LineSamples, table
+    from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.imaging.decode import PixelLimits
 
     settings = read_settings()
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     if folder is None:
         raise OperatorError("There is no home to keep models in.", "Name a folder with --out.")
     files = list(_files_in(args.pages))
-    lines = Lines(Store(folder))
+    lines = LineSamples(ModelCache(folder))
     try:
         compared = _compare(lines, files, PixelLimits(settings.max_pixels))
-        is_kept = lines.keep(compared)
+        is_kept = lines.save(compared)
     finally:
         lines.close()
     print("\n".join(table(compared)))
@@ -85,7 +85,7 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _compare(lines: Lines, files: Sequence[Path], limits: PixelLimits) -> Compared:
+def _compare(lines: LineSamples, files: Sequence[Path], limits: PixelLimits) -> Comparison:
     from ocrsvc.engines.ppocr.optimize import FEWEST_CHARACTERS
     from ocrsvc.imaging.decode import decode
 

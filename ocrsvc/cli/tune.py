@@ -74,8 +74,8 @@ def _has_two_precisions(settings: Settings, device: str) -> bool:
         return True
     from ocrsvc.engines.ppocr.runtime import cached_models, model_cache, models
 
-    kept = model_cache.Store(settings.model_cache or model_cache.default_folder())
-    return any(cached_models.has_eight(name, kept) for name in models.IN_EIGHT_BITS)
+    cache = model_cache.ModelCache(settings.model_cache or model_cache.default_folder())
+    return any(cached_models.has_int8(name, cache) for name in models.INT8_MODELS)
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:

@@ -55,7 +55,7 @@ class FakeSettings:
 
 
 class FakeHandle:
-    """One thread's way in; see engines.base.Handle. All handles share the engine's settings and nothing else."""
+    """One thread's way in; see engines.contract.Handle. All handles share the engine's settings and nothing else."""
 
     def __init__(self, settings: FakeSettings, closed: threading.Event, kept: list[bytes]) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class FakeHandle:
         self._closed.wait(self._settings.warm_up_s)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """Each image by itself; see engines.base.Handle."""
+        """Each image by itself; see engines.contract.Handle."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
@@ -127,11 +127,11 @@ class FakeEngine:
         self._kept: list[bytes] = []
 
     def describe(self) -> EngineInfo:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         return EngineInfo("fake", "none", "1", "cpu", "none", "none")
 
     def open_handle(self) -> FakeHandle:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         return FakeHandle(self._settings, self._closed, self._kept)
 
     def close(self) -> None:

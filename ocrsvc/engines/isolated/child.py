@@ -112,7 +112,7 @@ class Child:
         """Have some images read.
 
         Args:
-            tasks: As for engines.base.Handle.read.
+            tasks: As for engines.contract.Handle.read.
             until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite. A child
                 that looks at the tasks' `check` has answered before that.
 

@@ -46,21 +46,21 @@ class IsolatedEngine:
 
     @property
     def driving(self) -> Driving:
-        """See engines.base.Engine. What must not be opened twice at once in a process may be in several."""
+        """See engines.contract.Engine. What must not be opened twice at once in a process may be in several."""
         return self._driving
 
     def describe(self) -> EngineInfo:
-        """See engines.base.Engine. Of the child that was opened last: a model may have been made since the start."""
+        """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""
         assert self._crew.info is not None, "the first handle has opened a child"
         return self._crew.info
 
     def open_handle(self) -> IsolatedHandle:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         spare, self._spare = self._spare, None
         return spare or IsolatedHandle(self._crew, self._quarantine)
 
     def close(self) -> None:
-        """End every child; see engines.base.Engine."""
+        """End every child; see engines.contract.Engine."""
         if self._spare is not None:
             self._spare.close()
         self._nursery.close()

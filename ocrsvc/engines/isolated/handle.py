@@ -38,7 +38,7 @@ class _Trial:
 
 
 class IsolatedHandle:
-    """See engines.base.Handle.
+    """See engines.contract.Handle.
 
     Args:
         crew: What the handles of this worker share.
@@ -70,7 +70,7 @@ class IsolatedHandle:
         """A child is warm before it says that it is ready."""
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
-        """See engines.base.Handle. A batch whose engine dies is read once more, each image alone."""
+        """See engines.contract.Handle. A batch whose engine dies is read once more, each image alone."""
         trials = [self._begin(task) for task in tasks]
         waiting = [trial for trial in trials if trial.answer is None]
         if len(waiting) > 1:
@@ -78,7 +78,7 @@ class IsolatedHandle:
         return [trial.answer or self._read_alone(trial) for trial in trials]
 
     def close(self) -> None:
-        """Let the child close its engine; see engines.base.Handle."""
+        """Let the child close its engine; see engines.contract.Handle."""
         if self._child is not None:
             self._child.end(kill=False)
             self._child = None

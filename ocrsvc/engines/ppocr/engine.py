@@ -11,19 +11,19 @@ from typing import Final
 import cv2
 
 from ocrsvc.engines.contract import Driving
-from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_arrays
-from ocrsvc.engines.ppocr.gpu.page_view import GpuPageViewer, together_on_card
+from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_backend
+from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import Runs, RunsApart, RunsTogether, profiles
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, SingleLineRunner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_cache import Store, default_folder
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
-from ocrsvc.engines.ppocr.runtime.providers import Device, OnCard, Precision, Provider
-from ocrsvc.engines.ppocr.runtime.session import Runner, Running
-from ocrsvc.engines.ppocr.runtime.session_pool import share
+from ocrsvc.engines.ppocr.runtime.providers import Device, GpuConfig, Precision, Provider
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
@@ -51,27 +51,27 @@ class PpocrSettings:
 
     Attributes:
         device: Where it computes.
-        run_threads: Threads inside one model run (1 leaves cores to others).
-        hands: Model runs that may be under way at once: the engine threads of this process.
-        store: Folder for optimised models; None keeps none.
+        intra_op_threads: Threads inside one model run (1 leaves cores to others).
+        engine_threads: Model runs that may be under way at once: the engine threads of this process.
+        model_cache: Folder for optimised models; None keeps none.
         batch: How many lines a GPU reads in one run, and how long it waits for them.
         batched: Read lines in batches on the CPU too, which a GPU always does.
         provider, precision: With what it computes, and how.
-        streams: Runs of one model under way on a card at once.
-        card_arena_bytes: What each of them may take of the card; None for what it has.
-        imaging: Where pixels are prepared for models on a GPU; "numpy" runs the card's code in memory, for `batched`.
+        streams: Runs of one model under way on a GPU at once.
+        gpu_arena_bytes: What each of them may take of the GPU; None for what it has.
+        imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for `batched`.
     """
 
     device: Device = "auto"
-    run_threads: int = 1
-    hands: int = 1
-    store: Path | None = None
+    intra_op_threads: int = 1
+    engine_threads: int = 1
+    model_cache: Path | None = None
     batch: Limits = BATCH
     batched: bool = False
     provider: Provider = "auto"
     precision: Precision = "auto"
     streams: int = 1
-    card_arena_bytes: int | None = None
+    gpu_arena_bytes: int | None = None
     imaging: Imaging = "auto"
 
 
@@ -85,93 +85,95 @@ class PpocrEngine:
     driving = Driving()
 
     def __init__(self, settings: PpocrSettings) -> None:
-        cv2.setNumThreads(settings.run_threads)
-        running, store = _running(settings), Store(settings.store)
-        recognition = _open_recognition(running, settings.batch, store)
-        self._crew = SharedThreads(settings.hands if recognition.device == "cpu" else 1)
-        self._detector = open_detector(running, store, self._crew)
-        self._runs = _make_runs(recognition, self._crew, settings)
+        cv2.setNumThreads(settings.intra_op_threads)
+        config, cache = _session_config(settings), ModelCache(settings.model_cache)
+        recognition = _open_recognition(config, settings.batch, cache)
+        self._shared_threads = SharedThreads(settings.engine_threads if recognition.device == "cpu" else 1)
+        self._detector = open_detector(config, cache, self._shared_threads)
+        self._line_runner = _make_line_runner(recognition, self._shared_threads, settings)
         characters = read_characters(recognition.metadata)
-        self._readers = _make_recognisers(self._runs, characters)
-        self._card_runs: Runs | None = None
-        self._on_card = self._open_on_card(recognition, settings, characters)
+        self._readers = _make_recognisers(self._line_runner, characters)
+        self._gpu_line_runner: LineRunner | None = None
+        self._gpu_pipeline = self._open_gpu_pipeline(recognition, settings, characters)
         precision = _precision(self._detector.precision, recognition.precision)
         self._info = EngineInfo(
             "ppocr", models.NAME, models.version(), self._detector.device, precision, self._provider()
         )
 
     def describe(self) -> EngineInfo:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         return self._info
 
     def open_handle(self) -> PageHandle:
-        """See engines.base.Engine."""
-        return PageHandle(self._detector, self._readers, self._crew, on_card=self._on_card)
+        """See engines.contract.Engine."""
+        return PageHandle(self._detector, self._readers, self._shared_threads, gpu_pipeline=self._gpu_pipeline)
 
     def close(self) -> None:
         """End the threads; the sessions go with the last reference."""
-        for runs in (self._runs, self._card_runs):
-            if runs is not None:
-                runs.close()
-        self._crew.close()
+        for line_runner in (self._line_runner, self._gpu_line_runner):
+            if line_runner is not None:
+                line_runner.close()
+        self._shared_threads.close()
 
-    def _open_on_card(
-        self, session: Runner, settings: PpocrSettings, characters: Sequence[str]
-    ) -> GpuPageViewer | None:
-        """The card in front of the models, if there is one and it reads what is read without it."""
-        card = find_arrays(settings.imaging, session.device)
-        if card is None:
+    def _open_gpu_pipeline(
+        self, session: ModelRunner, settings: PpocrSettings, characters: Sequence[str]
+    ) -> GpuPipeline | None:
+        """The pipeline that prepares pixels on the GPU, if there is one and it reads what is read without it."""
+        backend = find_backend(settings.imaging, session.device)
+        if backend is None:
             return None
-        runs = RunsTogether(session, settings.batch, len(session.sessions), together_on_card(card, session))
-        on_card = GpuPageViewer(card, self._detector, _make_recognisers(runs, characters))
-        fault = find_fault(on_card.open, PageHandle(self._detector, self._readers, self._crew).open_in_memory)
+        line_runner = BatchRunner(session, settings.batch, len(session.sessions), batch_on_gpu(backend, session))
+        pipeline = GpuPipeline(backend, self._detector, _make_recognisers(line_runner, characters))
+        fault = find_fault(
+            pipeline.open, PageHandle(self._detector, self._readers, self._shared_threads).open_in_memory
+        )
         if fault is None:
-            self._card_runs = runs
-            LOG.info("Pixels are prepared by %s.", card.name)
-            return on_card
-        runs.close()
-        LOG.warning(DISTRUSTED, card.name, fault)
+            self._gpu_line_runner = line_runner
+            LOG.info("Pixels are prepared by %s.", backend.name)
+            return pipeline
+        line_runner.close()
+        LOG.warning(DISTRUSTED, backend.name, fault)
         return None
 
     def _provider(self) -> str:
         """What runs the models and, on a GPU, what prepares pixels for them."""
-        imaging = self._on_card.card.name if self._on_card else "the CPU"
-        on_cpu = self._detector.device == "cpu" and self._on_card is None
+        imaging = self._gpu_pipeline.backend.name if self._gpu_pipeline else "the CPU"
+        on_cpu = self._detector.device == "cpu" and self._gpu_pipeline is None
         return self._detector.provider if on_cpu else f"{self._detector.provider}, pixels prepared by {imaging}"
 
 
-def _make_recognisers(runs: Runs, characters: Sequence[str]) -> dict[Decoder, Recogniser]:
-    return {"greedy": Recogniser(runs, characters), "beam": BeamRecogniser(runs, characters)}
+def _make_recognisers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recogniser]:
+    return {"greedy": Recogniser(line_runner, characters), "beam": BeamRecogniser(line_runner, characters)}
 
 
 def _precision(detection: str, recognition: str) -> str:
-    """What is told about the two models together."""
+    """What is reported of the two models together."""
     return detection if detection == recognition else f"{detection} detection, {recognition} recognition"
 
 
-def _running(settings: PpocrSettings) -> Running:
-    return Running(
+def _session_config(settings: PpocrSettings) -> SessionConfig:
+    return SessionConfig(
         settings.device,
-        settings.run_threads,
+        settings.intra_op_threads,
         batched=settings.batched,
         provider=settings.provider,
         precision=settings.precision,
-        card=OnCard(settings.streams, settings.card_arena_bytes),
+        gpu=GpuConfig(settings.streams, settings.gpu_arena_bytes),
     )
 
 
-def _open_recognition(running: Running, batch: Limits, store: Store) -> Runner:
-    """The recogniser; on a card whatever is larger than a batch gives its memory back."""
-    card = replace(running.card, kept_values=3 * batch.most_cost, profiles=profiles(batch))
-    return share(open_sessions(models.RECOGNITION, replace(running, card=card), store))
+def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -> ModelRunner:
+    """The recogniser; on a GPU whatever is larger than a batch gives its memory back."""
+    gpu = replace(config.gpu, arena_values=3 * batch.most_cost, profiles=profiles(batch))
+    return pool_sessions(open_sessions(models.RECOGNITION, replace(config, gpu=gpu), cache))
 
 
-def _make_runs(recognition: Runner, crew: SharedThreads, settings: PpocrSettings) -> Runs:
+def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, settings: PpocrSettings) -> LineRunner:
     if not recognition.batched:
-        return RunsApart(recognition, crew)
-    together = RunsTogether(recognition, settings.batch, runners=len(recognition.sessions))
-    together.warm_up()
-    return together
+        return SingleLineRunner(recognition, shared_threads)
+    batches = BatchRunner(recognition, settings.batch, runners=len(recognition.sessions))
+    batches.warm_up()
+    return batches
 
 
 def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
@@ -186,7 +188,7 @@ def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
             provider=settings.provider,
             precision=settings.precision,
             streams=settings.gpu_streams,
-            card_arena_bytes=settings.gpu_arena_bytes,
+            gpu_arena_bytes=settings.gpu_arena_bytes,
             imaging=settings.imaging,
         )
     )

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
-from ocrsvc.engines.ppocr.gpu.page_view import GpuPageViewer
+from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
-from ocrsvc.engines.ppocr.pipeline.page import InMemory, read_page
+from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import Decoder, Page, ReadTask
@@ -28,28 +28,28 @@ def nothing_to_close() -> None:
 
 
 class PageHandle:
-    """Reads pages; see engines.base.Handle.
+    """Reads pages; see engines.contract.Handle.
 
     Args:
         detector: The detection model; shared between handles.
         readers: Reads the lines found, by what the request asks for.
-        crew: Is told when a page is being read, so that idle hands may help.
+        shared_threads: Is told when a page is being read, so that idle threads may help.
         close_reader: Gives back the readers, if they belong to this handle.
-        on_card: Prepares pixels on the card; None prepares them in memory.
+        gpu_pipeline: Prepares pixels on the GPU; None prepares them in memory.
     """
 
     def __init__(
         self,
         detector: Detector,
         readers: Mapping[Decoder, LineReader],
-        crew: SharedThreads,
+        shared_threads: SharedThreads,
         close_reader: Callable[[], None] = nothing_to_close,
-        on_card: GpuPageViewer | None = None,
+        gpu_pipeline: GpuPipeline | None = None,
     ) -> None:
         self._detector = detector
         self._readers = readers
-        self._crew = crew
-        self._on_card = on_card
+        self._shared_threads = shared_threads
+        self._gpu_pipeline = gpu_pipeline
         self.close = close_reader
 
     def warm_up(self) -> None:
@@ -70,20 +70,20 @@ class PageHandle:
             return error
 
     def _read_one(self, task: ReadTask) -> Page:
-        with self._crew.page():
-            page = self._read_on_card(self._on_card, task) if self._on_card is not None else None
+        with self._shared_threads.page():
+            page = self._read_on_gpu(self._gpu_pipeline, task) if self._gpu_pipeline is not None else None
             return page or read_page(task, self.open_in_memory(task))
 
-    def _read_on_card(self, on_card: GpuPageViewer, task: ReadTask) -> Page | None:
-        """The page; None where the card has no room for it."""
+    def _read_on_gpu(self, gpu_pipeline: GpuPipeline, task: ReadTask) -> Page | None:
+        """The page; None where the GPU has no room for it."""
         try:
-            return read_page(task, on_card.open(task))
+            return read_page(task, gpu_pipeline.open(task))
         except MemoryError as full:
             size = f"{task.image.width} x {task.image.height}"
             LOG.warning("The card has no room for a page of %s pixels (%s); it is prepared in memory.", size, full)
             return None
 
-    def open_in_memory(self, task: ReadTask) -> InMemory:
-        """A view of the task's image whose pixels are prepared in memory."""
+    def open_in_memory(self, task: ReadTask) -> InMemoryPageReader:
+        """A reader of the task's image whose pixels are prepared in memory."""
         find = partial(find_quads, run=partial(self._detector.run, check=task.check))
-        return InMemory(task.image.pixels, find, self._readers[task.options.decoder], task.check)
+        return InMemoryPageReader(task.image.pixels, find, self._readers[task.options.decoder], task.check)

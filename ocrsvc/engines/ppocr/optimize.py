@@ -17,13 +17,19 @@ from typing import Final, TypeVar
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import DECIDED, Cut, Decided, Runs, RunsApart
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
+    OUTPUTS,
+    LineImage,
+    LineRunner,
+    RecognizerOutput,
+    SingleLineRunner,
+)
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.cached_models import forget_eight, has_eight, make_eight
-from ocrsvc.engines.ppocr.runtime.model_cache import Store
+from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8, remove_int8
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import Running, Session
+from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Image, Pixels, ReadTask, no_check
 
@@ -42,7 +48,7 @@ _MOST_TIMED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """A model in eight bits beside the same in single precision.
 
     Attributes:
@@ -62,7 +68,7 @@ class Compared:
     @property
     def gain(self) -> float:
         """How many times as quick: the median over the lines."""
-        return median(single / eight for single, eight in self.times_s) if self.times_s else 0.0
+        return median(fp32 / int8 for fp32, int8 in self.times_s) if self.times_s else 0.0
 
     @property
     def agreement(self) -> float:
@@ -75,93 +81,98 @@ class Compared:
         return self.gain >= LEAST_GAIN and self.agreement >= LEAST_AGREEMENT
 
 
-class Lines:
+class LineSamples:
     """Lines of pages, as the recogniser is given them, and the models that are compared on them.
 
     Args:
-        store: Keeps models; what it holds in eight bits is not used here.
+        cache: Keeps models; what it holds in eight bits is not used here.
     """
 
-    def __init__(self, store: Store) -> None:
-        running = Running("cpu", 1, precision="fp32")
-        self._store = store
-        self._single = open_session(models.RECOGNITION, running, store)
-        self._eight = make_eight(models.RECOGNITION, running)
-        self._crew = SharedThreads(1)
-        self._characters = read_characters(self._single.metadata)
-        self._recording = _Recording(RunsApart(self._single, self._crew))
+    def __init__(self, cache: ModelCache) -> None:
+        config = SessionConfig("cpu", 1, precision="fp32")
+        self._cache = cache
+        self._fp32 = open_session(models.RECOGNITION, config, cache)
+        self._int8 = make_int8(models.RECOGNITION, config)
+        self._shared_threads = SharedThreads(1)
+        self._characters = read_characters(self._fp32.metadata)
+        self._recording = _RecordingRunner(SingleLineRunner(self._fp32, self._shared_threads))
         recogniser = Recogniser(self._recording, self._characters)
-        self._handle = PageHandle(open_detector(running, store), {"greedy": recogniser}, self._crew)
+        self._handle = PageHandle(open_detector(config, cache), {"greedy": recogniser}, self._shared_threads)
 
     def collect(self, image: Image) -> int:
         """Find and read the lines of one more page; returns how many there are now."""
         self._handle.read([ReadTask(image)])
         return len(self._recording.crops)
 
-    def compare(self, tell: Callable[[int, int], None] = lambda _done, _count: None) -> Compared:
+    def compare(self, report_progress: Callable[[int, int], None] = lambda _done, _count: None) -> Comparison:
         """Read all lines with both models and time some of them, in pairs.
 
         Args:
-            tell: Is told how many lines of how many are done.
+            report_progress: Is told how many lines of how many are done.
         """
         crops = self._recording.crops
         every = max(1, len(crops) // _MOST_TIMED)
         times_s, same, characters, edits = [], 0, 0, 0
         for number, crop in enumerate(crops):
-            tell(number, len(crops))
+            report_progress(number, len(crops))
             if number % every == 0:
-                times_s.append(time_pair(self._single, self._eight, crop, eight_first=number // every % 2 == 1))
-            single, eight = (self._read(session, crop) for session in (self._single, self._eight))
-            characters, same = characters + len(single), same + (single == eight)
-            edits += count_edits(single, eight)
-        tell(len(crops), len(crops))
-        return Compared(times_s, len(crops), same, characters, edits)
+                times_s.append(time_pair(self._fp32, self._int8, crop, int8_first=number // every % 2 == 1))
+            fp32, int8 = (self._read(session, crop) for session in (self._fp32, self._int8))
+            characters, same = characters + len(fp32), same + (fp32 == int8)
+            edits += count_edits(fp32, int8)
+        report_progress(len(crops), len(crops))
+        return Comparison(times_s, len(crops), same, characters, edits)
 
-    def keep(self, compared: Compared) -> bool:
-        """Let the engine use the model from now on if it won, and not if it lost; whether the store took it so."""
+    def save(self, compared: Comparison) -> bool:
+        """Let the engine use the model from now on if it won, and not if it lost; whether the cache did so."""
         if compared.wins:
-            make_eight(models.RECOGNITION, Running("cpu", 1), self._store)
+            make_int8(models.RECOGNITION, SessionConfig("cpu", 1), self._cache)
         else:
             with contextlib.suppress(OSError):
-                forget_eight(models.RECOGNITION, self._store)
-        return has_eight(models.RECOGNITION, self._store) == compared.wins
+                remove_int8(models.RECOGNITION, self._cache)
+        return has_int8(models.RECOGNITION, self._cache) == compared.wins
 
     def close(self) -> None:
         """End the threads."""
-        self._crew.close()
+        self._shared_threads.close()
 
     def _read(self, session: Session, crop: Pixels) -> str:
-        return Recogniser(RunsApart(session, self._crew), self._characters).read([crop])[0].text
+        return Recogniser(SingleLineRunner(session, self._shared_threads), self._characters).read([crop])[0].text
 
 
-class _Recording:
+class _RecordingRunner:
     """Runs that keep the crops they are given."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, runner: LineRunner) -> None:
+        self._runner = runner
         self.crops: list[Pixels] = []
 
     def map(
-        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+        self,
+        decode: Callable[[RecognizerOutput], R],
+        line_images: Sequence[LineImage],
+        check: Check = no_check,
+        *,
+        logits: bool = False,
     ) -> list[R]:
-        """See Runs."""
-        self.crops += [cut.pixels() for cut in cuts]
-        return self._runs.map(understand, cuts, check, logits=logits)
+        """See LineRunner."""
+        self.crops += [line_image.pixels() for line_image in line_images]
+        return self._runner.map(decode, line_images, check, logits=logits)
 
     def close(self) -> None:
-        """See Runs."""
-        self._runs.close()
+        """See LineRunner."""
+        self._runner.close()
 
 
-def time_pair(single: Session, eight: Session, crop: Pixels, *, eight_first: bool) -> tuple[float, float]:
+def time_pair(fp32: Session, int8: Session, crop: Pixels, *, int8_first: bool) -> tuple[float, float]:
     """Processor seconds of one line in single precision and in eight bits, one right after the other."""
     tensor = to_tensor(crop)
     spent_s = {}
-    for session in (eight, single) if eight_first else (single, eight):
+    for session in (int8, fp32) if int8_first else (fp32, int8):
         began_s = time.thread_time()
-        session.run(tensor, DECIDED)
+        session.run(tensor, OUTPUTS)
         spent_s[session.precision] = time.thread_time() - began_s
-    return spent_s[single.precision], spent_s[eight.precision]
+    return spent_s[fp32.precision], spent_s[int8.precision]
 
 
 def count_edits(wanted: str, found: str) -> int:
@@ -176,7 +187,7 @@ def count_edits(wanted: str, found: str) -> int:
     return row[-1]
 
 
-def table(compared: Compared) -> Iterable[str]:
+def table(compared: Comparison) -> Iterable[str]:
     """What was measured, in lines to print."""
     yield f"{'model':22} {'speed':>7} {'lines alike':>13} {'characters alike':>17}  verdict"
     verdict = "kept" if compared.wins else f"not kept: at least x{LEAST_GAIN:g} and {LEAST_AGREEMENT:.0%} are asked"

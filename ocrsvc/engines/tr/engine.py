@@ -38,7 +38,7 @@ class TrSettings:
 
 
 class TrHandle:
-    """One thread's way into Tr; see engines.base.Handle. It releases its sessions if it owns them."""
+    """One thread's way into Tr; see engines.contract.Handle. It releases its sessions if it owns them."""
 
     def __init__(self, library: TrLibrary, sessions: Sessions, *, owned: bool) -> None:
         self._library = library
@@ -58,7 +58,7 @@ class TrHandle:
             ) from error
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """Each page by itself; see engines.base.Handle. Tr does not turn pages: their angle is always 0."""
+        """Each page by itself; see engines.contract.Handle. Tr does not turn pages: their angle is always 0."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
@@ -99,11 +99,11 @@ class TrEngine:
         self._shared = self._library.open_sessions() if settings.shared_sessions else None
 
     def describe(self) -> EngineInfo:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         return EngineInfo("tr", "ctpn+crnn", "2.3", self._library.device, "fp32", "libtr")
 
     def open_handle(self) -> TrHandle:
-        """See engines.base.Engine. Raises EngineUnavailable."""
+        """See engines.contract.Engine. Raises EngineUnavailable."""
         sessions = self._shared or self._library.open_sessions()
         return TrHandle(self._library, sessions, owned=self._shared is None)
 

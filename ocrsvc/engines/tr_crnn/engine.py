@@ -9,7 +9,7 @@ from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.providers import Device
-from ocrsvc.engines.ppocr.runtime.session import Running
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
@@ -23,7 +23,7 @@ class TrCrnnEngine:
 
     Args:
         device: Where the detector runs; the recogniser knows the CPU only.
-        run_threads: Threads inside one run of the detector.
+        intra_op_threads: Threads inside one run of the detector.
 
     Raises:
         EngineUnavailable: Wrong machine, a package is missing, or the device cannot be used.
@@ -31,19 +31,19 @@ class TrCrnnEngine:
 
     driving = Driving(serial_open=True)
 
-    def __init__(self, device: Device, run_threads: int) -> None:
-        cv2.setNumThreads(run_threads)
+    def __init__(self, device: Device, intra_op_threads: int) -> None:
+        cv2.setNumThreads(intra_op_threads)
         self._library = CrnnLibrary()
-        self._detector = open_detector(Running(device, run_threads))
+        self._detector = open_detector(SessionConfig(device, intra_op_threads))
 
     def describe(self) -> EngineInfo:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         model = f"Tr CRNN behind the detector of {models.NAME}"
         provider = f"OpenCV inside Tr on the CPU, {self._detector.provider} for detection"
         return EngineInfo("tr_crnn", model, self._library.version, self._detector.device, "fp32", provider)
 
     def open_handle(self) -> PageHandle:
-        """See engines.base.Engine."""
+        """See engines.contract.Engine."""
         reader = TrCrnnLineReader(self._library)
         return PageHandle(self._detector, {"greedy": reader, "beam": reader}, SharedThreads(1), reader.close)
 

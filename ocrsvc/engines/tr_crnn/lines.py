@@ -35,7 +35,7 @@ class TrCrnnLineReader:
         self._handle: CrnnHandle = library.open()
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """See engines.lines.LineReader: the height to which Tr scales a line itself, in the line's own shape."""
+        """See engines.line_recognizer.LineReader: the height to which Tr scales a line itself, in its own shape."""
         return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:

@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 Imaging = Literal["auto", "cpu", "numpy"]
-"""Where pixels are prepared: on the card if the models run there, in memory, or in memory by the card's code."""
+"""Where pixels are prepared: on the GPU if the models run there, in memory, or in memory by the GPU code."""
 
 Array = Any
-"""An array of the card's own module."""
+"""An array of the GPU's array module."""
 
-KEPT_BYTES: Final = 256 << 20
-"""Free memory of the card that is kept for the next page; what is free beyond it goes back to the card."""
+MAX_FREE_BYTES: Final = 256 << 20
+"""Free memory of the GPU that is kept for the next page; what is free beyond it goes back to the GPU."""
 
-KEPT_PINNED_BLOCKS: Final = 16
+MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
-class Arrays(Protocol):
+class ArrayBackend(Protocol):
     """An array module, and the memory behind it. All calls may come from any thread.
 
     Attributes:
@@ -40,7 +40,7 @@ class Arrays(Protocol):
     name: str
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """A copy on the card."""
+        """A copy on the GPU."""
         ...
 
     def download(self, array: Array) -> NDArray[Any]:
@@ -52,25 +52,25 @@ class Arrays(Protocol):
         ...
 
 
-class NumpyArrays:
+class NumpyBackend:
     """The stand-in: the same code over numpy, in memory."""
 
     xp: Any = np
     name = "numpy"
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """See Arrays; nothing is copied."""
+        """See ArrayBackend; nothing is copied."""
         return array
 
     def download(self, array: Array) -> NDArray[Any]:
-        """See Arrays; nothing is copied."""
+        """See ArrayBackend; nothing is copied."""
         return cast("NDArray[Any]", array)
 
     def trim(self) -> None:
-        """See Arrays: numpy keeps nothing."""
+        """See ArrayBackend: numpy keeps nothing."""
 
 
-class CupyArrays:
+class CupyBackend:
     """The present GPU, through cupy.
 
     All threads use cupy's default stream, so what one uploads another may read.
@@ -88,25 +88,25 @@ class CupyArrays:
         self._pinned = cupy.get_default_pinned_memory_pool()
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """See Arrays. cupy copies through a pinned buffer out of a pool of its own."""
+        """See ArrayBackend. cupy copies through a pinned buffer out of a pool of its own."""
         return self.xp.asarray(array)
 
     def download(self, array: Array) -> NDArray[Any]:
-        """See Arrays."""
+        """See ArrayBackend."""
         return cast("NDArray[Any]", self.xp.asnumpy(array))
 
     def trim(self) -> None:
-        """See Arrays."""
-        if self._pool.free_bytes() > KEPT_BYTES:
+        """See ArrayBackend."""
+        if self._pool.free_bytes() > MAX_FREE_BYTES:
             self._pool.free_all_blocks()
-        if self._pinned.n_free_blocks() > KEPT_PINNED_BLOCKS:
+        if self._pinned.n_free_blocks() > MAX_FREE_PINNED_BLOCKS:
             self._pinned.free_all_blocks()
 
 
-def find_arrays(imaging: Imaging, device: str) -> Arrays | None:
-    """What prepares pixels for models on that device ("cpu" or "cuda"); None where it is done without a card."""
+def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
+    """What prepares pixels for models on that device ("cpu" or "cuda"); None where it is done without a GPU."""
     if imaging == "numpy":
-        return NumpyArrays()
+        return NumpyBackend()
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:
@@ -115,7 +115,7 @@ def find_arrays(imaging: Imaging, device: str) -> Arrays | None:
         )
         return None
     try:
-        return CupyArrays()
+        return CupyBackend()
     except ImportError as error:
         LOG.warning("cupy cannot be loaded (%s), so pixels are prepared on the CPU, which costs throughput.", error)
         return None

@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array
-from ocrsvc.engines.ppocr.gpu.resampling_weights import ResamplingWeights, area_taps, mixed_taps, taps_for
+from ocrsvc.engines.ppocr.gpu.resampling_weights import (
+    ResamplingWeights,
+    area_weights,
+    mixed_weights,
+    source_pixels_for,
+)
 from ocrsvc.imaging.geometry import Quad
 
 Sizes = NDArray[np.int64]
@@ -26,7 +31,7 @@ def crop_lines(xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int
 
     Args:
         xp: The page's array module.
-        page: (H, W[, 3]) uint8, on the card.
+        page: (H, W[, 3]) uint8, on the GPU.
         quads: (4, 2) float32 in pixels of the page, in memory.
         widths: Of each line, in pixels.
         padded: Width of all, in pixels.
@@ -45,7 +50,7 @@ def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
     """(N,) places on the page that make one pixel of each line: 1, or many where it is much larger than that."""
     asked = np.asarray(widths, np.int64)
     own_widths, own_heights = own_sizes(np.stack(quads), asked, height)
-    return taps_for(own_widths / asked) * taps_for(own_heights / height)
+    return source_pixels_for(own_widths / asked) * source_pixels_for(own_heights / height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +60,13 @@ class _Group:
     Attributes:
         rows: (n,) their numbers.
         widths: (n,) in pixels.
-        ways: (n, 9) float64 homographies from the line in its own size to the page.
+        matrices: (n, 9) float64 homographies from the line in its own size to the page.
         across, along: Which of the line's own rows and columns make each row and column of what is asked for.
     """
 
     rows: NDArray[np.int64]
     widths: Sizes
-    ways: NDArray[np.float64]
+    matrices: NDArray[np.float64]
     across: ResamplingWeights
     along: ResamplingWeights
 
@@ -69,19 +74,19 @@ class _Group:
 def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int) -> Iterator[_Group]:
     """The lines of a batch, by how many samples make a pixel of them: for most of them one."""
     own_widths, own_heights = own_sizes(quads, widths, height)
-    ways = homographies(quads, own_widths, own_heights)
+    matrices = homographies(quads, own_widths, own_heights)
     mixed = (own_widths < widths) | (own_heights < height)
-    kinds = np.stack([mixed, taps_for(own_widths / widths), taps_for(own_heights / height)], axis=1)
+    kinds = np.stack([mixed, source_pixels_for(own_widths / widths), source_pixels_for(own_heights / height)], axis=1)
     for kind in np.unique(kinds, axis=0):
         rows = np.flatnonzero((kinds == kind).all(axis=1))
-        make = mixed_taps if kind[0] else area_taps
+        make = mixed_weights if kind[0] else area_weights
         across = make(own_heights[rows], np.full(len(rows), height), height)
         along = make(own_widths[rows], widths[rows], padded)
-        yield _Group(rows, widths[rows], ways[rows], across, along)
+        yield _Group(rows, widths[rows], matrices[rows], across, along)
 
 
 def own_sizes(quads: NDArray[np.float32], widths: Sizes, height: int) -> tuple[Sizes, Sizes]:
-    """Widths and heights in pixels at which lines (N, 4, 2) are looked at; see `imaging.geometry.crop`."""
+    """Widths and heights in pixels at which lines (N, 4, 2) are sampled; see `imaging.geometry.crop`."""
     edges = np.roll(quads, -1, axis=1) - quads
     top, right, bottom, left = np.hypot(edges[..., 0], edges[..., 1]).astype(np.float64).T
     along, across = (top + bottom) / 2, (left + right) / 2
@@ -106,26 +111,28 @@ def homographies(quads: NDArray[np.float32], widths: Sizes, heights: Sizes) -> N
     h = ((x1 - x2) * bent_y - bent_x * (y1 - y2)) / divisor
     one = np.ones_like(g)
     unit = np.stack([x1 - x0 + g * x1, x3 - x0 + h * x3, x0, y1 - y0 + g * y1, y3 - y0 + h * y3, y0, g, h, one], axis=1)
-    ways: NDArray[np.float64] = unit / np.stack([widths, heights, one] * 3, axis=1)
-    return ways
+    matrices: NDArray[np.float64] = unit / np.stack([widths, heights, one] * 3, axis=1)
+    return matrices
 
 
 def _cut(xp: Any, page: Array, group: _Group) -> Array:
     """(n, height, padded, channels) float32 whole gray levels."""
-    ways = xp.asarray(group.ways)
-    across, along = ([xp.asarray(part) for part in (taps.places, taps.weights)] for taps in (group.across, group.along))
+    matrices = xp.asarray(group.matrices)
+    across, along = (
+        [xp.asarray(part) for part in (table.places, table.weights)] for table in (group.across, group.along)
+    )
     total = None
     for down, right in product(range(across[0].shape[2]), range(along[0].shape[2])):
-        x, y = _places(along[0][:, None, :, right], across[0][:, :, None, down], ways)
+        x, y = _places(along[0][:, None, :, right], across[0][:, :, None, down], matrices)
         weight = across[1][:, :, None, down, None] * along[1][:, None, :, right, None]
         part = _sample(xp, page, x, y) * weight
         total = part if total is None else total + part
     return xp.rint(total)
 
 
-def _places(u: Array, v: Array, ways: Array) -> tuple[Array, Array]:
+def _places(u: Array, v: Array, matrices: Array) -> tuple[Array, Array]:
     """Where columns u (n, 1, w) and rows v (n, h, 1) of lines lie on the page: x and y (n, h, w) float64."""
-    a, b, c, d, e, f, g, h, i = (ways[:, number, None, None] for number in range(9))
+    a, b, c, d, e, f, g, h, i = (matrices[:, number, None, None] for number in range(9))
     depth = g * u + h * v + i
     return (a * u + b * v + c) / depth, (d * u + e * v + f) / depth
 

@@ -25,7 +25,7 @@ class ResamplingWeights:
     weights: NDArray[np.float32]
 
 
-def area_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
+def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
     """INTER_AREA on axes of `sources` pixels that become `targets` <= sources: the mean over what a pixel covers.
 
     Args:
@@ -35,25 +35,25 @@ def area_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingW
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
-    places = np.floor(low)[..., None] + np.arange(taps_for(scale).max(), dtype=np.float64)
+    places = np.floor(low)[..., None] + np.arange(source_pixels_for(scale).max(), dtype=np.float64)
     covered = np.minimum(places + 1, (low + scale)[..., None]) - np.maximum(places, low[..., None])
-    return _as_taps(places, np.clip(covered, 0, None) / scale[..., None], source)
+    return _clipped(places, np.clip(covered, 0, None) / scale[..., None], source)
 
 
-def taps_for(scale: ArrayLike) -> NDArray[np.int64]:
+def source_pixels_for(scale: ArrayLike) -> NDArray[np.int64]:
     """Pixels that a pixel of that many pixels' size can touch; one, where nothing is resized."""
     return np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1).astype(np.int64)
 
 
-def linear_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_LINEAR: between the two nearest pixel centres. Arguments as for `area_taps`."""
+def linear_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
+    """INTER_LINEAR: between the two nearest pixel centres. Arguments as for `area_weights`."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     at = np.clip((np.arange(count) + 0.5) * scale - 0.5, 0, source - 1)
     return _between(np.floor(at), at - np.floor(at), source)
 
 
-def mixed_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
+def mixed_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
     """INTER_AREA where the other axis, or this one, is enlarged: steps with narrow ramps. Arguments as there."""
     source = np.asarray(sources, np.float64)[:, None]
     target = np.asarray(targets, np.float64)[:, None]
@@ -65,10 +65,10 @@ def mixed_taps(sources: ArrayLike, targets: ArrayLike, count: int) -> Resampling
 
 
 def _between(first: NDArray[np.float64], share: NDArray[np.float64], source: NDArray[np.float64]) -> ResamplingWeights:
-    return _as_taps(np.stack([first, first + 1], axis=-1), np.stack([1 - share, share], axis=-1), source)
+    return _clipped(np.stack([first, first + 1], axis=-1), np.stack([1 - share, share], axis=-1), source)
 
 
-def _as_taps(
+def _clipped(
     places: NDArray[np.float64], weights: NDArray[np.float64], source: NDArray[np.float64]
 ) -> ResamplingWeights:
     return ResamplingWeights(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))

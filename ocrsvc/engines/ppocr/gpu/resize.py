@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array
-from ocrsvc.engines.ppocr.gpu.resampling_weights import ResamplingWeights, area_taps, linear_taps, mixed_taps
+from ocrsvc.engines.ppocr.gpu.resampling_weights import ResamplingWeights, area_weights, linear_weights, mixed_weights
 
 FIXED: Final = 2048
 """One, in OpenCV's fixed point."""
@@ -19,7 +19,7 @@ def detector_input(xp: Any, page: Array, size: tuple[int, int], padded: tuple[in
 
     Args:
         xp: The page's array module.
-        page: On the card.
+        page: On the GPU.
         size: (w, h) in pixels of the resized page.
         padded: (w', h') of the whole, with the page at the top left and its last row and column repeated.
         shrink: INTER_AREA instead of INTER_LINEAR.
@@ -47,7 +47,7 @@ def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Arra
 def _shrink(xp: Any, page: Array, size: tuple[int, int]) -> Array:
     """Weighted sums of each output pixel's neighbours, first of rows and then of columns."""
     height, width = page.shape[:2]
-    make = area_taps if size[1] <= height and size[0] <= width else mixed_taps
+    make = area_weights if size[1] <= height and size[0] <= width else mixed_weights
     rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
     return xp.rint(sum(_parts(xp, rows, make([width], [size[0]], size[0]), 1, np.float32)))
 
@@ -55,21 +55,21 @@ def _shrink(xp: Any, page: Array, size: tuple[int, int]) -> Array:
 def _enlarge(xp: Any, page: Array, size: tuple[int, int]) -> Array:
     """Between neighbours in OpenCV's own fixed point, whose cut-off bits make one pixel in eight a level darker."""
     height, width = page.shape[:2]
-    columns = sum(_parts(xp, page, linear_taps([width], [size[0]], size[0]), 1, np.int32))
-    upper, lower = _parts(xp, columns >> 4, linear_taps([height], [size[1]], size[1]), 0, np.int32)
+    columns = sum(_parts(xp, page, linear_weights([width], [size[0]], size[0]), 1, np.int32))
+    upper, lower = _parts(xp, columns >> 4, linear_weights([height], [size[1]], size[1]), 0, np.int32)
     return (((upper >> 16) + (lower >> 16) + 2) >> 2).astype(np.float32)
 
 
-def _parts(xp: Any, pixels: Array, taps: ResamplingWeights, axis: int, kind: type) -> list[Array]:
+def _parts(xp: Any, pixels: Array, table: ResamplingWeights, axis: int, kind: type) -> list[Array]:
     """What each of a few neighbours along an axis gives to the output: a gather and a product for each of them."""
     shape = [-1 if number == axis else 1 for number in range(pixels.ndim)]
-    weights = taps.weights if kind is np.float32 else np.rint(taps.weights * np.float32(FIXED)).astype(kind)
+    weights = table.weights if kind is np.float32 else np.rint(table.weights * np.float32(FIXED)).astype(kind)
     return [
         xp.take(pixels, xp.asarray(places), axis=axis) * xp.asarray(share).reshape(shape)
-        for places, share in zip(_columns(taps.places), _columns(weights), strict=True)
+        for places, share in zip(_columns(table.places), _columns(weights), strict=True)
     ]
 
 
 def _columns(table: NDArray[Any]) -> list[NDArray[Any]]:
     """The (count,) columns of a table (1, count, k)."""
-    return [np.ascontiguousarray(table[0, :, tap]) for tap in range(table.shape[2])]
+    return [np.ascontiguousarray(table[0, :, column]) for column in range(table.shape[2])]

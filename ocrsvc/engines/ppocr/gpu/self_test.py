@@ -12,22 +12,22 @@ from typing import Final
 import cv2
 import numpy as np
 
-from ocrsvc.engines.ppocr.pipeline.page import View, read_page
+from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.records import Image, Pixels, ReadTask
 
-OpenView = Callable[[ReadTask], View]
+OpenPage = Callable[[ReadTask], PageReader]
 
 LINES: Final = ((1, 2.0, "Proof 4711"), (2, 5.0, "BIG 38"), (3, 1.0, "small letters, one line of them"))
 """Thickness by three, scale and text of each: letters of 20 to 110 px, so that each way of sampling is tried."""
 
 
-def find_fault(on_card: OpenView, in_memory: OpenView) -> str | None:
-    """What is wrong with the card's reading of the drawn pages, as the end of a sentence; None for nothing."""
+def find_fault(on_gpu: OpenPage, in_memory: OpenPage) -> str | None:
+    """What is wrong with the GPU's reading of the drawn pages, as the end of a sentence; None for nothing."""
     for pixels in drawn_pages():
         task = ReadTask(Image(pixels, "png"))
         expected = read_page(task, in_memory(task)).text
         try:
-            read = read_page(task, on_card(task)).text
+            read = read_page(task, on_gpu(task)).text
         except Exception as failure:  # noqa: BLE001  whatever cupy or CUDA throws: this is where it is found out
             return f"it fails with {type(failure).__name__}: {failure}"
         if read != expected:

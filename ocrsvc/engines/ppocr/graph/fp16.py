@@ -16,11 +16,11 @@ import onnx
 from onnx import TensorProto, helper
 
 # Squares and their means overflow half precision (65,504) from 256 on.
-_WHOLE_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
+_FP32_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _DetachedHead:
     """What was taken off a graph, to be put back."""
 
     nodes: list[onnx.NodeProto]
@@ -37,25 +37,27 @@ def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    end = _take_off(proto.graph, scores)
+    head = _detach_head(proto.graph, scores)
     converted: onnx.ModelProto = convert_float_to_float16(
-        proto, keep_io_types=True, op_block_list=list(_WHOLE_OPERATORS)
+        proto, keep_io_types=True, op_block_list=list(_FP32_OPERATORS)
     )
-    _cut_short(converted.graph)
-    if end is not None:
-        converted.graph.node.extend(end.nodes)
-        converted.graph.initializer.extend(end.weights)
+    _remove_cast_pairs(converted.graph)
+    if head is not None:
+        converted.graph.node.extend(head.nodes)
+        converted.graph.initializer.extend(head.weights)
         del converted.graph.output[:]
-        converted.graph.output.extend(end.outputs)
+        converted.graph.output.extend(head.outputs)
     return converted
 
 
-def _take_off(graph: onnx.GraphProto, scores: str) -> _End | None:
+def _detach_head(graph: onnx.GraphProto, scores: str) -> _DetachedHead | None:
     """The nodes from the last product on, and what only they read; what they are fed becomes the output."""
-    makers = {output: node for node in graph.node for output in node.output}
-    if scores not in makers:
+    producers = {output: node for node in graph.node for output in node.output}
+    if scores not in producers:
         return None
-    product = next(makers[name] for name in makers[scores].input if name in makers and makers[name].op_type == "MatMul")
+    product = next(
+        producers[name] for name in producers[scores].input if name in producers and producers[name].op_type == "MatMul"
+    )
     reached = {product.output[0]}
     nodes = [product]
     for node in graph.node:  # every node comes after those that it reads
@@ -63,9 +65,9 @@ def _take_off(graph: onnx.GraphProto, scores: str) -> _End | None:
             reached.update(node.output)
             nodes.append(node)
     read = {name for node in nodes for name in node.input}
-    end = _End(nodes, [weight for weight in graph.initializer if weight.name in read], list(graph.output))
-    fed = sorted(name for name in read - reached if name in makers)
-    for weight in end.weights:
+    head = _DetachedHead(nodes, [weight for weight in graph.initializer if weight.name in read], list(graph.output))
+    inputs = sorted(name for name in read - reached if name in producers)
+    for weight in head.weights:
         graph.initializer.remove(weight)
     for node in nodes:
         graph.node.remove(node)
@@ -73,20 +75,20 @@ def _take_off(graph: onnx.GraphProto, scores: str) -> _End | None:
     for value in [value for value in graph.value_info if value.name in reached]:
         graph.value_info.remove(value)
     del graph.output[:]
-    graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in fed)
-    return end
+    graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in inputs)
+    return head
 
 
-def _cut_short(graph: onnx.GraphProto) -> None:
+def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
     """Where a float32 value is cast to half precision and back, let its readers have the value itself."""
     casts = {node.output[0]: node for node in graph.node if node.op_type == "Cast"}
-    instead = {
+    original = {
         node.output[0]: casts[node.input[0]].input[0]
         for node in casts.values()
         if node.input[0] in casts and _casts_to(node, TensorProto.FLOAT)
     }
     for node in graph.node:
-        node.input[:] = [instead.get(name, name) for name in node.input]
+        node.input[:] = [original.get(name, name) for name in node.input]
     read = {output.name for output in graph.output}.union(*(node.input for node in graph.node))
     for node in [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in read]:
         graph.node.remove(node)

@@ -30,7 +30,7 @@ def drop_identities(proto: onnx.ModelProto) -> None:
             renamed[node.output[0]] = node.input[0]
         else:
             kept.append(node)
-    _put_nodes(proto, kept)
+    _replace_nodes(proto, kept)
 
 
 def average_by_pooling(proto: onnx.ModelProto) -> None:
@@ -83,10 +83,10 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
         helper.make_node("Sigmoid", ["phases.outer"], ["phases"]),
         helper.make_node("DepthToSpace", ["phases"], list(tail[-1].output), blocksize=4, mode="CRD"),
     ]
-    _put_nodes(proto, nodes[:begin] + added)
+    _replace_nodes(proto, nodes[:begin] + added)
 
 
-def fill_blocks_of_stem(proto: onnx.ModelProto, block: int) -> None:
+def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
     """The first four convolutions and the pooling beside them: channels that fill blocks, and no concatenation.
 
     Added channels are zero. The convolution over two concatenated inputs becomes the sum of one over each.
@@ -101,20 +101,20 @@ def fill_blocks_of_stem(proto: onnx.ModelProto, block: int) -> None:
     if weights.shape[1] != 2 * split or len(joined.input) != 2:
         raise ValueError("the model's stem does not end in the concatenation of two branches")
     for convolution in (first, inner, outer):
-        graph.fill(convolution, block, input_too=convolution is not first)
-    halves = []
+        graph.pad_channels(convolution, block, input_too=convolution is not first)
+    branches = []
     for number, name in enumerate(joined.input):
-        part = filled(weights[:, number * split : (number + 1) * split], 1, block)
+        part = padded_channels(weights[:, number * split : (number + 1) * split], 1, block)
         inputs = [name, graph.constant(f"stem.{number}", part)]
         if number == 0:
             inputs.append(graph.constant("stem.bias", graph.value(bias.input[1]).reshape(-1)))
-        halves.append(helper.make_node("Conv", inputs, [f"stem.{number}.out"], **_attributes(third)))
-    total = helper.make_node("Add", [half.output[0] for half in halves], list(bias.output))
-    replaced = {joined.output[0]: [], third.output[0]: halves, bias.output[0]: [total]}
-    _put_nodes(proto, [new for node in proto.graph.node for new in replaced.get(node.output[0], [node])])
+        branches.append(helper.make_node("Conv", inputs, [f"stem.{number}.out"], **_attributes(third)))
+    total = helper.make_node("Add", [branch.output[0] for branch in branches], list(bias.output))
+    replaced = {joined.output[0]: [], third.output[0]: branches, bias.output[0]: [total]}
+    _replace_nodes(proto, [new for node in proto.graph.node for new in replaced.get(node.output[0], [node])])
 
 
-def filled(weights: Weights, axis: int, block: int) -> Weights:
+def padded_channels(weights: Weights, axis: int, block: int) -> Weights:
     """Zeros appended along an axis, up to a multiple of `block`."""
     missing = [(0, -weights.shape[axis] % block if place == axis else 0) for place in range(weights.ndim)]
     return np.pad(weights, missing)
@@ -127,7 +127,7 @@ class _Graph:
         del proto.graph.value_info[:]  # shapes that hold no longer
         self._graph = proto.graph
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._makers = {name: node for node in proto.graph.node for name in node.output}
+        self._producers = {name: node for node in proto.graph.node for name in node.output}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in proto.graph.node:
             for name in node.input:
@@ -147,30 +147,30 @@ class _Graph:
             self._constants[name] = tensor
         return name
 
-    def fill(self, convolution: onnx.NodeProto, block: int, *, input_too: bool) -> None:
+    def pad_channels(self, convolution: onnx.NodeProto, block: int, *, input_too: bool) -> None:
         """Fill a convolution's channels, and those of the bias added to it, up to whole blocks."""
-        weights = filled(self.value(convolution.input[1]), 0, block)
-        self._replace(convolution.input[1], filled(weights, 1, block) if input_too else weights)
+        weights = padded_channels(self.value(convolution.input[1]), 0, block)
+        self._replace(convolution.input[1], padded_channels(weights, 1, block) if input_too else weights)
         (bias,) = self.readers[convolution.output[0]]
-        self._replace(bias.input[1], filled(self.value(bias.input[1]), 1, block))
+        self._replace(bias.input[1], padded_channels(self.value(bias.input[1]), 1, block))
 
     def scaled_summand(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         """Of an addition x + x * s, the product."""
         if node.op_type != "Add":
             return None
         for name, other in (node.input, node.input[::-1]):
-            maker: onnx.NodeProto | None = self._makers.get(name)
-            if maker is None or maker.op_type != "Mul" or len(self.readers[name]) > 1:
+            producer: onnx.NodeProto | None = self._producers.get(name)
+            if producer is None or producer.op_type != "Mul" or len(self.readers[name]) > 1:
                 continue
-            if other in maker.input:
-                return maker
+            if other in producer.input:
+                return producer
         return None
 
     def _replace(self, name: str, value: Weights) -> None:
         self._constants[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
 
 
-def _put_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+def _replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
     """These nodes and the constants that they read."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:]

@@ -31,7 +31,7 @@ _OF_POOLED: Final = frozenset({"Conv", "Add", "Relu", "HardSigmoid", "Sigmoid"})
 Weights = NDArray[np.float32]
 
 
-def quantise(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
+def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
     """Let the model's large 1 x 1 convolutions and its Gemm be computed in eight bits; returns how many those are.
 
     Args:
@@ -39,11 +39,11 @@ def quantise(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> in
         least_channels: That a convolution must have going in and coming out.
     """
     del proto.graph.value_info[:]
-    rewriting = _Rewriting(proto, least_channels)
-    rewriting.run()
-    if rewriting.count:
+    rewriter = _Int8Rewriter(proto, least_channels)
+    rewriter.run()
+    if rewriter.count:
         proto.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
-    return rewriting.count
+    return rewriter.count
 
 
 def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -52,7 +52,7 @@ def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float3
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _put_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+def _replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
     """These nodes and the constants that they read."""
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
@@ -62,7 +62,7 @@ def _put_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
     proto.graph.initializer.extend(kept)
 
 
-class _Rewriting:
+class _Int8Rewriter:
     """Writes the nodes of a graph anew, in order, and knows in which layout each tensor is to be had."""
 
     def __init__(self, proto: onnx.ModelProto, least_channels: int) -> None:
@@ -81,17 +81,17 @@ class _Rewriting:
 
     def run(self) -> None:
         """Rewrite all nodes."""
-        swallowed: set[int] = set()
+        fused: set[int] = set()
         for node in self._proto.graph.node:
-            if id(node) in swallowed:
+            if id(node) in fused:
                 continue
             if self._is_plain_gemm(node):
                 self._to_first(node.input[0])
                 weights, added = (self._constants[name] for name in node.input[1:])
                 self._write_product(node.input[0], weights, added, node.output[0])
-            elif self._is_wanted(node):
+            elif self._is_quantizable(node):
                 bias = self._bias_after(node)
-                swallowed.update([id(bias)] if bias is not None else [])
+                fused.update([id(bias)] if bias is not None else [])
                 self._write_convolution(node, bias)
             elif self._stays_last(node):
                 self._write_by_element(node)
@@ -99,7 +99,7 @@ class _Rewriting:
                 self._copy(node)
         for output in self._proto.graph.output:
             self._to_first(output.name)
-        _put_nodes(self._proto, self._written)
+        _replace_nodes(self._proto, self._written)
 
     def _find_pooled(self) -> set[str]:
         """Tensors of one value a channel: products of those cost nothing."""
@@ -109,12 +109,16 @@ class _Rewriting:
                 pooled.update(node.output)
         return pooled
 
-    def _is_wanted(self, node: onnx.NodeProto) -> bool:
+    def _is_quantizable(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "Conv" or node.input[1] not in self._constants or node.input[0] in self._pooled:
             return False
         shape = self._constants[node.input[1]].shape
-        said = _attributes(node)
-        plain = said.get("group", 1) == 1 and set(said.get("strides", [1])) == {1} and not any(said.get("pads", [0]))
+        attributes = _attributes(node)
+        plain = (
+            attributes.get("group", 1) == 1
+            and set(attributes.get("strides", [1])) == {1}
+            and not any(attributes.get("pads", [0]))
+        )
         return shape[2:] == (1, 1) and plain and min(shape[:2]) >= self._least
 
     def _bias_after(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
@@ -150,7 +154,7 @@ class _Rewriting:
         """By element, on what is to be had with channels last, or made for a product."""
         if node.op_type not in _BY_ELEMENT or not all(self._fits_last(name) for name in node.input):
             return False
-        for_product = any(self._is_wanted(reader) for reader in self._readers.get(node.output[0], []))
+        for_product = any(self._is_quantizable(reader) for reader in self._readers.get(node.output[0], []))
         return for_product or any(name in self._only_last for name in node.input)
 
     def _fits_last(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
 BEST: Final = "best"
-SURE: Final = "sure"
+PROBABILITIES: Final = "sure"
 LOGITS: Final = "logits"
 
 # Far above the subnormal range (1.2e-38) and far below any weight that can change an output in single precision.
@@ -39,13 +39,12 @@ def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
             tensor.CopyFrom(numpy_helper.from_array(np.where(negligible, np.float32(0), weights), tensor.name))
 
 
-def decide_inside(proto: onnx.ModelProto) -> None:
+def add_argmax(proto: onnx.ModelProto) -> None:
     """Let the recogniser choose the class of each step itself, so that its 18,710 scores a step never leave it.
 
     Instead of probabilities (1, T, C) it then gives, for one line: BEST (T,) int64, the likeliest class of each step;
-    SURE (N,) float32, the probability of each character at its first step; LOGITS (T, C), which costs nothing until
-    somebody asks for it. The softmax is taken over the rows of those first steps only, and the bias is added inside the
-    product.
+    PROBABILITIES (N,) float32, that of each character at its first step; LOGITS (T, C), which costs nothing until it is
+    asked for. The softmax is taken over the rows of those first steps only, and the bias is added inside the product.
 
     Raises:
         ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recogniser ends in.
@@ -55,33 +54,37 @@ def decide_inside(proto: onnx.ModelProto) -> None:
     head = _Head(proto)
     rows = head.add("Squeeze", features, axes=[0])
     logits = head.add("Gemm", rows, weights, bias, output=LOGITS)
-    best = head.first_of_the_greatest(logits, classes)
-    first = head.beginnings(best)
+    best = head.two_stage_argmax(logits, classes)
+    first = head.first_steps(best)
     shares = head.add("Softmax", head.add("Gather", logits, first, axis=0), axis=1)
-    head.add("ReduceMax", shares, output=SURE, axes=[1], keepdims=0)
-    _put_outputs(proto, ((BEST, TensorProto.INT64, 1), (SURE, TensorProto.FLOAT, 1), (LOGITS, TensorProto.FLOAT, 2)))
-    _drop_unread(proto)
+    head.add("ReduceMax", shares, output=PROBABILITIES, axes=[1], keepdims=0)
+    _put_outputs(
+        proto, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1), (LOGITS, TensorProto.FLOAT, 2))
+    )
+    _remove_unused_nodes(proto)
 
 
-def decide_in_batches(proto: onnx.ModelProto) -> None:
+def add_argmax_batched(proto: onnx.ModelProto) -> None:
     """The same for many lines in one run, as a GPU wants it.
 
-    The graph then gives BEST (N, T) int64, the likeliest class of each step; SURE (N, T) float32, its probability;
-    LOGITS (N, T, C). Plain ArgMax and Softmax: what costs a CPU core dearly is nothing to a card, and the scores
+    The graph then gives BEST (N, T) int64, the likeliest class of each step; PROBABILITIES (N, T) float32, that of the
+    class; LOGITS (N, T, C). Plain ArgMax and Softmax: what is slow on a CPU core is nothing to a GPU, and the scores
     stay there.
 
     Raises:
-        ValueError: As for `decide_inside`.
+        ValueError: As for `add_argmax`.
     """
     _read_head(proto)
-    makers = {output: node for node in proto.graph.node for output in node.output}
+    producers = {output: node for node in proto.graph.node for output in node.output}
     shares = proto.graph.output[0].name
-    _rename(proto, _maker(makers, _maker(makers, shares, "Softmax").input[0], "Add").output[0], LOGITS)
+    _rename(proto, _producer(producers, _producer(producers, shares, "Softmax").input[0], "Add").output[0], LOGITS)
     head = _Head(proto)
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
-    head.add("ReduceMax", shares, output=SURE, axes=[2], keepdims=0)
-    _put_outputs(proto, ((BEST, TensorProto.INT64, 2), (SURE, TensorProto.FLOAT, 2), (LOGITS, TensorProto.FLOAT, 3)))
-    _drop_unread(proto)
+    head.add("ReduceMax", shares, output=PROBABILITIES, axes=[2], keepdims=0)
+    _put_outputs(
+        proto, ((BEST, TensorProto.INT64, 2), (PROBABILITIES, TensorProto.FLOAT, 2), (LOGITS, TensorProto.FLOAT, 3))
+    )
+    _remove_unused_nodes(proto)
 
 
 def _rename(proto: onnx.ModelProto, before: str, after: str) -> None:
@@ -100,14 +103,14 @@ def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) 
 
 def _read_head(proto: onnx.ModelProto) -> tuple[str, str, str]:
     """The names of the features, weights and bias of the last product, which a bias and a softmax must follow."""
-    makers = {output: node for node in proto.graph.node for output in node.output}
-    softmax = _maker(makers, proto.graph.output[0].name, "Softmax")
-    add = _maker(makers, softmax.input[0], "Add")
-    product = _maker(makers, add.input[0], "MatMul")
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
+    add = _producer(producers, softmax.input[0], "Add")
+    product = _producer(producers, add.input[0], "MatMul")
     return str(product.input[0]), str(product.input[1]), str(add.input[1])
 
 
-def _drop_unread(proto: onnx.ModelProto) -> None:
+def _remove_unused_nodes(proto: onnx.ModelProto) -> None:
     """Take away the nodes that lead to no output: ONNX Runtime would run them all the same."""
     wanted = {output.name for output in proto.graph.output}
     kept = []
@@ -119,11 +122,11 @@ def _drop_unread(proto: onnx.ModelProto) -> None:
     proto.graph.node.extend(reversed(kept))
 
 
-def _maker(makers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
+def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
     """The node of this kind that makes `name`, looking through nodes that do nothing."""
-    node = makers[name]
+    node = producers[name]
     while node.op_type == "Identity":
-        node = makers[node.input[0]]
+        node = producers[node.input[0]]
     if node.op_type != kind:
         raise ValueError(f"the recogniser's {name} comes from {node.op_type} {node.name}, not from {kind}")
     return node
@@ -152,28 +155,28 @@ class _Head:
         self._count += 1
         return f"head.{self._count}"
 
-    def first_of_the_greatest(self, scores: str, classes: int) -> str:
+    def two_stage_argmax(self, scores: str, classes: int) -> str:
         """(T,) ArgMax of (T, classes), in two stages: its own kernel goes one by one, ReduceMax by the vector."""
         blocks = next((count for count in range(classes // _BLOCK + 1, _MOST_BLOCKS) if classes % count == 0), 1)
         blocked = self.add("Reshape", scores, self.constant([-1, blocks, classes // blocks]))
         greatest = self.add("ReduceMax", blocked, axes=[2], keepdims=0)
         block = self.add("ArgMax", greatest, axis=1, keepdims=1)
-        place = self.add("Concat", self.add("Unsqueeze", self._numbers(greatest), axes=[1]), block, axis=1)
+        place = self.add("Concat", self.add("Unsqueeze", self._row_numbers(greatest), axes=[1]), block, axis=1)
         inside = self.add("ArgMax", self.add("GatherND", blocked, place), axis=1, keepdims=0)
         before = self.add("Mul", self.add("Squeeze", block, axes=[1]), self.constant(classes // blocks))
         return self.add("Add", before, inside, output=BEST)
 
-    def _numbers(self, table: str) -> str:
+    def _row_numbers(self, table: str) -> str:
         """0, 1, ... for each row."""
         count = self.add("Gather", self.add("Shape", table), self.constant(0), axis=0)
         return self.add("Range", self.constant(0), count, self.constant(1))
 
-    def beginnings(self, best: str) -> str:
+    def first_steps(self, best: str) -> str:
         """(N,) the first step of each run of one class that is not blank (0)."""
         before = self.add("Concat", self.constant([0]), self.add("Slice", best, *self._all_but_the_last()), axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
-        inked = self.add("Greater", best, self.constant(0))
-        return self.add("Squeeze", self.add("NonZero", self.add("And", changed, inked)), axes=[0])
+        not_blank = self.add("Greater", best, self.constant(0))
+        return self.add("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), axes=[0])
 
     def _all_but_the_last(self) -> tuple[str, str]:
         return self.constant([0]), self.constant([-1])

@@ -34,20 +34,20 @@ class Path:
     confidence: float
 
 
-def best_path(best: NDArray[np.int64], sure: NDArray[np.float32], classes: Sequence[str]) -> Path:
+def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:
     """The likeliest class of each step, repeats collapsed, blanks dropped.
 
     Args:
         best: (T,) the likeliest class of each step of one line; class 0 is blank.
-        sure: (N,) the probability of each character at its first step.
+        probabilities: (N,) the probability of each character at its first step.
         classes: Texts by class; the first stands for blank and is never read.
     """
     begins = np.flatnonzero(np.concatenate(([True], best[1:] != best[:-1])))
     ends = np.append(begins[1:], len(best)) - 1
-    inked = best[begins] != BLANK
-    first, last = begins[inked], ends[inked]
+    not_blank = best[begins] != BLANK
+    first, last = begins[not_blank], ends[not_blank]
     characters = [classes[index] for index in best[first]]
-    return Path(characters, first, last, len(best), float(sure.mean()) if characters else 0.0)
+    return Path(characters, first, last, len(best), float(probabilities.mean()) if characters else 0.0)
 
 
 def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -65,18 +65,18 @@ def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[
     states[:, 0::2], states[:, 1::2] = blank[:, None], scores
     may_skip = np.zeros(states.shape[1], bool)
     may_skip[3::2] = labels[1:] != labels[:-1]
-    came = np.zeros(states.shape, np.int8)
+    backpointers = np.zeros(states.shape, np.int8)
     best = np.full(states.shape[1], -np.inf)
     best[:2] = states[0, :2]
     for step in range(1, len(states)):
         ways = np.full((3, len(best)), -np.inf)
         ways[0], ways[1, 1:] = best, best[:-1]
         ways[2, 2:] = np.where(may_skip[2:], best[:-2], -np.inf)
-        came[step] = ways.argmax(axis=0)
+        backpointers[step] = ways.argmax(axis=0)
         best = ways.max(axis=0) + states[step]
     at = len(best) - 1 - int(best[-2] > best[-1])
     path = np.empty(len(states), np.intp)
     for step in range(len(states) - 1, -1, -1):
         path[step] = at
-        at -= came[step, at]
+        at -= backpointers[step, at]
     return cast("NDArray[np.intp]", np.where(path % 2 == 1, path // 2, -1))

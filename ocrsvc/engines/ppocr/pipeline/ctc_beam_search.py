@@ -64,10 +64,10 @@ def prune(logits: NDArray[np.float32], keep: int = KEEP) -> Steps:
 
 def pad(parts: Sequence[Steps]) -> Steps:
     """Lines of different lengths, pruned alike, as one batch."""
-    most = max(part.blank.shape[1] for part in parts)
+    longest = max(part.blank.shape[1] for part in parts)
 
     def padded(part: Steps) -> Steps:
-        by = most - part.blank.shape[1]
+        by = longest - part.blank.shape[1]
         return Steps(
             np.pad(part.classes, ((0, 0), (0, by), (0, 0))),
             np.pad(part.scores, ((0, 0), (0, by), (0, 0)), constant_values=-np.inf),
@@ -86,19 +86,19 @@ def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]
     """The likeliest text of each line, as classes, keeping `width` prefixes at each step; `check` before each step."""
     beam = _Beam.of(len(steps.blank), width)
     every = zip(*(np.moveaxis(part, 1, 0) for part in (steps.classes, steps.scores, steps.blank)), strict=True)
-    trail = []
+    history = []
     for step in every:
         check()
-        trail.append(beam.advance(*step))
-    return _spell(beam.total().argmax(axis=1), trail)
+        history.append(beam.advance(*step))
+    return _spell(beam.total().argmax(axis=1), history)
 
 
 def _prune_rows(rows: NDArray[np.float32], keep: int) -> tuple[Ints, Floats, Floats]:
     """Classes (R, K), scores (R, K) and blank (R,) of a few rows of logits."""
     top = _top_classes(rows, keep)
     values = np.take_along_axis(rows, top, axis=1).astype(np.float64)
-    most = values.max(axis=1, keepdims=True)
-    return top, np.where(top == BLANK, -np.inf, values - most), rows[:, BLANK] - most[:, 0]
+    greatest = values.max(axis=1, keepdims=True)
+    return top, np.where(top == BLANK, -np.inf, values - greatest), rows[:, BLANK] - greatest[:, 0]
 
 
 def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
@@ -131,7 +131,7 @@ class _Beam:
     parent: NDArray[np.uint64]
     last: Ints
     ends_blank: Floats
-    ends_inked: Floats
+    ends_not_blank: Floats
 
     @classmethod
     def of(cls, lines: int, width: int) -> _Beam:
@@ -145,20 +145,20 @@ class _Beam:
 
     def total(self) -> Floats:
         """(N, W) log probability of each prefix."""
-        return np.logaddexp(self.ends_blank, self.ends_inked)
+        return np.logaddexp(self.ends_blank, self.ends_not_blank)
 
     def advance(self, classes: Ints, scores: Floats, blank: Floats) -> tuple[Ints, Ints]:
         """Take one step of every line; returns (N, W) which prefix each new one came from, and its new class or -1."""
         total = self.total()
-        inked, new = self._stay_and_grow(total, classes, scores)
+        not_blank, new = self._stay_and_grow(total, classes, scores)
         stay = total + blank[:, None]
         lines, width = total.shape
-        everything = np.concatenate([np.logaddexp(stay, inked), new.reshape(lines, -1)], axis=1)
+        everything = np.concatenate([np.logaddexp(stay, not_blank), new.reshape(lines, -1)], axis=1)
         order = np.argsort(-everything, axis=1, kind="stable")[:, :width]
         stays, grown = order < width, order - width
         source = np.where(stays, order, grown // classes.shape[1])
         added = np.where(stays, -1, np.take_along_axis(classes, np.where(stays, 0, grown % classes.shape[1]), axis=1))
-        self._become(source, added, stay, inked, np.take_along_axis(everything, order, axis=1))
+        self._become(source, added, stay, not_blank, np.take_along_axis(everything, order, axis=1))
         return source, added
 
     def _stay_and_grow(self, total: Floats, classes: Ints, scores: Floats) -> tuple[Floats, Floats]:
@@ -172,9 +172,9 @@ class _Beam:
         base = np.where(twin, self.ends_blank[:, :, None], total[:, :, None])
         grown_into = np.where(child, base, -np.inf).max(axis=1)
         new[np.matmul(child.astype(np.float32), same.astype(np.float32)) > 0] = -np.inf
-        return np.logaddexp(self.ends_inked, grown_into) + repeat, new
+        return np.logaddexp(self.ends_not_blank, grown_into) + repeat, new
 
-    def _become(self, source: Ints, added: Ints, stay: Floats, inked: Floats, scores: Floats) -> None:
+    def _become(self, source: Ints, added: Ints, stay: Floats, not_blank: Floats, scores: Floats) -> None:
         stays = added < 0
 
         def of_source(table: NDArray[N]) -> NDArray[N]:
@@ -185,15 +185,15 @@ class _Beam:
         self.known = np.where(stays, known, known * _PRIME + (added + 2).astype(np.uint64))
         self.last = np.where(stays, of_source(self.last), added)
         self.ends_blank = np.where(stays, of_source(stay), -np.inf)
-        self.ends_inked = np.where(stays, of_source(inked), scores)
+        self.ends_not_blank = np.where(stays, of_source(not_blank), scores)
 
 
-def _spell(final: Ints, trail: Sequence[tuple[Ints, Ints]]) -> list[Ints]:
+def _spell(final: Ints, history: Sequence[tuple[Ints, Ints]]) -> list[Ints]:
     """The classes that were added on the way to the final prefix of each line."""
     lines = np.arange(len(final))
-    added = np.full((len(trail), len(final)), -1)
+    added = np.full((len(history), len(final)), -1)
     at = final
-    for step in range(len(trail) - 1, -1, -1):
-        source, classes = trail[step]
+    for step in range(len(history) - 1, -1, -1):
+        source, classes = history[step]
         added[step], at = classes[lines, at], source[lines, at]
     return [column[column >= 0] for column in added.T]

@@ -19,11 +19,11 @@ from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.records import Pixels
 
 STRIDE = 32  # the network's input sides must be multiples of this
-COARSE_PX = 960  # longest side of the first look
-FINE_PX = 2048  # longest side of the second look, if the first one finds the text too small
+COARSE_PX = 960  # longest side of the first pass
+FINE_PX = 2048  # longest side of the second pass, if the first one finds the text too small
 ENLARGE_MOST = 2.5
 READABLE_PX = 24.0  # height of a box in the network's input from which finer input finds no more
-WORTH_ANOTHER_LOOK = 1.3
+SECOND_PASS_GAIN = 1.3
 SMALL_TEXT_SHARE = 0.25
 SMALL_IMAGE_PX = 640
 STRIP = 4.0
@@ -40,8 +40,8 @@ Contour = NDArray[np.int32]
 def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Quad]:
     """Find the lines of an image, in no particular order.
 
-    The first look is coarse and learns how tall the text is; only if its smaller lines are too small for the network a
-    second look follows, at the resolution that they need (enlarged, where the image itself is small).
+    The first pass is coarse and learns how tall the text is; only if its smaller lines are too small for the network a
+    second pass follows, at the resolution that they need (enlarged, where the image itself is small).
 
     Args:
         pixels: (H, W) or (H, W, 3) uint8.
@@ -51,15 +51,15 @@ def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
         Quads in the pixels of the image, clockwise from the top left corner.
     """
     height, width = pixels.shape[:2]
-    return second_pass(height, width, lambda scale: _look(pixels, run, scale))
+    return detect_in_passes(height, width, lambda scale: _detect_at(pixels, run, scale))
 
 
-def second_pass(height: int, width: int, look: Callable[[float], list[Quad]]) -> list[Quad]:
-    """The quads of an image of that size in pixels, from `look` at one scale or two, as `find_quads` says."""
+def detect_in_passes(height: int, width: int, run_pass: Callable[[float], list[Quad]]) -> list[Quad]:
+    """The quads of an image of that size in pixels, from `run_pass` at one scale or two, as `find_quads` says."""
     scale = first_scale(height, width)
-    quads = look(scale)
+    quads = run_pass(scale)
     finer = scale_for_text(quads, scale, longest_side(height, width))
-    return look(finer) if finer >= scale * WORTH_ANOTHER_LOOK else quads
+    return run_pass(finer) if finer >= scale * SECOND_PASS_GAIN else quads
 
 
 def longest_side(height: int, width: int) -> float:
@@ -71,7 +71,7 @@ def longest_side(height: int, width: int) -> float:
 
 
 def first_scale(height: int, width: int) -> float:
-    """The scale of the first look: large images are shrunk to COARSE_PX, small ones enlarged to SMALL_IMAGE_PX."""
+    """The scale of the first pass: large images are shrunk to COARSE_PX, small ones enlarged to SMALL_IMAGE_PX."""
     longest = longest_side(height, width)
     return min(1.0, COARSE_PX / longest) if longest >= SMALL_IMAGE_PX else min(ENLARGE_MOST, SMALL_IMAGE_PX / longest)
 
@@ -85,7 +85,7 @@ def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
 
 
-def _look(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], scale: float) -> list[Quad]:
+def _detect_at(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], scale: float) -> list[Quad]:
     height, width = pixels.shape[:2]
     return quads_from_map(run(_resize(pixels, scale)), width, height)
 

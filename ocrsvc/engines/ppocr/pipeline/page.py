@@ -21,15 +21,15 @@ from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
-SURE = 0.85  # mean confidence of the sample from which the page is taken to be the right way up
+CONFIDENT = 0.85  # mean confidence of the sample from which the page is taken to be the right way up
 CLEARLY_BETTER = 0.05
 DOUBTFUL_LINE = 0.7
 LEAST_CONFIDENCE = 0.5
-MOSTLY = 0.7
+MAJORITY = 0.7
 
 
-class View(Protocol):
-    """One image in front of the models: where its lines are, and what they say."""
+class PageReader(Protocol):
+    """Runs the models on one image: finds its lines and reads them."""
 
     def find(self) -> list[Quad]:
         """The lines, in the pixels of the image, clockwise from the top left corner, in no particular order."""
@@ -41,7 +41,7 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class InMemory:
+class InMemoryPageReader:
     """An image whose lines are cut in memory, for any reader of them.
 
     Attributes:
@@ -57,17 +57,17 @@ class InMemory:
     check: Check = no_check
 
     def find(self) -> list[Quad]:
-        """See View."""
+        """See PageReader."""
         return self.find_quads(self.pixels)
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
-        """See View."""
+        """See PageReader."""
         crops = [crop(self.pixels, quad, *self.reader.crop_size(*sides(quad))) for quad in quads]
         return self.reader.read(crops, self.check)
 
 
 @dataclass(slots=True)
-class _Found:
+class _DetectedLine:
     """A line on its way: its quad, ordered the way it will be read, and what was read so far."""
 
     quad: Quad
@@ -78,37 +78,37 @@ class _Found:
         return np.roll(self.quad, 2, axis=0)
 
 
-def read_page(task: ReadTask, view: View) -> Page:
-    """Read one image as `engines.base.Handle.read` promises; see there for what the options mean."""
-    found = [_Found(_along_the_text(quad)) for quad in view.find()] if task.options.detect else []
+def read_page(task: ReadTask, reader: PageReader) -> Page:
+    """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean."""
+    found = [_DetectedLine(_along_text(quad)) for quad in reader.find()] if task.options.detect else []
     if not found:
-        found = [_Found(_whole(task.image.pixels))]
+        found = [_DetectedLine(_whole_image(task.image.pixels))]
     if task.options.rotate == "auto":
-        _find_the_way_up(found, view)
-    _read_into([line for line in found if line.read is None], view)
+        _find_orientation(found, reader)
+    _recognise([line for line in found if line.read is None], reader)
     if task.options.rotate == "auto":
-        _retry_doubtful(found, view)
+        _retry_doubtful(found, reader)
     return _assemble(task, found)
 
 
-def _along_the_text(quad: Quad) -> Quad:
+def _along_text(quad: Quad) -> Quad:
     """Begin a tall quad at its top right corner, so that it is read downwards (as columns of Chinese are)."""
     along, across = sides(quad)
     return np.roll(quad, -1, axis=0) if across >= TALL * along else quad
 
 
-def _whole(pixels: Pixels) -> Quad:
+def _whole_image(pixels: Pixels) -> Quad:
     height, width = pixels.shape[:2]
     return np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
 
 
-def _find_the_way_up(found: list[_Found], view: View) -> None:
+def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
     """Read a few long lines; if they make no sense, turn all lines round when that makes more."""
     sample = sorted(found, key=lambda line: -_elongation(line.quad))[:SAMPLE_LINES]
-    _read_into(sample, view)
-    if _mean_confidence([line.read for line in sample]) >= SURE:
+    _recognise(sample, reader)
+    if _mean_confidence([line.read for line in sample]) >= CONFIDENT:
         return
-    flipped = view.read([line.flipped() for line in sample])
+    flipped = reader.read([line.flipped() for line in sample])
     if _mean_confidence(flipped) < _mean_confidence([line.read for line in sample]) + CLEARLY_BETTER:
         return
     for line in found:
@@ -118,16 +118,16 @@ def _find_the_way_up(found: list[_Found], view: View) -> None:
         line.read = text
 
 
-def _retry_doubtful(found: list[_Found], view: View) -> None:
+def _retry_doubtful(found: list[_DetectedLine], reader: PageReader) -> None:
     """Read single doubtful lines the other way round too, and keep what is clearly better."""
     doubtful = [line for line in found if line.read is not None and 0 < line.read.confidence < DOUBTFUL_LINE]
-    for line, text in zip(doubtful, view.read([d.flipped() for d in doubtful]), strict=True):
+    for line, text in zip(doubtful, reader.read([d.flipped() for d in doubtful]), strict=True):
         if line.read is not None and text.confidence > max(line.read.confidence + CLEARLY_BETTER, DOUBTFUL_LINE):
             line.quad, line.read = line.flipped(), text
 
 
-def _read_into(lines: Sequence[_Found], view: View) -> None:
-    for line, text in zip(lines, view.read([line.quad for line in lines]), strict=True):
+def _recognise(lines: Sequence[_DetectedLine], reader: PageReader) -> None:
+    for line, text in zip(lines, reader.read([line.quad for line in lines]), strict=True):
         line.read = text
 
 
@@ -140,7 +140,7 @@ def _mean_confidence(texts: Sequence[LineText | None]) -> float:
     return sum(text.confidence for text in texts if text is not None) / max(1, len(texts))
 
 
-def _assemble(task: ReadTask, found: list[_Found]) -> Page:
+def _assemble(task: ReadTask, found: list[_DetectedLine]) -> Page:
     image = task.image
     least = LEAST_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
     kept = [
@@ -166,7 +166,7 @@ def _page_angle(quads: Sequence[Quad]) -> int:
     for quad in quads:
         votes[-heading(quad) % 360] += sides(quad)[0]
     best = max(votes, key=lambda turn: votes[turn])
-    return best if votes[best] >= MOSTLY * sum(votes.values()) else 0
+    return best if votes[best] >= MAJORITY * sum(votes.values()) else 0
 
 
 def _level(quads: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import Runner
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -34,27 +34,27 @@ PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
 """The narrowest and the widest bucket of each TensorRT engine. Its memory is that of the most lines of the narrowest,
 all as wide as the widest: twice a batch's pixels here, where one engine for all would take twenty times as many."""
 
-# The names of the graph's outputs; surgery.py makes them, and is not imported because it needs the package onnx.
-DECIDED: Final = ("best", "sure")
+# The names of the graph's outputs; graph/rewrite.py makes them, and is not imported because it needs the package onnx.
+OUTPUTS: Final = ("best", "sure")
 LOGITS: Final = "logits"
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class RecognizerOutput:
     """What the model decided on one line of T steps.
 
     Attributes:
         best: (T,) int64, the likeliest class of each step.
-        sure: (N,) float32, the probability of each character at its first step.
+        probabilities: (N,) float32, the probability of each character at its first step.
         logits: (T, C) float32 where they were asked for.
     """
 
     best: NDArray[np.int64]
-    sure: NDArray[np.float32]
+    probabilities: NDArray[np.float32]
     logits: NDArray[np.float32] | None
 
 
-class Cut(Protocol):
+class LineImage(Protocol):
     """One line to be read, HEIGHT_PX tall, wherever its pixels lie."""
 
     @property
@@ -67,7 +67,7 @@ class Cut(Protocol):
         ...
 
 
-class Crop:
+class CroppedLine:
     """A line that was cut already.
 
     Args:
@@ -79,17 +79,22 @@ class Crop:
         self.width = int(crop.shape[1])
 
     def pixels(self) -> Pixels:
-        """See Cut."""
+        """See LineImage."""
         return self._crop
 
 
-class Runs(Protocol):
+class LineRunner(Protocol):
     """Runs the recognition model over lines."""
 
     def map(
-        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+        self,
+        decode: Callable[[RecognizerOutput], R],
+        line_images: Sequence[LineImage],
+        check: Check = no_check,
+        *,
+        logits: bool = False,
     ) -> list[R]:
-        """What `understand` makes of each line's decisions, in the same order.
+        """What `decode` makes of each line's decisions, in the same order.
 
         When `check`, which is called between lines, raises, the lines that are left are not run.
         """
@@ -99,43 +104,48 @@ class Runs(Protocol):
         """End threads of its own, if there are any."""
 
 
-class RunsApart:
-    """One run for each line, in the calling thread and in those that a crew lends."""
+class SingleLineRunner:
+    """One run for each line, in the calling thread and in shared threads that are idle."""
 
-    def __init__(self, session: Runner, crew: SharedThreads) -> None:
+    def __init__(self, session: ModelRunner, shared_threads: SharedThreads) -> None:
         self._session = session
-        self._crew = crew
+        self._shared_threads = shared_threads
 
     def map(
-        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+        self,
+        decode: Callable[[RecognizerOutput], R],
+        line_images: Sequence[LineImage],
+        check: Check = no_check,
+        *,
+        logits: bool = False,
     ) -> list[R]:
-        """See Runs."""
+        """See LineRunner."""
 
-        def read(cut: Cut) -> R:
+        def read(line_image: LineImage) -> R:
             check()
-            return understand(self._run(cut.pixels(), logits=logits))
+            return decode(self._run(line_image.pixels(), logits=logits))
 
-        return self._crew.map(read, cuts)
+        return self._shared_threads.map(read, line_images)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _run(self, crop: Pixels, *, logits: bool) -> Decided:
-        found = self._session.run(to_tensor(crop), (*DECIDED, LOGITS) if logits else DECIDED)
-        return Decided(found[0], found[1], found[2] if logits else None)
+    def _run(self, crop: Pixels, *, logits: bool) -> RecognizerOutput:
+        found = self._session.run(to_tensor(crop), (*OUTPUTS, LOGITS) if logits else OUTPUTS)
+        return RecognizerOutput(found[0], found[1], found[2] if logits else None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    cut: Any
-    understand: Callable[[Decided], Any]
+    line_image: Any
+    decode: Callable[[RecognizerOutput], Any]
 
 
-RunCuts = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
+RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 """Runs the model over lines of one kind, padded to a width, and gives the named outputs, in memory."""
 
 
-class RunsTogether:
+class BatchRunner:
     """Lines of one width bucket, of any pages, in one run.
 
     Args:
@@ -145,21 +155,26 @@ class RunsTogether:
         run: Puts lines together and runs the session; None for lines that lie in memory.
     """
 
-    def __init__(self, session: Runner, limits: Limits, runners: int = 1, run: RunCuts | None = None) -> None:
+    def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:
         self._session = session
-        self._run_cuts = run or together_in_memory(session)
+        self._run_batch = run or batch_in_memory(session)
         self._limits = limits
         self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
 
     def map(
-        self, understand: Callable[[Decided], R], cuts: Sequence[Cut], check: Check = no_check, *, logits: bool = False
+        self,
+        decode: Callable[[RecognizerOutput], R],
+        line_images: Sequence[LineImage],
+        check: Check = no_check,
+        *,
+        logits: bool = False,
     ) -> list[R]:
-        """See Runs."""
+        """See LineRunner."""
         futures: list[Future[R]] = []
         try:
-            for cut in cuts:
-                width = bucket_of(cut.width)
-                futures.append(self._batcher.submit((width, logits), _Line(cut, understand), width * HEIGHT_PX))
+            for line_image in line_images:
+                width = bucket_of(line_image.width)
+                futures.append(self._batcher.submit((width, logits), _Line(line_image, decode), width * HEIGHT_PX))
             return [_result_of(future, check) for future in futures]
         finally:
             # After a failure the lines that wait are dropped before their run; what is done takes no notice.
@@ -169,7 +184,7 @@ class RunsTogether:
     def warm_up(self) -> None:
         """Every bucket, with one line and with as many as a batch takes: a GPU searches for kernels the first time.
 
-        Raises EngineUnavailable, above all when the card has no room for the largest batch.
+        Raises EngineUnavailable, above all when the GPU has no room for the largest batch.
         """
         for width in BUCKETS_PX:
             for count in sorted({1, most_lines(width, self._limits)}):
@@ -183,13 +198,13 @@ class RunsTogether:
 
     def _run(self, bucket: tuple[int, bool], lines: Sequence[_Line]) -> list[Any]:
         width, logits = bucket
-        found = self._run_cuts([line.cut for line in lines], width, (*DECIDED, LOGITS) if logits else DECIDED)
+        found = self._run_batch([line.line_image for line in lines], width, (*OUTPUTS, LOGITS) if logits else OUTPUTS)
         answers = []
         for number, line in enumerate(lines):
-            steps = own_steps(line.cut.width, width, found[0].shape[1])
+            steps = own_steps(line.line_image.width, width, found[0].shape[1])
             best, shares = found[0][number, :steps], found[1][number, :steps]
             rows = found[2][number, :steps] if logits else None
-            answers.append(line.understand(Decided(best, shares[beginnings(best)], rows)))
+            answers.append(line.decode(RecognizerOutput(best, shares[first_steps(best)], rows)))
         return answers
 
 
@@ -201,13 +216,13 @@ def _result_of(future: Future[R], check: Check) -> R:
     return future.result()
 
 
-def together_in_memory(session: Runner) -> RunCuts:
+def batch_in_memory(session: ModelRunner) -> RunBatch:
     """Lines put together in memory, and run by a session of the batched graph."""
 
-    def run(cuts: Sequence[Cut], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        tensor = np.zeros((len(cuts), 3, HEIGHT_PX, padded), np.float32)
-        for row, cut in zip(tensor, cuts, strict=True):
-            row[:, :, : cut.width] = to_tensor(cut.pixels())[0]
+    def run(line_images: Sequence[LineImage], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+        tensor = np.zeros((len(line_images), 3, HEIGHT_PX, padded), np.float32)
+        for row, line_image in zip(tensor, line_images, strict=True):
+            row[:, :, : line_image.width] = to_tensor(line_image.pixels())[0]
         return session.run(tensor, outputs)
 
     return run
@@ -236,11 +251,11 @@ def bucket_of(width: int) -> int:
 
 
 def own_steps(width: int, padded: int, steps: int) -> int:
-    """How many of a padded line's steps look at the line itself."""
+    """How many of a padded line's steps cover the line itself."""
     return max(1, min(steps, -(-steps * width // padded)))
 
 
-def beginnings(best: NDArray[np.int64]) -> NDArray[np.intp]:
+def first_steps(best: NDArray[np.int64]) -> NDArray[np.intp]:
     """The first step of each run of one class that is not blank; (T,) to (N,)."""
     changed = np.concatenate(([True], best[1:] != best[:-1]))
     return np.flatnonzero(changed & (best != BLANK))

@@ -13,7 +13,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.ctc import Path, align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import Crop, Cut, Decided, Runs
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import CroppedLine, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.spaces import text_with_spaces
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -42,38 +42,38 @@ class Recogniser:
     """Reads line crops, decoded by best path.
 
     Args:
-        runs: Runs the model over them.
+        runner: Runs the model over them.
         characters: Texts by class; see `read_characters`.
     """
 
-    def __init__(self, runs: Runs, characters: Sequence[str]) -> None:
-        self._runs = runs
+    def __init__(self, runner: LineRunner, characters: Sequence[str]) -> None:
+        self._runner = runner
         self._characters = characters
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """See engines.lines.LineReader."""
+        """See engines.line_recognizer.LineReader."""
         return input_width(along, across), HEIGHT_PX
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see engines.lines.LineReader."""
-        return self.read_cuts([Crop(crop) for crop in crops], check)
+        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
+        return self.read_line_images([CroppedLine(crop) for crop in crops], check)
 
-    def read_cuts(self, cuts: Sequence[Cut], check: Check = no_check) -> list[LineText]:
+    def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
         """One LineText for each line, `crop_size` wide, wherever its pixels lie; `check` is called between them."""
         # The widest first, so that no core ends long after the others.
-        order = sorted(range(len(cuts)), key=lambda index: -cuts[index].width)
-        paths = dict(zip(order, self._paths([cuts[index] for index in order], check), strict=True))
-        return [_as_text(paths[index], cut) for index, cut in enumerate(cuts)]
+        order = sorted(range(len(line_images)), key=lambda index: -line_images[index].width)
+        paths = dict(zip(order, self._paths([line_images[index] for index in order], check), strict=True))
+        return [_as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
 
-    def _paths(self, cuts: Sequence[Cut], check: Check) -> list[Path]:
-        return self._runs.map(self._best_path, cuts, check)
+    def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:
+        return self._runner.map(self._best_path, line_images, check)
 
-    def _best_path(self, line: Decided) -> Path:
-        return best_path(line.best, line.sure, self._characters)
+    def _best_path(self, line: RecognizerOutput) -> Path:
+        return best_path(line.best, line.probabilities, self._characters)
 
 
 @dataclass(frozen=True, slots=True)
-class _Searched:
+class _SearchedLine:
     """One line before its beam search: the best path, the pruned steps, and the logarithm of each step's sum."""
 
     best: Path
@@ -85,22 +85,22 @@ class _Searched:
 class BeamRecogniser(Recogniser):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
-    def _paths(self, cuts: Sequence[Cut], check: Check) -> list[Path]:
-        lines = self._runs.map(self._prepare, cuts, check, logits=True)
+    def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:
+        lines = self._runner.map(self._prepare, line_images, check, logits=True)
         if not lines:
             return []
         found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH, check)
         return [self._choose(line, labels) for line, labels in zip(lines, found, strict=True)]
 
-    def _prepare(self, line: Decided) -> _Searched:
+    def _prepare(self, line: RecognizerOutput) -> _SearchedLine:
         assert line.logits is not None, "they were asked for"
         path = self._best_path(line)
         steps = prune(line.logits[None])
         most = line.logits.max(axis=1)
         norm = np.log(np.exp(line.logits - most[:, None]).sum(axis=1, dtype=np.float64))
-        return _Searched(path, line.best[path.first], steps, norm)
+        return _SearchedLine(path, line.best[path.first], steps, norm)
 
-    def _choose(self, line: _Searched, labels: NDArray[np.intp]) -> Path:
+    def _choose(self, line: _SearchedLine, labels: NDArray[np.intp]) -> Path:
         if np.array_equal(labels, line.labels) or not len(labels):
             return line.best if len(labels) else Path([], labels, labels, line.best.steps, 0.0)
         scores = _scores_of(labels, line.steps)
@@ -108,8 +108,10 @@ class BeamRecogniser(Recogniser):
         first = np.array([np.flatnonzero(places == place)[0] for place in range(len(labels))])
         last = np.array([np.flatnonzero(places == place)[-1] for place in range(len(labels))])
         # Scores are relative to the greatest of their step, as the norm is.
-        sure = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
-        return Path([self._characters[label] for label in labels], first, last, len(places), float(sure.mean()))
+        probabilities = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
+        return Path(
+            [self._characters[label] for label in labels], first, last, len(places), float(probabilities.mean())
+        )
 
 
 def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
@@ -119,5 +121,5 @@ def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
     return scores
 
 
-def _as_text(path: Path, cut: Cut) -> LineText:
-    return LineText(text_with_spaces(path, cut.pixels), path.confidence)
+def _as_text(path: Path, line_image: LineImage) -> LineText:
+    return LineText(text_with_spaces(path, line_image.pixels), path.confidence)

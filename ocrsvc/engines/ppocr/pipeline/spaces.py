@@ -21,17 +21,17 @@ INKED = 0.3  # of the line's strong contrast, from which a column of pixels hold
 CORE = slice(10, 38)  # rows that belong to this line for sure
 
 
-def text_with_spaces(path: Path, cut: Callable[[], Pixels]) -> str:
+def text_with_spaces(path: Path, get_crop: Callable[[], Pixels]) -> str:
     """The path's text, with a space wherever the line shows a gap between the two scripts.
 
     Args:
         path: What was read.
-        cut: Gives the line's (48, w[, 3]) crop; asked only where the scripts change.
+        get_crop: Gives the line's (48, w[, 3]) crop; asked only where the scripts change.
     """
     places = [place for place, pair in enumerate(pairwise(path.characters)) if _changes_script(*pair)]
     if not places:
         return "".join(path.characters)
-    blank = _blank_columns(cut())
+    blank = _blank_columns(get_crop())
     pixels_a_step = len(blank) / path.steps
     characters = list(path.characters)
     for place in places:
@@ -60,7 +60,7 @@ def _blank_columns(crop: Pixels) -> NDArray[np.bool_]:
     if crop.ndim == 2:
         tones, shades = core, np.arange(256, dtype=np.float32)
     else:
-        # Sums of the channels instead of means, which would be ten times as dear.
+        # Sums of the channels instead of means, which would cost ten times as much.
         tones = core[..., 0].astype(np.uint16) + core[..., 1] + core[..., 2]
         shades = (np.arange(3 * 255 + 1) / 3).astype(np.float32)
     contrast = np.abs(shades - _median(tones, shades))[tones].max(axis=0)

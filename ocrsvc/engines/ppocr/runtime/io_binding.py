@@ -5,7 +5,7 @@ This file and gpu/arrays.py are all that uses cupy for models.
 **Streams.** A session on a GPU computes on one stream, which it has been given as `user_compute_stream` and which
 nobody else uses. That stream, and not the processor, waits for what the caller queued before on cupy's current stream;
 a run has ended when it returns, so what comes back may be used on any stream at once. A caller that makes the session's
-stream the current one (`with session.card.stream:`) saves that wait and nothing else.
+stream the current one (`with session.gpu.stream:`) saves that wait and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES: Final = {
 }
 
 
-class Card(Protocol):
+class GpuContext(Protocol):
     """Where arrays live, and the stream on which one session computes.
 
     Attributes:
@@ -48,8 +48,8 @@ class Card(Protocol):
         ...
 
 
-class CupyCard:
-    """The card that this process sees, through cupy, with a stream of its own."""
+class CupyContext:
+    """The GPU that this process sees, through cupy, with a stream of its own."""
 
     device = "cuda"
 
@@ -59,48 +59,48 @@ class CupyCard:
         self.address = int(self.stream.ptr)
 
     def wait_for_caller(self) -> None:
-        """See Card."""
+        """See GpuContext."""
         queued = self._cupy.cuda.get_current_stream()
         if queued.ptr != self.stream.ptr:
             self.stream.wait_event(queued.record())
 
     def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
-        """See Card."""
+        """See GpuContext."""
         size_bytes = int(np.prod(shape)) * dtype.itemsize
         memory = self._cupy.cuda.UnownedMemory(address, size_bytes, owner)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
 
-def open_card() -> Card | None:
-    """The card with a new stream; None where cupy is missing or fails: arrays go by the processor's memory there."""
+def open_gpu_context() -> GpuContext | None:
+    """The GPU with a new stream; None where cupy is missing or fails: arrays go by the processor's memory there."""
     if importlib.util.find_spec("cupy") is None:
         return None
     try:
         import cupy
 
-        return CupyCard(cupy)
+        return CupyContext(cupy)
     except (ImportError, RuntimeError):
         # What is wrong is told where cupy is asked for pixels: models do without it.
         return None
 
 
-def is_on_card(array: Any) -> bool:
-    """Whether the array says that it lies on a card, as cupy's do."""
+def is_on_gpu(array: Any) -> bool:
+    """Whether the array says that it lies on a GPU, as cupy's do."""
     return hasattr(array, "__cuda_array_interface__")
 
 
 def run_bound(
     session: ort.InferenceSession,
-    card: Card,
+    gpu: GpuContext,
     array: Any,
     outputs: Sequence[str],
     options: ort.RunOptions | None = None,
 ) -> list[Any]:
-    """Run a model of one input on an array of the card; its outputs stay there. Nothing passes through the host.
+    """Run a model of one input on an array of the GPU; its outputs stay there. Nothing passes through the host.
 
     Args:
-        session: Computes on the stream of `card`.
-        card: Where the array lives and the outputs will.
+        session: Computes on the stream of `gpu`.
+        gpu: Where the array lives and the outputs will.
         array: C-contiguous, with `__cuda_array_interface__`, of the input's shape and dtype.
         outputs: Names.
         options: Of this run.
@@ -108,17 +108,17 @@ def run_bound(
     Raises:
         EngineFailed: The array is not contiguous, or an output has a dtype that is not known here.
     """
-    told = array.__cuda_array_interface__
-    address, shape, dtype = told["data"][0], tuple(told["shape"]), np.dtype(told["typestr"])
-    if told.get("strides") not in (None, _strides(shape, dtype)):
+    interface = array.__cuda_array_interface__
+    address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])
+    if interface.get("strides") not in (None, _strides(shape, dtype)):
         raise EngineFailed("An array on the card is not contiguous, and models read contiguous ones only.")
-    card.wait_for_caller()
+    gpu.wait_for_caller()
     binding = session.io_binding()
-    binding.bind_input(session.get_inputs()[0].name, card.device, 0, dtype.type, shape, address)
+    binding.bind_input(session.get_inputs()[0].name, gpu.device, 0, dtype.type, shape, address)
     for name in outputs:
-        binding.bind_output(name, card.device, 0)
+        binding.bind_output(name, gpu.device, 0)
     session.run_with_iobinding(binding, options)
-    return [_as_array(card, value, session) for value in binding.get_outputs()]
+    return [_as_array(gpu, value, session) for value in binding.get_outputs()]
 
 
 def _strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
@@ -130,9 +130,9 @@ def _strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _as_array(card: Card, value: Any, session: object) -> Any:
+def _as_array(gpu: GpuContext, value: Any, session: object) -> Any:
     """An output as an array over its memory, which lives as long as the array; the session's arena owns it."""
     kind = value.data_type()
     if kind not in _TYPES:
         raise EngineFailed(f"A model gave {kind} on the card, which is not known here.")
-    return card.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))
+    return gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))

@@ -29,13 +29,13 @@ except ImportError:  # Windows: what a killed maker leaves stays
     fcntl = None  # type: ignore[assignment]
 
 _DIGEST_BYTES: Final = 32
-_KEPT: Final = 4
-_FOLDERS_KEPT: Final = 24
-_MAKING: Final = ".making"
+_MAX_FILES: Final = 4
+_MAX_FOLDERS: Final = 24
+_TEMPORARY_SUFFIX: Final = ".making"
 _TRIES: Final = 5
 
 
-class Store:
+class ModelCache:
     """A folder of optimised models.
 
     Args:
@@ -50,67 +50,71 @@ class Store:
         if self._folder is None:
             return None
         _remove_unfinished(self._folder)
-        return _unsealed(self._folder / f"{name}-{key}")
+        return _read_verified(self._folder / f"{name}-{key}")
 
-    def forget(self, name: str, key: str) -> None:
+    def remove(self, name: str, key: str) -> None:
         """Keep the model under that key no longer."""
         if self._folder is not None:
             (self._folder / f"{name}-{key}").unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def place(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
+    def new_file(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
         """A file to write the model to, which is kept when the block ends well; None where nothing can be kept."""
-        with self._making(name, needed_bytes) as made:
-            if self._folder is None or made is None:
+        with self._temporary_folder(name, needed_bytes) as temporary:
+            if self._folder is None or temporary is None:
                 yield None
                 return
-            file = made / "model"
+            file = temporary / "model"
             yield file
             with contextlib.suppress(OSError):
-                _seal(file)
+                _append_digest(file)
                 file.replace(self._folder / f"{name}-{key}")
-                self._forget_the_oldest(name)
+                self._evict_oldest(name)
 
     @contextlib.contextmanager
-    def folder(self, name: str, key: str) -> Iterator[Path | None]:
+    def cached_folder(self, name: str, key: str) -> Iterator[Path | None]:
         """A folder for a library that keeps files of its own, while the block lasts; None where nothing can be kept.
 
         What was kept under that key lies in it, each file whole; what it holds when the block ends well is kept. It is
         loaded as code, so what others may write to is as good as absent.
         """
-        kept = self._kept_folder(name, key)
-        with self._making(name, 0) if kept is not None else contextlib.nullcontext() as made:
-            if kept is None or made is None:
+        entry = self._entry_folder(name, key)
+        with self._temporary_folder(name, 0) if entry is not None else contextlib.nullcontext() as temporary:
+            if entry is None or temporary is None:
                 yield None
                 return
-            found = _fetch(kept, made)
-            yield made
+            found = _copy_verified(entry, temporary)
+            yield temporary
             with contextlib.suppress(OSError):
-                for file in [file for file in made.iterdir() if file.is_file()]:
+                for file in [file for file in temporary.iterdir() if file.is_file()]:
                     if _digest(file.read_bytes()) != found.get(file.name):
-                        _seal(file)
-                        file.replace(kept / file.name)
+                        _append_digest(file)
+                        file.replace(entry / file.name)
 
-    def _kept_folder(self, name: str, key: str) -> Path | None:
+    def _entry_folder(self, name: str, key: str) -> Path | None:
         if self._folder is None:
             return None
         folder = self._folder / f"{name}-{key}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not _is_ours(folder.lstat(), stat.S_IFDIR):
+            if not _is_trusted(folder.lstat(), stat.S_IFDIR):
                 return None
             folder.touch()
         except OSError:
             return None
         # Another process may tidy up at the same time.
         with contextlib.suppress(OSError):
-            folders = [kept for kept in self._folder.glob(f"{name}-*") if kept.is_dir() and kept.suffix != _MAKING]
-            for old in sorted(folders, key=lambda kept: kept.stat().st_mtime, reverse=True)[_FOLDERS_KEPT:]:
+            folders = [
+                entry
+                for entry in self._folder.glob(f"{name}-*")
+                if entry.is_dir() and entry.suffix != _TEMPORARY_SUFFIX
+            ]
+            for old in sorted(folders, key=lambda entry: entry.stat().st_mtime, reverse=True)[_MAX_FOLDERS:]:
                 shutil.rmtree(old, ignore_errors=True)
         return folder
 
     @contextlib.contextmanager
-    def _making(self, name: str, needed_bytes: int) -> Iterator[Path | None]:
+    def _temporary_folder(self, name: str, needed_bytes: int) -> Iterator[Path | None]:
         """A folder to make something in, which is gone after the block; None where there is no room for it."""
         try:
             if self._folder is None:
@@ -119,21 +123,21 @@ class Store:
             _remove_unfinished(self._folder)
             if shutil.disk_usage(self._folder).free < needed_bytes:
                 raise OSError(errno.ENOSPC, "too little room")
-            made, lock = _make_locked(self._folder, name)
+            temporary, lock = _make_locked(self._folder, name)
         except OSError:
             yield None
             return
         try:
-            yield made
+            yield temporary
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             os.close(lock)
 
-    def _forget_the_oldest(self, name: str) -> None:
+    def _evict_oldest(self, name: str) -> None:
         """Keep a few: versions change, and machines that share a home differ."""
         assert self._folder is not None
         files = [file for file in self._folder.glob(f"{name}-*") if file.is_file()]
-        for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[_KEPT:]:
+        for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[_MAX_FILES:]:
             file.unlink(missing_ok=True)
 
 
@@ -146,16 +150,16 @@ def default_folder() -> Path | None:
         return None
 
 
-def key_of(*parts: bytes) -> str:
+def cache_key(*parts: bytes) -> str:
     """A short name for everything that an optimised model depends on, the processor included."""
     digest = hashlib.blake2b(digest_size=16)
-    for part in (*parts, processor()):
+    for part in (*parts, cpu_features()):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
 
 
-def processor() -> bytes:
+def cpu_features() -> bytes:
     """What the layout of optimised weights may depend on: the architecture and what the processor can do."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -165,7 +169,7 @@ def processor() -> bytes:
     return f"{platform.system()} {platform.machine()} {flags[0] if flags else text[:200]}".encode()
 
 
-def _is_ours(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
+def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
     """A plain file, or a folder, that nobody else could have written; where there are no owners (Windows), any."""
     if stat.S_IFMT(status.st_mode) != kind:
         return False
@@ -177,13 +181,13 @@ def _is_ours(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
 def _make_locked(folder: Path, name: str) -> tuple[Path, int]:
     """A new folder, and the descriptor that holds its lock. Raises OSError."""
     for _ in range(_TRIES):
-        made = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=_MAKING, dir=folder))
+        temporary = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=_TEMPORARY_SUFFIX, dir=folder))
         if fcntl is None:
-            return made, os.open(os.devnull, os.O_RDONLY)
-        lock = _lock(made)
+            return temporary, os.open(os.devnull, os.O_RDONLY)
+        lock = _lock(temporary)
         # Between the two another process may have found it without a maker.
-        if lock is not None and made.exists():
-            return made, lock
+        if lock is not None and temporary.exists():
+            return temporary, lock
         if lock is not None:
             os.close(lock)
     raise OSError(errno.EBUSY, "another process removes what is made here")
@@ -210,33 +214,33 @@ def _remove_unfinished(folder: Path) -> None:
     """Remove what was being made by processes that were killed."""
     if fcntl is None:
         return
-    for left in folder.glob(f"*{_MAKING}"):
+    for abandoned in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
-            lock = _lock(left)
+            lock = _lock(abandoned)
             if lock is not None:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(abandoned, ignore_errors=True)
                 os.close(lock)
 
 
-def _fetch(kept: Path, made: Path) -> dict[str, bytes]:
+def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
     """Copy the files that are whole, and forget the others; returns the digests of what was copied."""
     found = {}
     with contextlib.suppress(OSError):
-        for file in list(kept.iterdir()):
-            data = _unsealed(file)
+        for file in list(entry.iterdir()):
+            data = _read_verified(file)
             if data is None:
                 file.unlink()
                 continue
-            (made / file.name).write_bytes(data)
+            (temporary / file.name).write_bytes(data)
             found[file.name] = _digest(data)
     return found
 
 
-def _unsealed(file: Path) -> bytes | None:
+def _read_verified(file: Path) -> bytes | None:
     """What was sealed in a file; None if it is not whole, or could be somebody else's."""
     try:
         with file.open("rb") as opened:
-            if not _is_ours(os.fstat(opened.fileno())):
+            if not _is_trusted(os.fstat(opened.fileno())):
                 return None
             data = opened.read()
     except OSError:
@@ -245,7 +249,7 @@ def _unsealed(file: Path) -> bytes | None:
     return content if digest == _digest(content) else None
 
 
-def _seal(file: Path) -> None:
+def _append_digest(file: Path) -> None:
     with file.open("r+b") as writing:
         digest = _digest(writing.read())
         writing.write(digest)

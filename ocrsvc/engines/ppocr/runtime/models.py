@@ -10,13 +10,13 @@ import importlib.util
 from importlib import metadata
 from pathlib import Path
 
-from ocrsvc.engines.ppocr.runtime.model_cache import processor
+from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.errors import EngineUnavailable
 
 DETECTION = "PP-OCRv6_det_small.onnx"
 RECOGNITION = "PP-OCRv6_rec_small.onnx"
 NAME = "PP-OCRv6 small"
-IN_EIGHT_BITS = (RECOGNITION,)  # the detector gains nothing from it: its time is in large planes of few channels
+INT8_MODELS = (RECOGNITION,)  # the detector gains nothing from it: its time is in large planes of few channels
 INPUT = "x"  # of both
 
 
@@ -25,8 +25,9 @@ def read_model(name: str) -> bytes:
     return (_models_folder() / name).read_bytes()
 
 
-def mend(name: str, shipped: bytes, *, batched: bool = False, halved: bool = False) -> bytes:
-    """The model as it is run, a line or a batch of lines at a time (surgery.py), perhaps in half precision (halves.py).
+def prepare_model(name: str, shipped: bytes, *, batched: bool = False, half_precision: bool = False) -> bytes:
+    """The model as it is run, a line or a batch of lines at a time (graph/rewrite.py), perhaps in half precision
+    (graph/fp16.py).
 
     Imports `onnx`, which a cached model does without.
     """
@@ -42,36 +43,36 @@ def mend(name: str, shipped: bytes, *, batched: bool = False, halved: bool = Fal
         memory_layout.average_by_pooling(proto)
         memory_layout.add_one_before_scaling(proto)
         memory_layout.deconvolve_in_phases(proto)
-        memory_layout.fill_blocks_of_stem(proto, block_of(processor()))
+        memory_layout.pad_stem_channels(proto, channel_block(cpu_features()))
     if name == RECOGNITION:
-        (rewrite.decide_in_batches if batched else rewrite.decide_inside)(proto)
-    if halved:
+        (rewrite.add_argmax_batched if batched else rewrite.add_argmax)(proto)
+    if half_precision:
         from ocrsvc.engines.ppocr.graph import fp16
 
         proto = fp16.to_fp16(proto, rewrite.LOGITS)
-    mended: bytes = proto.SerializeToString()
-    return mended
+    prepared: bytes = proto.SerializeToString()
+    return prepared
 
 
-def block_of(features: bytes) -> int:
+def channel_block(features: bytes) -> int:
     """How many channels ONNX Runtime's convolutions take at once on a processor that can do that."""
     return 16 if b" avx512f " in features else 8
 
 
-def quantised(name: str, shipped: bytes) -> bytes:
-    """The mended model with its large products in eight bits, for a line at a time on a CPU: see quantise.py."""
+def quantized_model(name: str, shipped: bytes) -> bytes:
+    """The prepared model with its large products in eight bits, for a line at a time on a CPU; see graph/quantize."""
     import onnx
 
-    from ocrsvc.engines.ppocr.graph.quantize import quantise
+    from ocrsvc.engines.ppocr.graph.quantize import quantize
 
-    proto = onnx.load_from_string(mend(name, shipped))
-    quantise(proto)
+    proto = onnx.load_from_string(prepare_model(name, shipped))
+    quantize(proto)
     smaller: bytes = proto.SerializeToString()
     return smaller
 
 
-def recipe() -> bytes:
-    """What decides how a model is mended: the code that does it."""
+def preparation_code() -> bytes:
+    """The code that prepares models, which a cached model depends on."""
     runtime = Path(__file__).parent
     graph = runtime.parent / "graph"
     files = (graph / "memory_layout.py", runtime / "models.py", graph / "quantize.py", graph / "rewrite.py")

@@ -64,20 +64,20 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class OnCard:
-    """How the sessions of one model share a card.
+class GpuConfig:
+    """How the sessions of one model share a GPU.
 
     Attributes:
         streams: Runs under way at once; each has a session, a stream and an arena of its own.
-        arena_bytes: What each arena may take; None for what the card has.
-        kept_values: Size of an input, in floats, up to which the memory of a run is kept for the next; larger runs give
-            theirs back. 0: all is kept.
+        arena_bytes: What each arena may take; None for what the GPU has.
+        arena_values: Size of an input, in floats, up to which the arena keeps a run's memory for the next; larger runs
+            give theirs back. 0: all is kept.
         profiles: For TensorRT; the smallest first.
     """
 
     streams: int = 1
     arena_bytes: int | None = None
-    kept_values: int = 0
+    arena_values: int = 0
     profiles: tuple[Profile, ...] = ()
 
 
@@ -125,17 +125,17 @@ def check_precision(precision: Precision, provider: Provider) -> None:
         )
 
 
-def cuda_options(card: OnCard, precision: Precision, stream: int | None) -> Options:
+def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
     """What CUDA is told.
 
     Args:
-        card: Bounds of the memory.
+        gpu: Bounds of the memory.
         precision: "fp32" is full single precision; otherwise products of floats may be taken in TF32.
         stream: Address of the CUDA stream to compute on; None lets ONNX Runtime make its own.
     """
     options = dict(CUDA_OPTIONS)
-    if card.arena_bytes is not None:
-        options["gpu_mem_limit"] = str(card.arena_bytes)
+    if gpu.arena_bytes is not None:
+        options["gpu_mem_limit"] = str(gpu.arena_bytes)
     if precision == "fp32":
         options["use_tf32"] = "0"
     return options | _stream_option(stream)

@@ -12,14 +12,14 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-from ocrsvc.engines.ppocr.runtime.io_binding import Card, is_on_card, run_bound
-from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, OnCard, Precision, Profile, Provider
+from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, is_on_gpu, run_bound
+from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Precision, Profile, Provider
 from ocrsvc.errors import EngineUnavailable
 
 Tensor = NDArray[np.float32]
 
 # Its classes have no base of their own.
-REFUSALS: Final = (
+SESSION_ERRORS: Final = (
     ImportError,
     OSError,
     RuntimeError,
@@ -33,7 +33,7 @@ REFUSALS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class SessionConfig:
     """How a session computes.
 
     Attributes:
@@ -43,8 +43,8 @@ class Running:
             larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
         batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
         provider: "cpu", "cuda", "tensorrt", or "auto" (what the device says).
-        precision: What to compute in; "auto" takes what is kept in eight bits by `make_eight`, else single precision.
-        card: How the card is shared, where there is one.
+        precision: What to compute in; "auto" takes what is kept in eight bits by `make_int8`, else single precision.
+        gpu: How the GPU is shared, where there is one.
     """
 
     device: Device = "auto"
@@ -53,7 +53,7 @@ class Running:
     batched: bool = False
     provider: Provider = "auto"
     precision: Precision = "auto"
-    card: OnCard = field(default_factory=OnCard)
+    gpu: GpuConfig = field(default_factory=GpuConfig)
 
     @property
     def may_fall_back(self) -> bool:
@@ -61,13 +61,13 @@ class Running:
         return self.device == "auto" and self.provider == "auto" and self.precision != "fp16"
 
 
-class Runner(Protocol):
+class ModelRunner(Protocol):
     """A model, ready to run; safe to share between threads.
 
     Attributes:
         sessions: All of it; only to warm each of them up.
         provider, device, precision: Where and how it computes.
-        batched: Whether the recogniser's graph takes many lines at once; see surgery.py.
+        batched: Whether the recogniser's graph takes many lines at once; see graph/rewrite.py.
         metadata: The model's own.
     """
 
@@ -78,8 +78,8 @@ class Runner(Protocol):
     batched: bool
     metadata: dict[str, str]
 
-    def lane(self) -> AbstractContextManager[Session]:
-        """A session for several runs in a row; on a card nobody else uses it, nor its stream, meanwhile."""
+    def acquire(self) -> AbstractContextManager[Session]:
+        """A session for several runs in a row; on a GPU nobody else uses it, nor its stream, meanwhile."""
         ...
 
     def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
@@ -87,15 +87,15 @@ class Runner(Protocol):
         ...
 
     def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """The same for an array that lies on the card: so do the outputs, and nothing passes through the host.
+        """The same for an array that lies on the GPU: so do the outputs, and nothing passes through the host.
 
-        A numpy array gives numpy arrays, as `run` does. See bound.py for what it means for streams.
+        A numpy array gives numpy arrays, as `run` does. See io_binding.py for what it means for streams.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProfileSession:
     """The model, opened for some shapes: those of the profile, or any."""
 
     session: ort.InferenceSession
@@ -103,59 +103,65 @@ class Part:
 
 
 class Session:
-    """One model on one device; see Runner.
+    """One model on one device; see ModelRunner.
 
-    On the CPU its runs may overlap. On a card they should not: they would share one stream, and lanes.py sees to it.
+    On the CPU its runs may overlap. On a GPU they should not: they would share one stream; session_pool.py
+    prevents it.
 
     Args:
         parts: The first that covers a shape runs it; the last covers any.
-        running: How it was opened.
-        card: The stream that the parts compute on; None on the CPU, and where there is no cupy.
+        config: How it was opened.
+        gpu: The stream that the parts compute on; None on the CPU, and where there is no cupy.
         precision: What the parts compute in.
     """
 
     def __init__(
-        self, parts: Sequence[Part], running: Running, card: Card | None = None, *, precision: str = "fp32"
+        self,
+        parts: Sequence[ProfileSession],
+        config: SessionConfig,
+        gpu: GpuContext | None = None,
+        *,
+        precision: str = "fp32",
     ) -> None:
         first = parts[0].session
         self._parts = tuple(parts)
         self._input = first.get_inputs()[0].name
         self._outputs = [output.name for output in first.get_outputs()]
         self.sessions: tuple[Session, ...] = (self,)
-        self.card = card
+        self.gpu = gpu
         self.provider = str(first.get_providers()[0])
         self.device = "cpu" if self.provider == CPU else "cuda"
         self.precision = precision
-        self.batched = running.batched or self.device != "cpu"
+        self.batched = config.batched or self.device != "cpu"
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
-        self._kept_values = running.arena_values if self.device == "cpu" else running.card.kept_values
+        self._arena_values = config.arena_values if self.device == "cpu" else config.gpu.arena_values
         self._shrinking = ort.RunOptions()
         memory = "cpu:0" if self.device == "cpu" else "gpu:0"
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", memory)
 
     @contextmanager
-    def lane(self) -> Iterator[Session]:
-        """See Runner."""
+    def acquire(self) -> Iterator[Session]:
+        """See ModelRunner."""
         yield self
 
     def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See Runner."""
+        """See ModelRunner."""
         session = self._session_for(tensor.shape)
         found: list[Any] = session.run(outputs, {self._input: tensor}, self._options(tensor.size))
         return found
 
     def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See Runner. Raises EngineFailed for an array of a card that this session cannot reach."""
-        if self.card is None or not is_on_card(array):
+        """See ModelRunner. Raises EngineFailed for an array of a GPU that this session cannot reach."""
+        if self.gpu is None or not is_on_gpu(array):
             return self.run(array, outputs)
         session = self._session_for(array.shape)
-        return run_bound(session, self.card, array, outputs or self._outputs, self._options(array.size))
+        return run_bound(session, self.gpu, array, outputs or self._outputs, self._options(array.size))
 
     def warm_up(self, tensor: Tensor) -> None:
         """A first run of that shape. Raises EngineUnavailable: what fails now would fail in a request."""
         try:
             self.run(tensor)
-        except REFUSALS as error:
+        except SESSION_ERRORS as error:
             raise EngineUnavailable(
                 f"A run of the shape {tensor.shape} fails: {error}",
                 "If memory is short, set a smaller OCRSVC_BATCH_PIXELS, fewer OCRSVC_GPU_STREAMS or OCRSVC_WORKERS, or "
@@ -167,4 +173,4 @@ class Session:
 
     def _options(self, values: int) -> ort.RunOptions | None:
         """What gives a large run's memory back; only so, since the same entry in a session's options does nothing."""
-        return self._shrinking if 0 < self._kept_values < values else None
+        return self._shrinking if 0 < self._arena_values < values else None

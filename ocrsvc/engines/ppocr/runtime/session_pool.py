@@ -11,39 +11,39 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ocrsvc.engines.ppocr.runtime.session import Runner, Session, Tensor
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, Session, Tensor
 from ocrsvc.errors import EngineFailed
 
-_LONGEST_WAIT_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 
 
 class SessionPool:
-    """Sessions of one model; see session.Runner. All calls may come from any thread.
+    """Sessions of one model; see session.ModelRunner. All calls may come from any thread.
 
     Args:
         sessions: One for each run that may be under way.
-        longest_wait_s: For a free one; afterwards the run fails: a card that hangs must not hold threads for ever.
+        timeout_s: For a free one; afterwards the run fails: a GPU that hangs must not hold threads for ever.
     """
 
-    def __init__(self, sessions: Sequence[Session], longest_wait_s: float = _LONGEST_WAIT_S) -> None:
+    def __init__(self, sessions: Sequence[Session], timeout_s: float = _TIMEOUT_S) -> None:
         first = sessions[0]
         self.sessions = tuple(sessions)
         self.provider, self.device, self.precision = first.provider, first.device, first.precision
         self.batched, self.metadata = first.batched, first.metadata
-        self._longest_wait_s = longest_wait_s
+        self._timeout_s = timeout_s
         # The last one used is taken first: its memory is warm, and one that is not needed stays small.
         self._free: queue.LifoQueue[Session] = queue.LifoQueue()
         for session in reversed(self.sessions):
             self._free.put(session)
 
     @contextmanager
-    def lane(self) -> Iterator[Session]:
+    def acquire(self) -> Iterator[Session]:
         """A session that nobody else uses meanwhile. Raises EngineFailed when none comes free."""
         try:
-            session = self._free.get(timeout=self._longest_wait_s)
+            session = self._free.get(timeout=self._timeout_s)
         except queue.Empty:
             raise EngineFailed(
-                f"No run of the model ended on the card within {self._longest_wait_s:g} s.", "Look at the worker's log."
+                f"No run of the model ended on the card within {self._timeout_s:g} s.", "Look at the worker's log."
             ) from None
         try:
             yield session
@@ -51,16 +51,16 @@ class SessionPool:
             self._free.put(session)
 
     def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See Runner."""
-        with self.lane() as session:
+        """See ModelRunner."""
+        with self.acquire() as session:
             return session.run(tensor, outputs)
 
     def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See Runner."""
-        with self.lane() as session:
+        """See ModelRunner."""
+        with self.acquire() as session:
             return session.run_arrays(array, outputs)
 
 
-def share(sessions: Sequence[Session]) -> Runner:
-    """One session as it is on a CPU, which bounds its runs by its threads; lanes otherwise."""
+def pool_sessions(sessions: Sequence[Session]) -> ModelRunner:
+    """One session as it is on a CPU, which bounds its runs by its threads; a pool otherwise."""
     return sessions[0] if sessions[0].device == "cpu" else SessionPool(sessions)

@@ -19,70 +19,70 @@ R = TypeVar("R")
 
 
 class SharedThreads:
-    """Hands shared by the pages of one process. All calls may come from any thread.
+    """Threads shared by the pages of one process. All calls may come from any thread.
 
     Args:
-        hands: How many things may be computed at once; hands - 1 threads wait to help.
+        count: How many items may be computed at once; count - 1 helper threads are started.
     """
 
-    def __init__(self, hands: int) -> None:
-        self.hands = hands
-        self._held = 0
-        self._lent = 0
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._occupied = 0
+        self._helping = 0
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max(1, hands - 1), thread_name_prefix="helper")
+        self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="helper")
         # Started now, because a thread that appears under load would look like a leak.
-        ready = threading.Barrier(hands)
-        for _ in range(hands - 1):
+        ready = threading.Barrier(count)
+        for _ in range(count - 1):
             self._pool.submit(ready.wait)
         ready.wait()
 
     @contextmanager
     def page(self) -> Iterator[None]:
-        """Hold a hand while a page is read."""
+        """Occupy a thread while a page is read."""
         with self._lock:
-            self._held += 1
+            self._occupied += 1
         try:
             yield
         finally:
             with self._lock:
-                self._held -= 1
+                self._occupied -= 1
 
     @contextmanager
-    def hand_laid_down(self) -> Iterator[None]:
-        """While a page waits for something, its hand is free for others."""
+    def released_thread(self) -> Iterator[None]:
+        """While a page waits for something, its thread is free for others."""
         with self._lock:
-            self._held -= 1
+            self._occupied -= 1
         try:
             yield
         finally:
             with self._lock:
-                self._held += 1
+                self._occupied += 1
 
     @contextmanager
-    def all_hands(self) -> Iterator[bool]:
-        """Borrow every other hand at once, if the caller's page is the only one; says whether it got them."""
+    def all_threads(self) -> Iterator[bool]:
+        """Use every other thread at once, if the caller's page is the only one; says whether it got them."""
         with self._lock:
-            alone = self.hands > 1 and self._held <= 1 and not self._lent
-            self._lent += (self.hands - 1) * alone
+            alone = self.count > 1 and self._occupied <= 1 and not self._helping
+            self._helping += (self.count - 1) * alone
         try:
             yield alone
         finally:
             with self._lock:
-                self._lent -= (self.hands - 1) * alone
+                self._helping -= (self.count - 1) * alone
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`work` of each item, in the same order; begun in the order given. Raises the first failure that it meets."""
-        todo = deque(range(len(items)))
+        pending = deque(range(len(items)))
         done: dict[int, R] = {}
         helpers: list[Future[None]] = []
         try:
-            while todo:
-                while len(todo) > 1 + sum(not helper.done() for helper in helpers) and self._borrow():
-                    helpers.append(self._pool.submit(self._help, work, items, todo, done))
-                _next(work, items, todo, done)
+            while pending:
+                while len(pending) > 1 + sum(not helper.done() for helper in helpers) and self._take_helper():
+                    helpers.append(self._pool.submit(self._help, work, items, pending, done))
+                _do_next(work, items, pending, done)
         except BaseException:
-            todo.clear()
+            pending.clear()
             raise
         finally:
             failures = [helper.exception() for helper in helpers]
@@ -95,33 +95,33 @@ class SharedThreads:
         """End the threads; nothing may be under way."""
         self._pool.shutdown()
 
-    def _help(self, work: Callable[[T], R], items: Sequence[T], todo: deque[int], done: dict[int, R]) -> None:
-        """One helper's share; its hand goes back at the end."""
+    def _help(self, work: Callable[[T], R], items: Sequence[T], pending: deque[int], done: dict[int, R]) -> None:
+        """One helper's share; its thread is free again at the end."""
         try:
-            while todo and self._may_stay():
-                _next(work, items, todo, done)
+            while pending and self._may_help():
+                _do_next(work, items, pending, done)
         except BaseException:
-            todo.clear()
+            pending.clear()
             raise
         finally:
             with self._lock:
-                self._lent -= 1
+                self._helping -= 1
 
-    def _borrow(self) -> bool:
+    def _take_helper(self) -> bool:
         with self._lock:
-            free = self._held + self._lent < self.hands
-            self._lent += free
+            free = self._occupied + self._helping < self.count
+            self._helping += free
         return free
 
-    def _may_stay(self) -> bool:
+    def _may_help(self) -> bool:
         with self._lock:
-            return self._held + self._lent <= self.hands
+            return self._occupied + self._helping <= self.count
 
 
-def _next(work: Callable[[T], R], items: Sequence[T], todo: deque[int], done: dict[int, R]) -> None:
+def _do_next(work: Callable[[T], R], items: Sequence[T], pending: deque[int], done: dict[int, R]) -> None:
     """Do the next item, unless another thread was quicker."""
     try:
-        index = todo.popleft()
+        index = pending.popleft()
     except IndexError:
         return
     done[index] = work(items[index])
