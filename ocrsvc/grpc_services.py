@@ -26,7 +26,7 @@ def make_services(model: OcrModel, dialects: Collection[str] = tuple(MAKERS)) ->
     """The methods of the services whose dialects are on, by path, and the health check, which always is."""
     messages = Messages(v2_grpc.FILE, *tfserving_grpc.FILES, paddle_serving_grpc.FILE, grpc_health.FILE)
     methods = {
-        path: replace(method, door=f"grpc_{dialect}")
+        path: replace(method, adapter=f"grpc_{dialect}")
         for dialect, make in MAKERS.items()
         if dialect in dialects
         for path, method in make(messages, model).items()

@@ -469,7 +469,7 @@ def _start_rpc(worker: RecyclingWorker) -> None:
     """Serve gRPC beside HTTP, if it is asked for."""
     if not _Process.grpc_listeners:
         return
-    from ocrsvc.grpc_server.call_metrics import Counting
+    from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.grpc_services import make_services
     from ocrsvc.model_api.model import OcrModel
@@ -485,8 +485,8 @@ def _start_rpc(worker: RecyclingWorker) -> None:
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
-        room=_Process.room,
-        counting=Counting(current_tally(), _Process.access_log),
+        limits=_Process.room,
+        call_metrics=CallMetrics(current_tally(), _Process.access_log),
         on_call=count,
     )
     _Process.rpc.start()

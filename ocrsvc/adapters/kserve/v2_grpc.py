@@ -100,7 +100,7 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
         try:
             return stream_class(infer_response=_infer(model, request, call, response_class))
         except (OcrsvcError, CallFailed) as error:
-            told = stream_class(error_message=failure_of(error).told)
+            told = stream_class(error_message=failure_of(error).message)
             told.infer_response.id = request.id
             return told
 
