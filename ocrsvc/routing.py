@@ -12,7 +12,7 @@ from flask import Flask, request
 from werkzeug.routing import Rule
 
 from ocrsvc.adapter_ports import names_at
-from ocrsvc.http.request import glance
+from ocrsvc.http.request import parse_early
 from ocrsvc.settings import Settings
 
 Environ = dict[str, Any]
@@ -87,7 +87,7 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
     if mimetype == "multipart/form-data":
         yield "rapidocr_api"
         return
-    sent = glance(environ, settings.max_body_bytes, settings.deadline_s)
+    sent = parse_early(environ, settings.max_body_bytes, settings.deadline_s)
     if sent is not None:
         names = {name for name, _ in sent.fields}
         yield from (door for member, door in MEMBERS.items() if member in names)

@@ -26,13 +26,13 @@ from ocrsvc.http.body import SHARE_KEY
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
-from ocrsvc.http.request import ParsedRequest, as_text, images_or_errors, receive, taking_apart
+from ocrsvc.http.request import ParsedRequest, as_text, images_or_errors, limited_parsing, receive
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
 from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
-from ocrsvc.serving.decompression import Damaged, unpack
+from ocrsvc.serving.decompression import Damaged, decompress
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings import Settings
 
@@ -163,7 +163,7 @@ def share() -> Share:
 
 
 def unpacked(text: bytes) -> object:
-    return unpack(text, 31, 1 << 30)
+    return decompress(text, 31, 1 << 30)
 
 
 def kserve(body: bytes) -> object:
@@ -307,18 +307,18 @@ def test_what_a_body_becomes_is_asked_for_before_it_is_made(
         images(body, content_type, account)
     with pytest.raises(BodyTooLarge, match="more memory"):
         receive(environ(body, content_type, account), 1 << 30, NEVER)
-    incoming = receive(environ(body, content_type, wider), 1 << 30, NEVER)
+    parsed = receive(environ(body, content_type, wider), 1 << 30, NEVER)
     # The body itself is given back: nothing holds it any more.
     assert BODY <= wider.held_bytes < BODY + 1000
-    assert len(images_or_errors(incoming, (), ("image",))) == 1
+    assert len(images_or_errors(parsed, (), ("image",))) == 1
     assert wider.held_bytes == pytest.approx(1.75 * BODY, abs=1000)
 
 
 def test_few_large_bodies_are_taken_apart_at_once_and_no_small_one_waits_for_them() -> None:
     with ExitStack() as others:
         for _ in range(2):
-            others.enter_context(taking_apart(share(), BODY, NEVER))
-        with pytest.raises(DeadlineExceeded), taking_apart(share(), BODY, time.monotonic()):
+            others.enter_context(limited_parsing(share(), BODY, NEVER))
+        with pytest.raises(DeadlineExceeded), limited_parsing(share(), BODY, time.monotonic()):
             pass
         assert receive(environ(b'{"image":"QUJD"}', JSON), 1 << 30, NEVER).fields == (("image", "QUJD"),)
     assert receive(environ(json_of(b"QUJD")[0], JSON), 1 << 30, NEVER).fields

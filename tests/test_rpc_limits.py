@@ -34,7 +34,7 @@ from ocrsvc.grpc_server.server import RpcServer, connection_to_close
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.transport import Transport
 from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
-from ocrsvc.serving.decompression import unpack
+from ocrsvc.serving.decompression import decompress
 from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
 
 PATIENCE_S = 20.0
@@ -396,7 +396,7 @@ PARSERS: dict[str, Callable[[int], Any]] = {
     "parameters": lambda size: parsed(INFER, b"\x22\x02\x0a\x00" * (size // 4)),
     "keys": lambda size: parsed("baidu.paddle_serving.pipeline_serving.Request", b"\x12\x00" * (size // 2)),
     "dimensions": lambda size: parsed("tensorflow.serving.PredictRequest", b"\x12\x02\x12\x00" * (size // 4)),
-    "packed": lambda size: unpack(stored(size), 15, 1 << 24),
+    "packed": lambda size: decompress(stored(size), 15, 1 << 24),
     "times": lambda size: refused("1" * size),
     "status texts": lambda size: escaped("%" * size),
 }

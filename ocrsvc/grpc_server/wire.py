@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
-from ocrsvc.serving.decompression import Damaged, TooMuch, unpack
+from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 from ocrsvc.serving.memory_budget import Share
 
 ENCODINGS: Final = {"gzip": 31, "deflate": 15}
@@ -47,8 +47,8 @@ class ReceivedMessage:
         if self.encoding is None:
             return self.data
         try:
-            return unpack(self.data, ENCODINGS[self.encoding], most_bytes, share)
-        except TooMuch as error:
+            return decompress(self.data, ENCODINGS[self.encoding], most_bytes, share)
+        except TooLarge as error:
             raise CallFailed(
                 Code.RESOURCE_EXHAUSTED, f"The message unpacks to more than {most_bytes} bytes."
             ) from error
