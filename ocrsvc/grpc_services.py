@@ -25,7 +25,7 @@ def make_services(model: OcrModel, adapters: Collection[str] = GRPC_ADAPTERS) ->
     files = (file for service in services.values() for file in service.files)
     messages = Messages(*files, grpc_health.FILE)
     methods = {
-        path: replace(method, door=f"grpc_{name}")
+        path: replace(method, adapter=f"grpc_{name}")
         for name, service in services.items()
         for path, method in service.make(messages, model).items()
     }

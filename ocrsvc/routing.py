@@ -11,7 +11,7 @@ from typing import Any, Final
 from flask import Flask, request
 from werkzeug.routing import Rule
 
-from ocrsvc.http.request import glance
+from ocrsvc.http.request import parse_early
 from ocrsvc.registry import ADAPTERS, adapters_at
 from ocrsvc.settings import Settings
 
@@ -82,7 +82,7 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
     if mimetype == "multipart/form-data":
         yield "rapidocr_api"
         return
-    sent = glance(environ, settings.max_body_bytes, settings.deadline_s)
+    sent = parse_early(environ, settings.max_body_bytes, settings.deadline_s)
     if sent is not None:
         names = {name for name, _ in sent.fields}
         yield from (door for member, door in MEMBERS.items() if member in names)

@@ -23,7 +23,7 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 INDEX: Final = "index.html"
-# Nothing but the page's own files runs; pictures are those that the user chose.
+# Nothing but the page's own files runs; images are those that the user chose.
 POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"

@@ -70,7 +70,7 @@ class FrameRefused(Exception):
 
 
 class FrameLimits:
-    """Judges the frames of one connection.
+    """Checks the frames of one connection.
 
     Args:
         clock: Monotonic seconds.
@@ -86,7 +86,7 @@ class FrameLimits:
         """Whether a header block has begun and not ended."""
 
     def check(self, kind: int, flags: int, length: int) -> None:
-        """Judge a frame by its head. Raises FrameRefused."""
+        """Check a frame by its header. Raises FrameRefused."""
         if length > _MOST_BYTES.get(kind, MAX_OTHER_BYTES):
             code = ErrorCodes.FRAME_SIZE_ERROR if kind == DATA else ErrorCodes.ENHANCE_YOUR_CALM
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")

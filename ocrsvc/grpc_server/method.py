@@ -51,14 +51,14 @@ class Method:
             OcrsvcError or CallFailed. Runs in a pool thread, or in the loop if `quick`.
         quick: Whether the answer needs neither the engine nor time.
         streaming: Whether requests come, and responses go, as many as the client likes, in the same order.
-        door: Under which name its calls are counted.
+        adapter: The name of the API adapter, under which its calls are counted.
     """
 
     request: Any
     answer: Callable[[Any, Call], Any]
     quick: bool = False
     streaming: bool = False
-    door: str = "grpc"
+    adapter: str = "grpc"
 
 
 Methods = Mapping[str, Method]

@@ -128,7 +128,7 @@ class _Parser:
 
 
 def _set_type(field: Any, kind: str) -> None:
-    """A scalar's type; else the name, from which the pool finds out whether it is a message or an enum."""
+    """Set a scalar's type; else the name, from which the pool finds out whether it is a message or an enum."""
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
     else:

@@ -9,8 +9,8 @@ from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
 
 
-def picture_of(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
-    """The image with a frame around each line: a JPEG in base64, as JSON writes a text.
+def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
+    """The image with a frame around each line: a JPEG in base64, as a JSON string.
 
     Args:
         image: What the page was read from; drawn on.

@@ -34,7 +34,7 @@ class Part:
 
     Attributes:
         name: Name of the field.
-        filename: What the client called the file, for nothing but an echo; None for a field that is no file.
+        filename: The client's name of the file, used in responses only; None for a field that is no file.
         data: The content, as sent.
     """
 

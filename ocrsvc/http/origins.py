@@ -30,7 +30,7 @@ class HostNotAllowed(CallerError):
 
 
 def install_origins(app: Flask, settings: Settings) -> None:
-    """Check the Host of every request, and tell browsers which pages may read the answers.
+    """Check the Host of every request, and set the headers by which browsers let other pages read the responses.
 
     Args:
         app: The application.

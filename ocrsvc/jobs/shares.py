@@ -21,7 +21,7 @@ class Stored:
         caller: Whose it is.
         size: Bytes of all its files.
         came_s: Monotonic seconds.
-        is_done: Is nothing more to be read?
+        is_done: Whether nothing more is to be read.
     """
 
     id: str

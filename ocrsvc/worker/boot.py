@@ -139,7 +139,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     """Serve gRPC beside HTTP, if it is asked for."""
     if not service.grpc_listeners:
         return
-    from ocrsvc.grpc_server.call_metrics import Counting
+    from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.grpc_services import make_services
     from ocrsvc.model_api.model import OcrModel
@@ -155,8 +155,8 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
-        room=own.limits,
-        counting=Counting(own.metrics, own.access_log),
+        limits=own.limits,
+        call_metrics=CallMetrics(own.metrics, own.access_log),
         on_call=count,
     )
     own.grpc_server.start()

@@ -66,7 +66,7 @@ class Watched:
 class Companion(Protocol):
     """What serves beside gunicorn's loop in the same worker, and leaves with it."""
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Take nothing new, and finish what is here. Runs in a signal's handler too."""
 
     def wait(self, timeout_s: float) -> bool:
@@ -101,7 +101,7 @@ class RecyclingWorker(FairThreadWorker):
         super().run()
         end_s = (self.slot.drained_s or time.monotonic()) + self.cfg.graceful_timeout
         if self.companion is not None:
-            self.companion.leave()
+            self.companion.drain()
             while time.monotonic() < end_s and not self.companion.wait(_WAIT_S):
                 self.notify()
 
@@ -261,7 +261,7 @@ class RecyclingWorker(FairThreadWorker):
         slot = self.slot
         slot.drained_s, slot.state = time.monotonic(), State.DRAINING
         if self.companion is not None:
-            self.companion.leave()
+            self.companion.drain()
         # It starts a thread, which may be refused.
         with suppress(RuntimeError):
             faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)

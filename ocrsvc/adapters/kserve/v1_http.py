@@ -17,15 +17,15 @@ _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 def make_kserve_v1(context: AdapterContext) -> Blueprint:
     """The list of models, their readiness and predictions, over a model."""
     settings, model = context.settings, context.model
-    door = Blueprint("kserve_v1", __name__)
-    # Where both have a path this door's is the more exact one, so that it answers for TensorFlow Serving as well.
+    blueprint = Blueprint("kserve_v1", __name__)
+    # Where both have a path this adapter's is the more exact one, so that it answers for TensorFlow Serving as well.
     both = "tfserving" in settings.dialects
 
     def run(name: str) -> Response:
         return predict(settings, model, name, None, None)
 
     serve_paths(
-        door,
+        blueprint,
         ("/v1/models", "/v1/models/<name>"),
         (
             ("GET", "/v1/models", lambda: json_answer({"models": [NAME]})),
@@ -35,7 +35,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
             *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),) if both else ()),
         ),
     )
-    return door
+    return blueprint
 
 
 def _explain(name: str) -> Response:

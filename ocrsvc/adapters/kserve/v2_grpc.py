@@ -101,9 +101,9 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
         try:
             return stream_class(infer_response=_infer(model, request, call, response_class))
         except (OcrsvcError, CallFailed) as error:
-            told = stream_class(error_message=failure_of(error).told)
-            told.infer_response.id = request.id
-            return told
+            response = stream_class(error_message=failure_of(error).message)
+            response.infer_response.id = request.id
+            return response
 
     return {
         SERVICE + "ModelInfer": Method(request_class, infer),
@@ -120,9 +120,9 @@ def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> An
     tensor, batch = _input(request)
     elements = _elements(request, tensor, math.prod(batch))
     parameters = _parameters(request.parameters)
-    wait = call.within(limit_in(parameters, call.left_s))
+    time_limit = call.within(limit_in(parameters, call.left_s))
     response = response_class(model_name=NAME, model_version=VERSION, id=request.id)
-    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, wait):
+    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, time_limit):
         _add(response, array, raw=bool(request.raw_input_contents))
     return response
 

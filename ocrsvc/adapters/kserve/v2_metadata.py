@@ -19,7 +19,7 @@ CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TY
 
 
 def server_metadata() -> Node:
-    """Who answers, and which extensions it speaks."""
+    """The server's name and version, and the extensions that it has."""
     return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
 
 

@@ -17,7 +17,7 @@ from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.body import share_of
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive
-from ocrsvc.http.responses import as_json, is_told_in_a_200, with_headers
+from ocrsvc.http.responses import as_json, is_reported_in_a_200, with_headers
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
@@ -45,10 +45,10 @@ class _NoService(CallerError):
 def make_paddle_serving(context: AdapterContext) -> Blueprint:
     """POST /ocr/{anything} and /{service}/prediction over a reader."""
     settings, reader = context.settings, context.reader
-    dialect = Blueprint("paddle_serving", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    blueprint = Blueprint("paddle_serving", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/ocr/<_method>")
+    @blueprint.post("/ocr/<_method>")
     def inference(_method: str) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         sent = to_pairs(receive(request.environ, settings.max_body_bytes, deadline))
@@ -56,16 +56,16 @@ def make_paddle_serving(context: AdapterContext) -> Blueprint:
         page = reader.read(image, ReadOptions(), left_s(deadline), context_of(request.environ)).page
         return _answer(OK, "", result=to_result(page))
 
-    @dialect.post("/<_service>/prediction")
+    @blueprint.post("/<_service>/prediction")
     def no_service(_service: str) -> Response:
         raise _NoService(NO_SERVICE_TEXT)
 
-    return dialect
+    return blueprint
 
 
-def to_pairs(incoming: ParsedRequest) -> dict[str, str]:
+def to_pairs(parsed: ParsedRequest) -> dict[str, str]:
     """The members `key` and `value`, side by side. Raises CallerError for other types than lists of text."""
-    members = dict(incoming.fields)
+    members = dict(parsed.fields)
     keys, values = (_texts(members.get(name), name) for name in ("key", "value"))
     return dict(zip(keys, values, strict=False))
 
@@ -100,7 +100,7 @@ def _failure(error: Exception) -> Response:
         )
     if isinstance(error, _NoService):
         return _answer(NO_SERVICE, NO_SERVICE_TEXT)
-    if type(error) not in {CallerError, _WrongType} and is_told_in_a_200(error):
+    if type(error) not in {CallerError, _WrongType} and is_reported_in_a_200(error):
         return _answer(BAD_INPUT, str(failure))
     message = str(failure)
     code = GRPC_CODES.get(failure.status, INVALID_ARGUMENT if isinstance(error, CallerError) else UNKNOWN)

@@ -18,7 +18,7 @@ from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_s, receive
-from ocrsvc.http.responses import NO_IMAGE, as_json, is_told_in_a_200, with_headers
+from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
 
@@ -35,21 +35,21 @@ class _NoModule(CallerError):
 def make_paddlehub(context: AdapterContext) -> Blueprint:
     """POST /predict/{module} over a reader."""
     settings, reader = context.settings, context.reader
-    dialect = Blueprint("paddlehub", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    blueprint = Blueprint("paddlehub", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/predict/<module>")
+    @blueprint.post("/predict/<module>")
     def predict(module: str) -> Response:
         if module not in MODULES:
             raise _NoModule(f"Module {module} is not available.")
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        images = images_or_errors(parsed, IMAGE_FIELDS, IMAGE_FIELDS)
         options = ReadOptions(detect=module != "ocr_rec")
         pages = _pages(reader, images, options, left_s(deadline))
         return as_json({"msg": "", "results": MODULES[module](pages), "status": OK})
 
-    return dialect
+    return blueprint
 
 
 def _pages(
@@ -105,4 +105,4 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     status = NO_MODULE if isinstance(error, _NoModule) else NOT_JSON if type(error) is CallerError else FAILED
     answer = {"msg": str(failure), "results": "", "status": status}
-    return with_headers(as_json(answer, 200 if is_told_in_a_200(error) else failure.status), failure)
+    return with_headers(as_json(answer, 200 if is_reported_in_a_200(error) else failure.status), failure)

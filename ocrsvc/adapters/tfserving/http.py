@@ -21,7 +21,7 @@ _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/l
 def make_tfserving(context: AdapterContext) -> Blueprint:
     """Predictions, status and metadata below /v1/models, over a model."""
     settings, model = context.settings, context.model
-    door = Blueprint("tfserving", __name__)
+    blueprint = Blueprint("tfserving", __name__)
 
     def run(name: str, version: str | None, label: str | None) -> Response:
         return predict(settings, model, name, version, label)
@@ -30,7 +30,7 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
         return status(model, name, version, label)
 
     serve_paths(
-        door,
+        blueprint,
         ("/v1/models/<path:rest>",),
         (
             ("POST", _MODEL + ":predict", run),
@@ -42,7 +42,7 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
         ),
         re.IGNORECASE,
     )
-    return door
+    return blueprint
 
 
 def _malformed() -> Response:

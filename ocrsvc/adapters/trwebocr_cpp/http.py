@@ -29,22 +29,22 @@ BAD_BODY: Final = "Invalid JSON data"
 def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     """POST /api/trocr and GET /hi over a reader."""
     settings, reader = context.settings, context.reader
-    dialect = Blueprint("trwebocr_cpp", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    blueprint = Blueprint("trwebocr_cpp", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/api/trocr", strict_slashes=False)
+    @blueprint.post("/api/trocr", strict_slashes=False)
     def trocr() -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
         reading = reader.read(data, ReadOptions(), left_s(deadline), context_of(request.environ))
         return Response(to_bars(reading.page), content_type=TEXT_TYPE)
 
-    @dialect.get("/hi")
+    @blueprint.get("/hi")
     def hi() -> Response:
         return Response(HELLO, content_type="text/plain")
 
-    return dialect
+    return blueprint
 
 
 def _failure(error: Exception) -> Response:
