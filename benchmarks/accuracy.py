@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.corpus import ALL, Corpus, WorkerMetrics
+from bench.corpus import ALL, Corpus, Tally
 from bench.machine import print_machine
 from bench.results import write_result
 from bench.service import ROOT, Service, ask, engine_of, form_with_file, started_or_at
@@ -122,7 +122,7 @@ def in_own_process(work: Callable[[list[Path]], Run], files: list[Path]) -> Run:
         return pool.apply(work, (files,))
 
 
-def print_table(tallies: Mapping[str, WorkerMetrics]) -> None:
+def print_table(tallies: Mapping[str, Tally]) -> None:
     """One row a kind, beside the bar and RapidOCR's figure."""
     print(f"{'kind':12} {'pages':>5} {'F1':>7} {'bar':>6} {'RapidOCR':>9} {'precision':>9} {'recall':>7} {'CER':>7}")
     for kind, tally in sorted(tallies.items()):
@@ -132,7 +132,7 @@ def print_table(tallies: Mapping[str, WorkerMetrics]) -> None:
         )
 
 
-def missed(tallies: Mapping[str, WorkerMetrics]) -> Iterator[str]:
+def missed(tallies: Mapping[str, Tally]) -> Iterator[str]:
     """The bars that the figures do not reach. The bar for CER is one over all kinds."""
     for kind, tally in sorted(tallies.items()):
         if tally.f1 < least_f1(kind):

@@ -34,7 +34,7 @@ import cv2
 import numpy as np
 from bench.machine import print_machine
 from bench.processes import children_of, family_of
-from soak import KINDS, WORKERS, Client, EncodedImage, Service, make_pictures, serve, wait_until
+from soak import KINDS, WORKERS, Client, Picture, Service, make_pictures, serve, wait_until
 
 GONE_S = 5.0
 SETTLE_S = 30.0
@@ -62,11 +62,11 @@ class Until:
 class ChaosClient(Client):
     """As in the soak; but a poison image must be answered 422."""
 
-    def __init__(self, port: int, pictures: list[EncodedImage], turns: Iterable[int], number: int) -> None:
+    def __init__(self, port: int, pictures: list[Picture], turns: Iterable[int], number: int) -> None:
         super().__init__(port, KINDS[number % len(KINDS)], pictures, turns, number)
         self.refused = 0
 
-    def _exchange(self, picture: EncodedImage, *, keep: bool) -> str:
+    def _exchange(self, picture: Picture, *, keep: bool) -> str:
         failure = super()._exchange(picture, keep=keep)
         if picture.text:
             return failure
@@ -78,7 +78,7 @@ class ChaosClient(Client):
 class Load:
     """What to send, and the texts of the images that end a process."""
 
-    pictures: list[EncodedImage]
+    pictures: list[Picture]
     poison: list[str]
 
 
@@ -87,7 +87,7 @@ def make_load(*, poisonous: bool) -> Load:
     good, poisons, hashes = make_pictures(tr=False), [], []
     for number in range(POISONS if poisonous else 0):
         pixels = np.random.default_rng(1000 + number).integers(0, 256, (32, 64, 3), np.uint8)
-        poisons.append(EncodedImage(cv2.imencode(".png", pixels)[1].tobytes(), ""))
+        poisons.append(Picture(cv2.imencode(".png", pixels)[1].tobytes(), ""))
         hashes.append(f"{zlib.crc32(pixels.tobytes()):08x}")
     blocks = [[*(good[turn % len(good)] for turn in range(BLOCK - 1)), poison] for poison in poisons]
     return Load([picture for block in blocks for picture in block] or good, hashes)
@@ -167,7 +167,7 @@ def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
 
 
 @contextmanager
-def idle_connections(port: int, picture: EncodedImage, count: int = 4) -> Iterator[None]:
+def idle_connections(port: int, picture: Picture, count: int = 4) -> Iterator[None]:
     """Connections that have had an answer, and wait."""
     clients = [ChaosClient(port, [picture], (), number) for number in range(count)]
     failures = [failure for client in clients if (failure := client._exchange(picture, keep=True))]  # noqa: SLF001

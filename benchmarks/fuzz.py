@@ -145,7 +145,7 @@ Asked = tuple[Exchange, str, dict[str, str]]
 
 
 @dataclass
-class WorkerMetrics:
+class Tally:
     """What happened so far."""
 
     ends: collections.Counter[str]
@@ -164,7 +164,7 @@ def main() -> int:
     # A call that is our fault would be logged with its traceback; it is told below, with what was sent.
     logging.getLogger("ocrsvc").addHandler(logging.NullHandler())
     parts, chance = _parts(asked.only), random.Random(asked.seed)
-    tally = WorkerMetrics(collections.Counter(), 0.0, [])
+    tally = Tally(collections.Counter(), 0.0, [])
     warm_bytes, began_s = read_rss_bytes(), time.monotonic()
     for number in range(asked.inputs):
         if number == int(asked.inputs * WARM_UP_SHARE):
@@ -197,7 +197,7 @@ def _parts(only: str | None) -> list[Part]:
     return found
 
 
-def send(part: Part, chance: random.Random, tally: WorkerMetrics) -> None:
+def send(part: Part, chance: random.Random, tally: Tally) -> None:
     """Send one input, and note what is wrong with its answer."""
     began_s = time.process_time()
     try:
@@ -290,7 +290,7 @@ BENDS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], 
 )
 
 
-def _tell(tally: WorkerMetrics, asked: argparse.Namespace, growth: int, spent_s: float) -> int:
+def _tell(tally: Tally, asked: argparse.Namespace, growth: int, spent_s: float) -> int:
     sent = sum(tally.ends.values())
     print(f"{sent} inputs in {spent_s:.0f} s, slowest {tally.slowest_s * 1000:.0f} ms, growth {growth / 2**20:.1f} MiB")
     print("ends: " + ", ".join(f"{end}: {count}" for end, count in sorted(tally.ends.items())))

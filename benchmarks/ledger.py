@@ -36,16 +36,19 @@ if TYPE_CHECKING:
 
 # Stage, and the functions whose own time it is: the module, the class if there is one, the name.
 STAGES: Mapping[str, Sequence[str]] = {
-    "parse": ("web.api:receive", "web.api:read_options", "web.api:images_or_errors"),
-    "decode": ("reader:open_picture", "orders:develop"),
-    "resize": ("engines.ppocr.detect:_resize", "engines.ppocr.detector:to_tensor"),
-    "detect": ("engines.ppocr.detector:Detector.run",),
-    "post": ("engines.ppocr.detect:quads_from_map",),
-    "crop": ("engines.ppocr.page:crop", "engines.ppocr.runs:to_tensor"),
-    "recognise": ("engines.ppocr.runs:RunsApart._run",),
-    "decode text": ("engines.ppocr.recognise:Recogniser._best_path", "engines.ppocr.recognise:_as_text"),
-    "page": ("engines.ppocr.page:_assemble", "engines.ppocr.page:read_page"),
-    "encode": ("web.api:_as_json",),
+    "parse": ("api.native:receive", "api.native:read_options", "api.native:images_or_errors"),
+    "decode": ("pipeline.read:open_encoded_image", "pipeline.decode_job:decode_pixels"),
+    "resize": ("engines.ppocr.pipeline.db_postprocess:_resize", "engines.ppocr.pipeline.detector:to_tensor"),
+    "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
+    "post": ("engines.ppocr.pipeline.db_postprocess:quads_from_map",),
+    "crop": ("engines.ppocr.pipeline.page:crop", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
+    "recognise": ("engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",),
+    "decode text": (
+        "engines.ppocr.pipeline.recognizer:Recogniser._best_path",
+        "engines.ppocr.pipeline.recognizer:_as_text",
+    ),
+    "page": ("engines.ppocr.pipeline.page:_assemble", "engines.ppocr.pipeline.page:read_page"),
+    "encode": ("api.native:_as_json",),
 }
 
 
@@ -91,7 +94,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestMetrics:
+class PageCosts:
     """What some pages took: CPU seconds by stage, all of it, and on the clock per request."""
 
     stages: Mapping[str, float]
@@ -110,7 +113,7 @@ def ask(app: Flask, data: bytes) -> tuple[float, float]:
     return time.perf_counter() - began_s, json.loads(answer.text)["timing"]["queue_s"]
 
 
-def keep_books(images: Sequence[bytes], clients: int) -> RequestMetrics:
+def keep_books(images: Sequence[bytes], clients: int) -> PageCosts:
     """Open the service in this process and send it the pages, from so many clients."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
@@ -134,16 +137,16 @@ def keep_books(images: Sequence[bytes], clients: int) -> RequestMetrics:
         spent = timed(lambda: found.extend(pool.map(functools.partial(ask, app), images)))
     reader.stop(10)
     latency_s, queue_s = (sum(column) / len(found) for column in zip(*found, strict=True))
-    return RequestMetrics(dict(watch.spent_s), spent, latency_s, queue_s, len(images))
+    return PageCosts(dict(watch.spent_s), spent, latency_s, queue_s, len(images))
 
 
-def rows(ledger: RequestMetrics) -> list[tuple[str, float]]:
+def rows(ledger: PageCosts) -> list[tuple[str, float]]:
     """(stage, CPU milliseconds a page), and what no stage holds."""
     each = {stage: ledger.stages.get(stage, 0.0) * 1000 / ledger.pages for stage in STAGES}
     return [*each.items(), ("the rest", ledger.spent.cpu_s * 1000 / ledger.pages - sum(each.values()))]
 
 
-def show(ledger: RequestMetrics) -> None:
+def show(ledger: PageCosts) -> None:
     """The table."""
     total_ms = ledger.spent.cpu_s * 1000 / ledger.pages
     print(f"{'stage':12} {'CPU ms a page':>14} {'share':>7}")
@@ -157,7 +160,7 @@ def show(ledger: RequestMetrics) -> None:
     )
 
 
-def plot(ledger: RequestMetrics) -> str:
+def plot(ledger: PageCosts) -> str:
     """The table as horizontal bars, SVG."""
     return draw([Panel(f"milliseconds of processor time a page, {ledger.pages} corpus pages", rows(ledger))])
 

@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class WorkerMetrics:
+class Tally:
     """What became of the requests; times from the moment that each was due."""
 
     accepted_s: list[float] = field(default_factory=list)
@@ -81,9 +81,9 @@ class OpenLoop:
         self._idle: deque[socket.socket] = deque()
         self._calls: dict[socket.socket, Call] = {}
         self.most_connections = 0
-        self.tally = WorkerMetrics()
+        self.tally = Tally()
 
-    def run(self, seconds: float) -> WorkerMetrics:
+    def run(self, seconds: float) -> Tally:
         """Until every request that was due in these seconds has its answer."""
         began_s = time.perf_counter()
         end_s, sent = began_s + seconds, 0

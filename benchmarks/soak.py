@@ -60,7 +60,7 @@ LEAK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class EncodedImage:
+class Picture:
     """One image to send, and the text that belongs to it and to no other."""
 
     body: bytes
@@ -68,7 +68,7 @@ class EncodedImage:
 
 
 @dataclass
-class WorkerMetrics:
+class Tally:
     """What one client saw."""
 
     failures: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class WorkerMetrics:
     latencies_s: list[float] = field(default_factory=list)
 
 
-def make_pictures(*, tr: bool, count: int = 40) -> list[EncodedImage]:
+def make_pictures(*, tr: bool, count: int = 40) -> list[Picture]:
     """Random images of different sizes; the text is worked out from the pixels here, not by the service."""
     random = np.random.default_rng(7)
     pictures = []
@@ -86,21 +86,21 @@ def make_pictures(*, tr: bool, count: int = 40) -> list[EncodedImage]:
         pixels = random.integers(0, 256, (height, width) if tr else (height, width, 3), np.uint8)
         digest = f"{zlib.adler32(pixels.tobytes()[::17])}" if tr else f"{zlib.crc32(pixels.tobytes()):08x}"
         text = f"{width}x{height}:{digest}\n\u4f60\u597dAA\u4e16\u754c" if tr else f"{width}x{height}\n{digest}"
-        pictures.append(EncodedImage(cv2.imencode(".png", pixels)[1].tobytes(), text))
+        pictures.append(Picture(cv2.imencode(".png", pixels)[1].tobytes(), text))
     return pictures
 
 
 class Client(threading.Thread):
     """Sends one request after the other while there are any left."""
 
-    def __init__(self, port: int, kind: str, pictures: list[EncodedImage], turns: Iterable[int], seed: int) -> None:
+    def __init__(self, port: int, kind: str, pictures: list[Picture], turns: Iterable[int], seed: int) -> None:
         super().__init__(name=f"client-{seed}")
         self._address = ("127.0.0.1", port)
         self._kind = kind
         self._pictures = pictures
         self._turns = turns
         self._socket: socket.socket | None = None
-        self.tally = WorkerMetrics()
+        self.tally = Tally()
 
     def run(self) -> None:
         """Until the turns are over."""
@@ -117,7 +117,7 @@ class Client(threading.Thread):
                 self.tally.latencies_s.append(ended_s - began_s)
         self._hang_up()
 
-    def _exchange(self, picture: EncodedImage, *, keep: bool) -> str:
+    def _exchange(self, picture: Picture, *, keep: bool) -> str:
         """Send one image; what went wrong, or nothing."""
         wire = "kept" if self._socket else "new"
         connection = "keep-alive" if keep else "close"

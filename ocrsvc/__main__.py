@@ -1,4 +1,4 @@
-"""What `python -m ocrsvc` does: the same as the command `ocrsvc`."""
+"""`python -m ocrsvc`: the same as the command `ocrsvc`."""
 
 import sys
 

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-from flask import Blueprint, Flask
+from flask import Flask
 
-from ocrsvc.adapters.kserve.v1_http import make_kserve_v1
-from ocrsvc.adapters.kserve.v2_http import make_kserve_v2
-from ocrsvc.adapters.ocr_space.http import make_ocr_space
-from ocrsvc.adapters.paddle_serving.http import make_paddle_serving
-from ocrsvc.adapters.paddlehub.http import make_paddlehub
-from ocrsvc.adapters.paddlex.http import make_paddlex
-from ocrsvc.adapters.rapidocr_api.http import make_rapidocr_api
-from ocrsvc.adapters.tfserving.http import make_tfserving
-from ocrsvc.adapters.trwebocr.http import make_trwebocr
-from ocrsvc.adapters.trwebocr_cpp.http import make_trwebocr_cpp
-from ocrsvc.adapters.turboocr.http import make_turboocr
-from ocrsvc.adapters.umi_ocr.http import make_umi_ocr
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
@@ -31,32 +19,11 @@ from ocrsvc.http.responses import cut_accepted
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.registry import ADAPTERS, resolve
 from ocrsvc.routing import choose_by_body, choose_by_head
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings import Settings
 from ocrsvc.telemetry.model_statistics import Statistics
-
-Factory = Callable[[Settings, Reader], Blueprint]
-
-DIALECTS: Final[Mapping[str, Factory]] = {
-    "trwebocr": make_trwebocr,
-    "trwebocr_cpp": make_trwebocr_cpp,
-    "rapidocr_api": make_rapidocr_api,
-    "paddlex": make_paddlex,
-    "paddlehub": make_paddlehub,
-    "paddle_serving": make_paddle_serving,
-    "umi_ocr": make_umi_ocr,
-    "ocr_space": make_ocr_space,
-    "turboocr": make_turboocr,
-}
-"""Makes each dialect's door, a blueprint of the same name; ocrsvc.adapter_ports lists the names and usual ports."""
-
-MODEL_DIALECTS: Final[Mapping[str, Callable[[Settings, OcrModel], Blueprint]]] = {
-    "kserve_v2": make_kserve_v2,
-    "tfserving": make_tfserving,
-    "kserve_v1": make_kserve_v1,
-}
-"""As DIALECTS; these serve models, and count together how theirs is asked."""
 
 
 class App(Flask):
@@ -101,10 +68,9 @@ def create_app(
     app.register_blueprint(make_operators(settings, reader, ledger))
     model = OcrModel(reader, statistics or Statistics())
     app.register_blueprint(make_page())
-    dialects: dict[str, Factory] = {**DIALECTS, "umi_ocr": partial(make_umi_ocr, tasks=tasks)}
+    context = AdapterContext(settings, reader, model, tasks)
     for name in settings.dialects:
-        door = MODEL_DIALECTS[name](settings, model) if name in MODEL_DIALECTS else dialects[name](settings, reader)
-        app.register_blueprint(door)
+        app.register_blueprint(resolve(ADAPTERS[name].http)(context))
     app.before_request(cut_accepted)
     # A refusal needs its door before the body is received, and the right door may need the body.
     choose_by_head(app, settings)

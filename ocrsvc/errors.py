@@ -1,6 +1,6 @@
-"""Which failures may leave a room: whose fault each is, what it answers over HTTP, and whether a retry can help.
+"""The errors of the service: whose fault each is, its HTTP status, and whether a retry can help.
 
-The road of one request, and the errors that belong to each step:
+The steps of one request, and the errors that belong to each:
 
     upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout,
               RequestStopsWorker)--------------------------------------------> bytes

@@ -1,4 +1,4 @@
-"""What travels between the rooms. All frozen; units and origins are stated here, once.
+"""The records that travel between packages. All frozen; units and origins are stated here, once.
 
 Coordinates are pixels of the image *as displayed* (after its EXIF orientation, before any other turn); the origin is
 the top left corner, x grows to the right, y grows downwards. Angles are degrees, clockwise. Durations are seconds.
@@ -188,12 +188,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The answer to one image: its page, who read it, how long that took, and whether it was known from before."""
+    """The answer to one image: its page, who read it, how long that took, and whether it came from the cache."""
 
     page: Page
     engine: EngineInfo
     timing: Timing
-    kept: bool = False
+    from_cache: bool = False
 
 
 def total_of(readings: Sequence[Reading], total_s: float | None = None) -> Timing:

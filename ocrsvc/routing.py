@@ -11,8 +11,8 @@ from typing import Any, Final
 from flask import Flask, request
 from werkzeug.routing import Rule
 
-from ocrsvc.adapter_ports import names_at
-from ocrsvc.http.request import glance
+from ocrsvc.http.request import parse_early
+from ocrsvc.registry import ADAPTERS, adapters_at
 from ocrsvc.settings import Settings
 
 Environ = dict[str, Any]
@@ -21,12 +21,7 @@ Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
 
 FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 # POST /ocr with these members of a JSON object, or fields of a form.
-MEMBERS: Final = {
-    "file": "paddlex",
-    "image": "turboocr",
-    "image_file": "rapidocr_api",
-    "image_data": "rapidocr_api",
-}
+MEMBERS: Final = {member: name for name, entry in ADAPTERS.items() for member in entry.members}
 
 
 def choose_by_head(app: Flask, settings: Settings) -> None:
@@ -87,7 +82,7 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
     if mimetype == "multipart/form-data":
         yield "rapidocr_api"
         return
-    sent = glance(environ, settings.max_body_bytes, settings.deadline_s)
+    sent = parse_early(environ, settings.max_body_bytes, settings.deadline_s)
     if sent is not None:
         names = {name for name, _ in sent.fields}
         yield from (door for member, door in MEMBERS.items() if member in names)
@@ -98,7 +93,7 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
 def _doors_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:
     """The doors for whose sake this port is bound."""
     port = environ.get("SERVER_PORT", "")
-    return names_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
+    return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
 
 
 def _rules_by_door(app: Flask) -> dict[str, list[Rule]]:

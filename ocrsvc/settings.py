@@ -28,8 +28,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import SettingsError
+from ocrsvc.registry import USUAL_PORTS
 
 PREFIX: Final = "OCRSVC_"
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"

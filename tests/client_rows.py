@@ -16,7 +16,7 @@ import fetching
 from fetching import Environment, Installed, Source
 from support import ROOT, clean_environment
 
-from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.registry import USUAL_PORTS
 
 # The fake engine's first line is the size of the image.
 SIZE: Final = "64x32"

@@ -8,7 +8,7 @@ import time
 from flask import Response, request
 
 from ocrsvc.http.request import receive
-from ocrsvc.worker.lifecycle import build_app
+from ocrsvc.worker.hooks import build_app
 
 HOLDS = b"holds the worker"
 DIES = b"ends the worker"

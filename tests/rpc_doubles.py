@@ -11,7 +11,7 @@ from h2.events import DataReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 
 from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.grpc_server.call_metrics import Account
+from ocrsvc.grpc_server.call_metrics import CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message import Answer, Job
 from ocrsvc.grpc_server.method import Method, Methods
@@ -45,14 +45,14 @@ class Lone:
         self.arriving = Budget(90_000)
         self.callers = Callers(2)
         self.under_way = 0
-        self.over: list[Account] = []
+        self.over: list[CallRecord] = []
 
-    def begun(self) -> None:
+    def call_began(self) -> None:
         self.under_way += 1
 
-    def ended(self, account: Account) -> None:
+    def call_ended(self, record: CallRecord) -> None:
         self.under_way -= 1
-        self.over.append(account)
+        self.over.append(record)
 
     def check_thread(self) -> None:
         pass
@@ -60,10 +60,10 @@ class Lone:
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
         connection.answered(stream, outcome_of(job))
 
-    def line_up(self, _connection: Connection, stream: Stream) -> None:
+    def enqueue(self, _connection: Connection, stream: Stream) -> None:
         raise AssertionError(stream)
 
-    def give_up_place(self, stream: Stream) -> None:
+    def dequeue(self, stream: Stream) -> None:
         raise AssertionError(stream)
 
     def note_refused(self, _caller: str, detail: str) -> None:
@@ -95,10 +95,10 @@ class Slow(Lone):
     def run(self, _connection: Connection, stream: Stream, job: Job) -> None:
         self.ran.append((stream, job))
 
-    def line_up(self, _connection: Connection, stream: Stream) -> None:
+    def enqueue(self, _connection: Connection, stream: Stream) -> None:
         self.in_line.append(stream)
 
-    def give_up_place(self, stream: Stream) -> None:
+    def dequeue(self, stream: Stream) -> None:
         self.in_line.remove(stream)
 
     def answer(self, connection: Connection) -> None:

@@ -28,7 +28,7 @@ from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
-from ocrsvc.worker.lifecycle import _is_final, _leaver
+from ocrsvc.worker.boot_limits import _is_final, leaver
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -264,6 +264,6 @@ def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
 def test_a_worker_that_leaves_while_it_loads_says_since_when() -> None:
     slot = WorkerTable().slot(0)
     with pytest.raises(SystemExit):
-        _leaver(SimpleNamespace(slot=slot))(signal.SIGTERM, None)  # type: ignore[arg-type]
+        leaver(SimpleNamespace(slot=slot))(signal.SIGTERM, None)  # type: ignore[arg-type]
     assert slot.state == State.DRAINING
     assert time.monotonic() - slot.drained_s < 30.0

@@ -23,9 +23,10 @@ from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
 from ocrsvc.system.thread_plan import device_for, gpus_for, plan
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import Granted, Snapshot, State, WorkerTable
-from ocrsvc.worker import lifecycle
+from ocrsvc.worker import boot
 from ocrsvc.worker.replacement_controller import ReplacementController
 from ocrsvc.worker.replacement_policy import Times, next_grant
+from ocrsvc.worker.service_context import ServiceContext
 
 UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
 
@@ -87,10 +88,10 @@ def test_cards_that_the_environment_hides_are_not_planned_for(
 
 @pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
 def test_a_worker_on_the_cpu_does_not_look_at_a_card(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "current_settings", lambda: read_settings({setting: "cpu"}))
-    monkeypatch.setattr(lifecycle, "open_gpu_memory_reader", lambda *_: pytest.fail("a card was looked at"))
+    service = ServiceContext(read_settings({setting: "cpu"}))
+    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a card was looked at"))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
-    assert lifecycle._open_gauge(worker) is None
+    assert boot._open_gauge(service, worker) is None
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", True), ("cpu", False)])
@@ -98,12 +99,12 @@ def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
     device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([False, True])
-    monkeypatch.setattr(lifecycle, "current_settings", lambda: read_settings({}))
-    monkeypatch.setattr(lifecycle, "open_gpu_memory_reader", lambda *_: None)
-    monkeypatch.setattr(lifecycle, "device_for", lambda _settings: device)
-    monkeypatch.setattr(lifecycle, "is_next_to_load", lambda *_: next(turns))
+    service = ServiceContext(read_settings({}))
+    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: None)
+    monkeypatch.setattr(boot, "device_for", lambda _settings: device)
+    monkeypatch.setattr(boot, "is_next_to_load", lambda *_: next(turns))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
-    assert lifecycle._open_gauge(worker) is None
+    assert boot._open_gauge(service, worker) is None
     assert (next(turns, None) is None) is waits
 
 

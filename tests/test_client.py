@@ -27,7 +27,7 @@ from support import ROOT, Server, clean_environment, run_server
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
-from ocrsvc.client.request import EncodedImage, Options, body_of, query_of
+from ocrsvc.client.request import ImageInput, Options, body_of, query_of
 from ocrsvc.client.response import Answer, answer_of, retry_after_s
 from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
 from ocrsvc.http.options import OPTIONS
@@ -140,7 +140,7 @@ GOOD: Scripted = (
         (np.zeros((60, 50, 3), np.uint8)[::2], "50x30"),
     ],
 )
-def test_a_picture_may_be_a_path_bytes_or_an_array(server: Server, picture: EncodedImage, size: str) -> None:
+def test_a_picture_may_be_a_path_bytes_or_an_array(server: Server, picture: ImageInput, size: str) -> None:
     with Client(server.url) as client:
         answer = client.read(picture)
     page = answer.pages[0]

@@ -23,7 +23,7 @@ from recorded import FOLDER, Recorder, replay
 from support import Server, start_server
 from web_support import picture
 
-from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.registry import USUAL_PORTS
 
 # Clients that cannot be told another port look for these.
 HARD_WIRED = frozenset(client.port for client in CLIENTS if client.port)

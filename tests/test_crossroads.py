@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from web_support import json_of, running_app
 
-from ocrsvc.adapter_ports import USUAL_PORTS
-from ocrsvc.app import DIALECTS, MODEL_DIALECTS
 from ocrsvc.errors import SettingsError
+from ocrsvc.grpc_services import GRPC_ADAPTERS
+from ocrsvc.registry import ADAPTERS, USUAL_PORTS, resolve
 from ocrsvc.settings import Settings, read_settings
 from ocrsvc.worker.config import addresses
 
 
 def test_every_name_has_a_door_and_every_door_a_name() -> None:
-    assert set(DIALECTS) | set(MODEL_DIALECTS) == set(USUAL_PORTS)
+    assert all(callable(resolve(entry.http)) for entry in ADAPTERS.values())
+    assert {name for name, entry in ADAPTERS.items() if entry.grpc and resolve(entry.grpc).files} == set(GRPC_ADAPTERS)
 
 
 def test_a_door_is_a_blueprint_that_bears_its_dialects_name() -> None:

@@ -33,11 +33,10 @@ from ocrsvc.serving.request_guard import RequestGuard, mark_of, take_body, waiti
 from ocrsvc.serving.requests_in_flight import BodyMark, InFlight, InFlightTable, Stage
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics_store import MetricsStore
-from ocrsvc.telemetry.worker_table import State, WorkerTable
-from ocrsvc.worker import lifecycle
+from ocrsvc.telemetry.worker_table import State
+from ocrsvc.worker import hooks
 from ocrsvc.worker.hung_requests import HungRequests, blamed, cpu_s_of
-from ocrsvc.worker.replacement_controller import ReplacementController
+from ocrsvc.worker.service_context import ServiceContext
 
 ANSWER_S = 20.0
 BODY = b"a body" * 3000
@@ -118,11 +117,11 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
     monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        order = decode_job.DecodeJob(
+        job = decode_job.DecodeJob(
             ReadOptions(), 0.0, gray=False, source=open_encoded_image(picture(), PixelLimits(10**8))
         )
         with waiting():
-            engine = threading.Thread(target=decode_job._task_or_error, args=(order,))
+            engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
             engine.start()
             engine.join()
         assert service.stages() == [Stage.WORKING]
@@ -291,19 +290,18 @@ def test_a_worker_that_was_killed_while_nothing_computed_makes_nothing_suspect(s
 def test_a_worker_may_die_over_a_request_while_it_drains_too(
     service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
 ) -> None:
-    rota = ReplacementController(WorkerTable())
-    place = 1
-    rota.board.slot(place).state, rota.board.head.high, rota.board.head.ever_ready = state, 2, 1
-    worker: Any = SimpleNamespace(pid=PID, place=place, slot=rota.board.slot(place))
+    context = ServiceContext(Settings())
+    context.in_flight, context.hung_requests = service.table, service.suspects
+    monkeypatch.setattr(hooks, "current_service", lambda: context)
+    board, place = context.controller.board, 1
+    board.slot(place).state, board.head.high, board.head.ever_ready = state, 2, 1
+    worker: Any = SimpleNamespace(pid=PID, place=place, slot=board.slot(place))
     server: Any = SimpleNamespace(num_workers=0, log=service.log)
-    process = {"rota": rota, "in_flight": service.table, "suspects": service.suspects, "numbers": MetricsStore(2)}
-    for name, value in process.items():
-        monkeypatch.setattr(lifecycle._Process, name, value)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
         if ends_by_itself:
-            lifecycle.worker_exit(server, worker)
-        lifecycle.child_exit(server, worker)
+            hooks.worker_exit(server, worker)
+        hooks.child_exit(server, worker)
     assert ("DIED" in service.lines.getvalue()) is died
 
 

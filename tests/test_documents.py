@@ -28,7 +28,7 @@ from ocrsvc.imaging.pdf import Pdf, size_px
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.serving.limiter import Turns
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -349,17 +349,17 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
     sizes: list[int] = []
 
     def look() -> None:
-        with reader.look(pdf(GRAY), 1) as image:
+        with reader.decoded_image(pdf(GRAY), 1) as image:
             sizes.append(image.width)
 
     lookers = [threading.Thread(target=look) for _ in range(DECODERS)]
     try:
-        with ExitStack() as turns:
+        with ExitStack() as limiter:
             for _ in range(DECODERS):
-                turns.enter_context(reader._pdfs.take(bool))
+                limiter.enter_context(reader._pdf_limiter.take(bool))
             for looker in lookers:
                 looker.start()
-            with pytest.raises(DeadlineExceeded), reader.look(pdf(GRAY), 1, limit_s=0.5):
+            with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):
                 pytest.fail("drawn")
             assert reader.read(picture(), ReadOptions(), 5.0).page.lines
         for looker in lookers:
@@ -416,23 +416,23 @@ def test_a_page_without_a_size_or_with_too_large_a_one_is_not_drawn(points: tupl
         size_px(*points, 200, MEGAPIXEL, 20_000)
 
 
-def test_turns_are_bounded_and_so_is_the_wait_for_them() -> None:
-    turns, waits, leave = Turns(at_once=1, waiting=1), threading.Event(), threading.Event()
+def test_a_limiter_bounds_those_at_once_and_those_that_wait() -> None:
+    limiter, waits, leave = Limiter(at_once=1, waiting=1), threading.Event(), threading.Event()
     done: list[str] = []
 
     def wait() -> None:
-        with turns.take(waits.set):
+        with limiter.take(waits.set):
             done.append("second")
 
-    with turns.take(bool):
+    with limiter.take(bool):
         thread = threading.Thread(target=wait)
         thread.start()
         assert waits.wait(10)
-        with pytest.raises(QueueFull), turns.take(bool):
+        with pytest.raises(QueueFull), limiter.take(bool):
             done.append("third")
         leave.set()
     thread.join(10)
-    with turns.take(bool):
+    with limiter.take(bool):
         done.append("later")
     assert done == ["second", "later"]
 

@@ -15,8 +15,8 @@ from flask.testing import FlaskClient
 from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.adapters.turboocr.http import swap_colours
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.settings import Settings
 
 PNG = picture(64, 32)

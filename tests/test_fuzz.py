@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.settings import Settings
 
 B64 = as_base64(picture(16, 16))

@@ -19,7 +19,7 @@ from golden import Recorded, parse_json, read_golden
 from structure import differences
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.settings import Settings
 
 PNG = picture()

@@ -24,7 +24,6 @@ from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES
 from support import Server, run_server
 from web_support import running_app
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.wire import escaped, timeout_s
@@ -35,6 +34,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
+from ocrsvc.registry import USUAL_PORTS
 
 Run = Callable[[bytes], object]
 

@@ -182,8 +182,8 @@ def test_several_images_keep_their_order_with_files_first() -> None:
 
 
 def test_base64_that_cannot_be_decoded_does_not_spoil_its_neighbours() -> None:
-    incoming = receive(environ(f'{{"images": ["{B64}", "!!!!", "{B64}"]}}'.encode(), JSON), LIMIT, NEVER)
-    first, second, third = images_or_errors(incoming, FILES, TEXTS)
+    parsed = receive(environ(f'{{"images": ["{B64}", "!!!!", "{B64}"]}}'.encode(), JSON), LIMIT, NEVER)
+    first, second, third = images_or_errors(parsed, FILES, TEXTS)
     assert (first, third) == (PNG, PNG)
     assert isinstance(second, BadBase64)
 

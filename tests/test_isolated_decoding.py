@@ -121,7 +121,7 @@ def test_the_pages_of_documents_are_read_as_without_a_child(isolated: Reader, pl
 @pytest.mark.parametrize("number", [None, 1, 2])
 def test_the_image_to_draw_on_comes_from_the_child_too(isolated: Reader, plain: Reader, number: int | None) -> None:
     file = tiff_of_two_pages()
-    with plain.look(file, number) as here, isolated.look(file, number) as there:
+    with plain.decoded_image(file, number) as here, isolated.decoded_image(file, number) as there:
         assert there.format == here.format
         assert np.array_equal(there.pixels, here.pixels)
 

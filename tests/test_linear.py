@@ -14,11 +14,10 @@ from typing import Any, Final
 import pytest
 from web_support import running_app
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.envelope import MEMBERS, asked_by
+from ocrsvc.adapters.paddlex.envelope import MEMBERS, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.umi_ocr import images as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
@@ -26,13 +25,14 @@ from ocrsvc.http.body import SHARE_KEY
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
-from ocrsvc.http.request import ParsedRequest, as_text, images_or_errors, receive, taking_apart
+from ocrsvc.http.request import ParsedRequest, as_text, images_or_errors, limited_parsing, receive
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
 from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
-from ocrsvc.serving.decompression import Damaged, unpack
+from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.serving.decompression import Damaged, decompress
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings import Settings
 
@@ -151,7 +151,7 @@ def foreign_options(text: bytes) -> None:
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_pairs(ParsedRequest(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
-        *(lambda name=name: asked_by({"file": "QUJD", name: word}, share()) for name in MEMBERS),
+        *(lambda name=name: parse_members({"file": "QUJD", name: word}, share()) for name in MEMBERS),
         lambda: predict.check_signature(word),
         lambda: parse_ranges(word),
         lambda: as_text(text),
@@ -163,7 +163,7 @@ def share() -> Share:
 
 
 def unpacked(text: bytes) -> object:
-    return unpack(text, 31, 1 << 30)
+    return decompress(text, 31, 1 << 30)
 
 
 def kserve(body: bytes) -> object:
@@ -202,7 +202,7 @@ PARSERS: Final[Mapping[str, Parse]] = {
         lambda body: predict._read_request(body, share())
     ),
     "TensorFlow Serving list": within_json('{"instances":[', "1]}")(lambda body: predict._read_request(body, share())),
-    "PaddleX file": within_json('{"file":"', '"}')(lambda body: asked_by(members(body), share())),
+    "PaddleX file": within_json('{"file":"', '"}')(lambda body: parse_members(members(body), share())),
     "gzip": lambda text: unpacked(gzip.compress(text, 1)),
     "no gzip": unpacked,
 }
@@ -307,18 +307,18 @@ def test_what_a_body_becomes_is_asked_for_before_it_is_made(
         images(body, content_type, account)
     with pytest.raises(BodyTooLarge, match="more memory"):
         receive(environ(body, content_type, account), 1 << 30, NEVER)
-    incoming = receive(environ(body, content_type, wider), 1 << 30, NEVER)
+    parsed = receive(environ(body, content_type, wider), 1 << 30, NEVER)
     # The body itself is given back: nothing holds it any more.
     assert BODY <= wider.held_bytes < BODY + 1000
-    assert len(images_or_errors(incoming, (), ("image",))) == 1
+    assert len(images_or_errors(parsed, (), ("image",))) == 1
     assert wider.held_bytes == pytest.approx(1.75 * BODY, abs=1000)
 
 
 def test_few_large_bodies_are_taken_apart_at_once_and_no_small_one_waits_for_them() -> None:
     with ExitStack() as others:
         for _ in range(2):
-            others.enter_context(taking_apart(share(), BODY, NEVER))
-        with pytest.raises(DeadlineExceeded), taking_apart(share(), BODY, time.monotonic()):
+            others.enter_context(limited_parsing(share(), BODY, NEVER))
+        with pytest.raises(DeadlineExceeded), limited_parsing(share(), BODY, time.monotonic()):
             pass
         assert receive(environ(b'{"image":"QUJD"}', JSON), 1 << 30, NEVER).fields == (("image", "QUJD"),)
     assert receive(environ(json_of(b"QUJD")[0], JSON), 1 << 30, NEVER).fields

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import ROUTING
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.telemetry.metrics_store import (
     BUCKETS_S,
     CACHE_HITS,
@@ -189,7 +189,7 @@ def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
 def test_a_page_that_was_kept_counts_as_a_hit_and_not_as_read() -> None:
     numbers = MetricsStore()
     engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
-    kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), kept=True)
+    kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), from_cache=True)
     count_reading(numbers.common, kept)
     assert (value(numbers, CACHE_HITS.of()), value(numbers, IMAGES.of())) == (1, 0)
 

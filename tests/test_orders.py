@@ -1,4 +1,4 @@
-"""Orders are decoded once, by whoever comes first, and a damaged one fails alone."""
+"""Decode jobs are decoded once, by whoever comes first, and a damaged image fails alone."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def jpeg(width: int, height: int) -> bytes:
     return cv2.imencode(".jpg", noise)[1].tobytes()
 
 
-def order(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
+def job(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
     return DecodeJob(options or ReadOptions(), 1.0, gray=False, source=open_encoded_image(data, PixelLimits(10**6)))
 
 
 def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
-    ahead = order(jpeg(60, 40))
+    ahead = job(jpeg(60, 40))
     task = ahead.prepare()
     handle = Seeing()
     DecodingHandle(handle).read([ahead])
@@ -49,7 +49,7 @@ def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
 
 
 def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> None:
-    late = order(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
+    late = job(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
     (page,) = DecodingHandle(Seeing()).read([late])
     assert page == Page(20, 30, 0, ())
     assert (late.size, late.turned) == ((60, 40), 90)
@@ -58,8 +58,8 @@ def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> Non
 
 def test_a_damaged_image_fails_alone() -> None:
     data = jpeg(50, 50)
-    orders = [order(jpeg(60, 40)), order(data[: len(data) // 2]), order(jpeg(20, 10))]
-    first, damaged, last = DecodingHandle(Seeing()).read(orders)
+    jobs = [job(jpeg(60, 40)), job(data[: len(data) // 2]), job(jpeg(20, 10))]
+    first, damaged, last = DecodingHandle(Seeing()).read(jobs)
     assert (first, last) == (Page(60, 40, 0, ()), Page(20, 10, 0, ()))
     assert isinstance(damaged, BrokenImage)
 
@@ -70,4 +70,4 @@ def test_an_engine_that_answers_too_little_is_no_answer() -> None:
             return [] if tasks else [BrokenImage("x")]
 
     with pytest.raises(ValueError, match="zip"):
-        DecodingHandle(Silent()).read([order(jpeg(60, 40))])
+        DecodingHandle(Silent()).read([job(jpeg(60, 40))])

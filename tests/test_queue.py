@@ -40,10 +40,10 @@ def works(items: list[Item[str, str]] | None) -> list[str]:
 
 
 def put(
-    queue: WorkQueue[str, str], work: str, deadline: float = 1000.0, wish: RequestContext = DEFAULT_CONTEXT
+    queue: WorkQueue[str, str], work: str, deadline: float = 1000.0, context: RequestContext = DEFAULT_CONTEXT
 ) -> Item[str, str]:
-    queue.reserve(wish.priority)
-    return queue.put(work, deadline, wish=wish)
+    queue.reserve(context.priority)
+    return queue.put(work, deadline, context=context)
 
 
 def test_work_of_the_same_deadline_is_served_in_the_order_it_came() -> None:
@@ -176,13 +176,13 @@ def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
     queue, _ = make_queue(places=40)
     for number in range(20):
         put(queue, f"i{number}")
-        put(queue, f"b{number}", wish=BATCH)
+        put(queue, f"b{number}", context=BATCH)
     taken: list[str] = []
     while len(taken) < 60:
         for work in works(queue.take(most)):
             taken.append(work)
             # Whoever was served sends the next one.
-            put(queue, work, wish=BATCH if work.startswith("b") else RequestContext())
+            put(queue, work, context=BATCH if work.startswith("b") else RequestContext())
     batch = [index for index, work in enumerate(taken) if work.startswith("b")]
     assert batch == list(range(BATCH_TURN - 1, len(taken), BATCH_TURN))
 
@@ -192,7 +192,7 @@ def test_interactive_work_that_was_served_alone_is_not_held_against_it() -> None
     for number in range(BATCH_TURN):
         put(queue, f"alone{number}")
         queue.take(1)
-    put(queue, "batch", wish=BATCH)
+    put(queue, "batch", context=BATCH)
     put(queue, "interactive")
     assert works(queue.take(8)) == ["interactive", "batch"]
 
@@ -227,7 +227,7 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
 
 def test_work_whose_client_has_gone_never_reaches_a_server() -> None:
     queue, clock = make_queue()
-    item = put(queue, "gone", wish=RequestContext(is_gone=lambda: True))
+    item = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
     put(queue, "wanted")
     clock.now_s += GONE_S
     assert works(queue.take(8)) == ["wanted"]
@@ -237,7 +237,7 @@ def test_work_whose_client_has_gone_never_reaches_a_server() -> None:
 
 def test_nobody_asks_for_the_client_of_work_that_hardly_waits() -> None:
     queue, clock = make_queue()
-    put(queue, "quick", wish=RequestContext(is_gone=lambda: pytest.fail("asked")))
+    put(queue, "quick", context=RequestContext(is_gone=lambda: pytest.fail("asked")))
     clock.now_s += GONE_S / 2
     assert works(queue.take(8)) == ["quick"]
 

@@ -277,8 +277,8 @@ def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
             return super().read(tasks)
 
     with reading(Watching(), engine_threads=3) as reader:
-        options, wish = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
-        answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, wish)
+        options, context = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
+        answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, context)
     assert [type(answer) for answer in answers] == [Reading] * 12
     assert (most_bytes, memory.held_bytes) == (SQUARE_BYTES, 0)
 
@@ -335,8 +335,8 @@ def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
     memory = Budget(2 * 10**9)
 
     def ask() -> None:
-        wish = RequestContext(share=Share(memory))
-        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S, wish))
+        context = RequestContext(share=Share(memory))
+        pages.append(reader.read(files.pop(0), ReadOptions(rotate="90"), SOON_S, context))
 
     with reading(engine) as reader:
         asked = [threading.Thread(target=ask) for _ in range(5)]
@@ -378,7 +378,7 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
             thread.start()
         assert begun.acquire(timeout=SOON_S)
         assert reader.read(png(30, 20), ReadOptions(), SOON_S).page.text == "30x20"
-        with reader.look(png(30, 20), limit_s=SOON_S) as image:
+        with reader.decoded_image(png(30, 20), limit_s=SOON_S) as image:
             assert image.width == 30
         assert not begun.acquire(blocking=False), "one at a time"
         gate.set()
@@ -415,9 +415,9 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(FakeSettings(latency_s=60.0)))
     reader.start()
     began_s = time.monotonic()
-    wish = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
+    context = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)
     with pytest.raises(expected):
-        reader.read(png(30, 20), ReadOptions(), deadline_s, wish)
+        reader.read(png(30, 20), ReadOptions(), deadline_s, context)
     reader.stop(SOON_S)
     assert time.monotonic() - began_s < SOON_S / 3
     assert reader.stuck_threads() == 0
@@ -430,7 +430,7 @@ def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_kept(
         again = reader.read(png(30, 20), ReadOptions(), SOON_S)
         [once_more] = reader.read_many([png(30, 20)], ReadOptions(), SOON_S)
     assert len(engine.seen) == 1
-    assert (first.kept, again.kept) == (False, True)
+    assert (first.from_cache, again.from_cache) == (False, True)
     assert isinstance(once_more, Reading)
     assert first.page == again.page == once_more.page
 
@@ -442,7 +442,7 @@ def test_other_bytes_or_other_options_are_read_although_pages_are_kept(data: byt
     engine = Mirror()
     with reading(engine, cache_bytes=1_000_000) as reader:
         reader.read(png(30, 20), ReadOptions(), SOON_S)
-        assert not reader.read(data, options, SOON_S).kept
+        assert not reader.read(data, options, SOON_S).from_cache
     assert len(engine.seen) == 2
 
 
@@ -450,7 +450,7 @@ def test_no_page_is_kept_unless_the_settings_ask_for_it() -> None:
     engine = Mirror()
     with reading(engine) as reader:
         reader.read(png(30, 20), ReadOptions(), SOON_S)
-        assert not reader.read(png(30, 20), ReadOptions(), SOON_S).kept
+        assert not reader.read(png(30, 20), ReadOptions(), SOON_S).from_cache
     assert len(engine.seen) == 2
 
 
@@ -459,21 +459,21 @@ def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:
     cache.put(b"page", b'[1,2,0,1,[["text",null,0,0,0,0,0,0,0,0]]]')
     cache.put(b"noise", b"\x00")
     pages = ResultCache(cache)
-    assert (pages.find(b"page"), pages.find(b"noise"), pages.find(b"none")) == (None, None, None)
+    assert (pages.get(b"page"), pages.get(b"noise"), pages.get(b"none")) == (None, None, None)
 
 
-def test_a_page_comes_back_as_it_was_kept() -> None:
+def test_a_page_comes_back_as_it_was_cached() -> None:
     box = ((0.5, 1.0), (30.25, 1.0), (30.25, 9.0), (0.5, 9.0))
     page = Page(40, 30, 90, (Line("正品 promotion", 0.75, box), Line("", 1.0, box)), number=3)
     pages = ResultCache(MemoryCache(10_000, 60.0))
-    pages.keep(b"key", page)
-    assert pages.find(b"key") == page
+    pages.put(b"key", page)
+    assert pages.get(b"key") == page
 
 
 def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:
     with reading(Mirror()) as reader, ExitStack() as taken:
         for _ in range(2):  # an engine thread, and one more
-            taken.enter_context(reader._turn_to_decode(1e12, DEFAULT_CONTEXT))
+            taken.enter_context(reader._decode_permit(1e12, DEFAULT_CONTEXT))
         with pytest.raises(DeadlineExceeded):
             reader.read(png(30, 20), ReadOptions(), 0.05)
         with pytest.raises(ClientGone):

@@ -206,10 +206,10 @@ def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
     reader.start()
     try:
         memory = Budget(10 * MEGAPIXEL)
-        with reader.look(data, 2, wish=RequestContext(share=Share(memory))):
+        with reader.decoded_image(data, 2, context=RequestContext(share=Share(memory))):
             assert memory.held_bytes == page_bytes
         small = Budget(len(data) + canvas_bytes + page_bytes - 1)
-        with pytest.raises(BodyTooLarge), reader.look(data, 1, wish=RequestContext(share=Share(small))):
+        with pytest.raises(BodyTooLarge), reader.decoded_image(data, 1, context=RequestContext(share=Share(small))):
             pytest.fail("drawn")
         (read,) = reader.read_files([data], ReadOptions(), 30.0, RequestContext(share=Share(small)))
     finally:

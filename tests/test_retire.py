@@ -30,7 +30,7 @@ KINDS = ("rss", "gpu")
 
 
 def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s: float = 10.0) -> Readings:
-    """A worker that is nowhere near any limit, but for what is given; 15 s from the wish to the successor."""
+    """A worker that is nowhere near any limit, but for what is given; 15 s from the request to the successor."""
     return Readings(requests, age_s, 15.0, **{kind: usage or at(FOOTPRINT)})
 
 

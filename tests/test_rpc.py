@@ -571,7 +571,7 @@ def test_calls_of_one_address_are_limited_in_number() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with (
         serving(
-            gate.method(), listener, room=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
+            gate.method(), listener, limits=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
         ),
         calling(listener.getsockname()[1]) as channel,
     ):
@@ -641,7 +641,7 @@ def test_a_server_that_leaves_answers_what_it_has_and_its_clients_go_to_its_sibl
     with serving(gate.method(), listener.dup()) as first, calling(listener.getsockname()[1]) as channel:
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))
         assert gate.began.acquire(timeout=PATIENCE_S)
-        first.leave()
+        first.drain()
         with serving(gate.method(), listener):
             second = echo(channel).future(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S)
             assert gate.began.acquire(timeout=PATIENCE_S)
@@ -665,7 +665,7 @@ def test_a_stream_that_is_silent_does_not_keep_a_server_that_leaves() -> None:
             "/t/Echo", lambda message: message.SerializeToString(), MESSAGES[ANSWER].FromString
         )(requests())
         assert next(stream).id == "1"
-        server.leave()
+        server.drain()
         assert code_of(lambda: next(stream)) is grpc.StatusCode.UNAVAILABLE
         asked.set()
         assert server.wait(PATIENCE_S)
@@ -904,17 +904,17 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
 
 def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    room = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
+    limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
-    client = create_app(Settings(caller_requests=1), reader, room=room).test_client()
-    with serving(gate.method(), listener, room=room), calling(listener.getsockname()[1]) as channel:
+    client = create_app(Settings(caller_requests=1), reader, room=limits).test_client()
+    with serving(gate.method(), listener, limits=limits), calling(listener.getsockname()[1]) as channel:
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))
         assert gate.began.acquire(timeout=PATIENCE_S)
         assert client.post("/v1/ocr", data=picture()).status_code == 429
-        assert room.memory.held_bytes > 0
+        assert limits.memory.held_bytes > 0
         gate.open.set()
         assert call.result().id == "1"
-        wait_until(lambda: len(room.callers) == 0)
+        wait_until(lambda: len(limits.callers) == 0)
         assert client.post("/v1/ocr", data=picture()).status_code == 503
 
 

@@ -30,11 +30,11 @@ from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message_limits import COPIES, parse
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.sender import FILL_BYTES
-from ocrsvc.grpc_server.server import RpcServer, choose_to_end
+from ocrsvc.grpc_server.server import RpcServer, connection_to_close
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.transport import Transport
 from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
-from ocrsvc.serving.decompression import unpack
+from ocrsvc.serving.decompression import decompress
 from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
 
 PATIENCE_S = 20.0
@@ -97,7 +97,7 @@ def test_what_a_message_becomes_is_asked_for_before_it_is_parsed() -> None:
 
 def test_images_count_in_the_calls_own_share() -> None:
     share = unlimited()
-    assert Call(time.monotonic() + 1, share=share).within(0.5).wish.share is share
+    assert Call(time.monotonic() + 1, share=share).within(0.5).context.share is share
 
 
 def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> None:
@@ -150,7 +150,7 @@ def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> No
         pair.client.increment_flow_control_window(2000)
         pair.client.increment_flow_control_window(2000, 1)
         pair.move()
-        pair.connection.look()
+        pair.connection.check_time_limits()
     assert pair.connection.calls == 2
     pair.connection.close()
 
@@ -182,7 +182,7 @@ def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:
         pair.now_s += 1.0
         pair.client.increment_flow_control_window(1, 1)
         pair.move()
-        pair.connection.look()
+        pair.connection.check_time_limits()
     pair.move()
     assert (pair.connection.calls, host.memory.held_bytes) == (0, 0)
 
@@ -192,10 +192,10 @@ def test_a_stream_that_stops_in_a_message_or_for_long_is_ended(sent: bytes, afte
     pair = Pair(Slow())
     pair.call(1, sent)
     pair.now_s = after_s - 2
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.calls == 1
     pair.now_s = after_s
-    pair.connection.look()
+    pair.connection.check_time_limits()
     pair.move()
     assert pair.status(1) == status
 
@@ -206,10 +206,10 @@ def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: b
     pair = Pair(host)
     pair.connection.receive(rest)
     pair.now_s = 29.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert not pair.connection.broken
     pair.now_s = 31.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.broken
     assert host.refused == ["a frame or a header block that does not end"]
 
@@ -224,14 +224,14 @@ def test_a_frame_whose_rest_is_not_read_for_what_is_to_be_sent_does_not_end_the_
     pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
     for now_s in (15.0, 31.0):
         pair.now_s = now_s
-        pair.connection.look()
+        pair.connection.check_time_limits()
     assert not pair.connection.broken
     pair.connection.take_out().clear()
     pair.now_s = 60.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert not pair.connection.broken
     pair.now_s = 62.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.broken
 
 
@@ -242,7 +242,7 @@ def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> Non
     pair.call(1, prefixed(TEXT), end=True)
     host.answer(pair.connection)
     pair.now_s = 6.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     pair.client.increment_flow_control_window(1 << 16, 1)
     pair.move()
     assert pair.status(1) == "0"
@@ -255,10 +255,10 @@ def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> 
     pair = Pair(host, window=0)
     pair.call(1, EMPTY, EMPTY, b"\0\0\0\0\5ab")
     if leaving:
-        pair.connection.leave()
+        pair.connection.drain()
     host.answer(pair.connection)
     pair.now_s = 6.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     # h2's client takes no goodbye while it has calls.
     pair.connection.take_out().clear()
     for _ in range(2):
@@ -266,11 +266,11 @@ def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> 
         pair.move()
         if host.ran:
             host.answer(pair.connection)
-        pair.connection.look()
+        pair.connection.check_time_limits()
     pair.move()
     assert (pair.answers, pair.status(1)) == (2, None)
     pair.now_s = 12.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     pair.move()
     assert pair.status(1) == "4"
 
@@ -316,7 +316,7 @@ def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
         pair.client.send_data(1, more)
         pair.connection.receive(pair.client.data_to_send())
     else:
-        pair.connection.look()
+        pair.connection.check_time_limits()
     events = pair.client.receive_data(bytes(pair.connection.take_out()))
     assert [event.error_code for event in events if isinstance(event, StreamReset)] == [0]
 
@@ -396,7 +396,7 @@ PARSERS: dict[str, Callable[[int], Any]] = {
     "parameters": lambda size: parsed(INFER, b"\x22\x02\x0a\x00" * (size // 4)),
     "keys": lambda size: parsed("baidu.paddle_serving.pipeline_serving.Request", b"\x12\x00" * (size // 2)),
     "dimensions": lambda size: parsed("tensorflow.serving.PredictRequest", b"\x12\x02\x12\x00" * (size // 4)),
-    "packed": lambda size: unpack(stored(size), 15, 1 << 24),
+    "packed": lambda size: decompress(stored(size), 15, 1 << 24),
     "times": lambda size: refused("1" * size),
     "status texts": lambda size: escaped("%" * size),
 }
@@ -453,15 +453,15 @@ def test_health_is_answered_while_all_threads_are_busy() -> None:
 
 def test_health_is_answered_while_no_memory_is_left() -> None:
     held, listener = Held(), socket.create_server(("127.0.0.1", 0))
-    room = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
-    with serving(held.methods(), listener, most_bytes=1 << 19, room=room):
-        assert room.memory.take(1 << 20)
+    limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
+    with serving(held.methods(), listener, most_bytes=1 << 19, limits=limits):
+        assert limits.memory.take(1 << 20)
         with calling(listener.getsockname()[1]) as channel:
             assert live(channel) == 1
             with pytest.raises(grpc.RpcError) as caught:
                 unary(channel, "/t/Held", HEALTH + "Request")(REQUEST(), timeout=PATIENCE_S)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert room.memory.held_bytes == 1 << 20
+    assert limits.memory.held_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -491,7 +491,7 @@ def test_the_idlest_connection_of_the_address_with_the_most_goes_for_another() -
     idle, idler = Idle("many", 0, 4.0), Idle("many", 0, 3.0)
 
     def chosen(*those: Idle) -> Any:
-        return choose_to_end(cast(list[Transport], list(those)))
+        return connection_to_close(cast(list[Transport], list(those)))
 
     assert chosen(few, busy, idle, idler) is idler
     assert chosen(few, busy, Idle("many", 2, 3.0)) is busy

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from rpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
 
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
-from ocrsvc.grpc_server.call_metrics import Account, Counting
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.frames import Frames
 from ocrsvc.grpc_server.message_limits import parse
 from ocrsvc.grpc_server.protobuf import FOLDER, Messages
-from ocrsvc.grpc_server.slow_readers import Unread
+from ocrsvc.grpc_server.slow_readers import StallDetector
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
-from ocrsvc.grpc_server.wire import MessageReader, Sent, escaped, frame, timeout_s
+from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage, escaped, frame, timeout_s
 from ocrsvc.model_api.metadata import NotOffered, UnknownModel
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, MetricsStore
@@ -41,7 +41,7 @@ ALL = [
 ]
 
 
-def taken(reader: MessageReader, data: bytes) -> list[Sent]:
+def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
     """The messages that are complete with this data."""
     reader.feed(data)
     found = []
@@ -157,11 +157,11 @@ def test_a_call_is_counted_by_its_door_its_status_and_its_code(
     how: Code, error: Exception | None, status: str, code: str
 ) -> None:
     numbers = MetricsStore()
-    counting = Counting(numbers.common)
-    counting.begin()
+    call_metrics = CallMetrics(numbers.common)
+    call_metrics.begin()
     assert numbers.read()[IN_FLIGHT.of()][0] == 1
-    account = Account("grpc_tfserving", "/x", "127.0.0.1", "", 0.0, timed=True, code=how, error=error)
-    counting.end(account)
+    record = CallRecord("grpc_tfserving", "/x", "127.0.0.1", "", 0.0, timed=True, code=how, error=error)
+    call_metrics.end(record)
     found = {key: values for key, values in numbers.read().items() if sum(values)}
     assert found[REQUESTS.of("grpc_tfserving", status, code)][0] == 1
     assert sum(found[REQUEST_SECONDS.of("grpc_tfserving")][:-1]) == 1
@@ -170,7 +170,7 @@ def test_a_call_is_counted_by_its_door_its_status_and_its_code(
 
 
 def test_what_went_wrong_inside_is_not_told_outside() -> None:
-    assert "secret" not in failure_of(ZeroDivisionError("secret")).told
+    assert "secret" not in failure_of(ZeroDivisionError("secret")).message
 
 
 def test_every_proto_file_is_read() -> None:
@@ -226,11 +226,11 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
         client.send_data(2 * number + 1, body, end_stream=number != 1)
     connection.receive(client.data_to_send())
     if parting:
-        connection.part()
+        connection.begin_shutdown()
     for sent in frames:
         if not connection.broken:
             connection.receive(sent)
-    connection.look()
+    connection.check_time_limits()
     connection.close()
     assert (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way) == (0, 0, 0, 0)
 
@@ -319,18 +319,18 @@ def test_a_stream_whose_answers_nobody_takes_is_given_up() -> None:
     pair.call(1, EMPTY)
     host.answer(pair.connection)
     pair.now_s = 9.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.calls == 1
     # To send more is no reading.
     pair.client.send_data(1, EMPTY)
     pair.move()
     pair.now_s = 11.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.calls == 0
 
 
 def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> None:
-    drip, steady = Unread(), Unread()
+    drip, steady = StallDetector(), StallDetector()
     for second in range(0, 60, 5):
         drip.note(second, left=True, taken=1)
         steady.note(second, left=True, taken=40_000)
@@ -359,13 +359,13 @@ def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
 def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> None:
     pair = Pair(Slow())
     pair.call(1, b"")
-    pair.connection.part()
+    pair.connection.begin_shutdown()
     pair.now_s = 100.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.calls == 1
-    pair.connection.leave()
+    pair.connection.drain()
     pair.now_s = 103.0
-    pair.connection.look()
+    pair.connection.check_time_limits()
     assert pair.connection.calls == 0
 
 

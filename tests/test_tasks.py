@@ -131,10 +131,10 @@ def test_files_that_are_made_displace_others_of_the_same_caller(small: Tasks) ->
     old, made = small.add(bytes(300), {}, "a"), small.add(bytes(300), {}, "a")
     old.finish("success")
     made.finish("success")
-    small.put_out(made, "a.txt", bytes(500))
-    assert (old.is_there(), made.out("a.txt")) == (False, bytes(500))
+    small.put_result_file(made, "a.txt", bytes(500))
+    assert (old.is_there(), made.result_file("a.txt")) == (False, bytes(500))
     with pytest.raises(QueueFull):
-        small.put_out(made, "b.txt", bytes(500))
+        small.put_result_file(made, "b.txt", bytes(500))
 
 
 def test_what_is_too_old_makes_room(small: Tasks, clock: Clock) -> None:
@@ -155,8 +155,8 @@ def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: Tasks) -> None:
 def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_LOCK_WAIT_S", 0.05)
     kept = small.add(b"1", {})
-    with ThreadPoolExecutor(1) as pool, small._alone():
-        waiting = pool.submit(small.add, b"2", {}), pool.submit(small.put_out, kept, "a", b"3")
+    with ThreadPoolExecutor(1) as pool, small._locked():
+        waiting = pool.submit(small.add, b"2", {}), pool.submit(small.put_result_file, kept, "a", b"3")
         errors = [future.exception(timeout=10.0) for future in waiting]
     assert [type(error) for error in errors] == [QueueFull, QueueFull]
     assert small.all() == [kept]
@@ -165,13 +165,13 @@ def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(small: Tasks, mon
 
 def test_a_document_is_written_before_the_store_is_held(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[set[str]] = []
-    alone = small._alone
+    alone = small._locked
 
     def look() -> Any:
         written.append({path.name for path in small.folder.rglob("*")})
         return alone()
 
-    monkeypatch.setattr(small, "_alone", look)
+    monkeypatch.setattr(small, "_locked", look)
     small.add(b"1", {})
     assert "file" in written[0]
 
@@ -218,7 +218,11 @@ def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks, re
     task = small.add(b"a document", {})
     before = files_of(small.folder)
     request.getfixturevalue("full_disk")
-    for write in (lambda: task.finish("success"), lambda: task.begin(1), lambda: small.put_out(task, "a", b"1234")):
+    for write in (
+        lambda: task.finish("success"),
+        lambda: task.begin(1),
+        lambda: small.put_result_file(task, "a", b"1234"),
+    ):
         with pytest.raises(OSError, match="No space"):
             write()
     assert files_of(small.folder) - {f"{task.id}/out"} == before
@@ -279,7 +283,7 @@ def test_a_full_disk_is_told_once_and_tried_again_ever_later(
     task = tasks.add(DOCUMENT, {"numbers": [1], "options": {}})
     runner = Runner(tasks, reader, 10.0, lambda: len(pauses) >= 9)
     monkeypatch.setattr(runner._stopped, "wait", pauses.append)
-    monkeypatch.setattr(tasks_runner, "_LOOK_S", 0.001)
+    monkeypatch.setattr(tasks_runner, "_POLL_S", 0.001)
     real = Task.add_page
 
     def add_page(task: Task, page: object) -> None:

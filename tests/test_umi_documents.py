@@ -28,7 +28,6 @@ from structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
-from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
@@ -40,6 +39,7 @@ from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -439,7 +439,7 @@ def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
 
 
 def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks_runner, "_LOOK_S", 0.01)
+    monkeypatch.setattr(tasks_runner, "_POLL_S", 0.01)
     task_id = place.upload(grays(1))["data"]
     runner = Runner(place.tasks, place.reader, 0.0, bool)
     runner.start()
@@ -488,7 +488,7 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
 def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks_runner, "_LOOK_S", 0.01)
+    monkeypatch.setattr(tasks_runner, "_POLL_S", 0.01)
     outcomes = [DeadlineExceeded("late"), QueueFull("full"), BrokenImage("broken")]
 
     def in_turn(_file: bytes, numbers: Iterator[int], *_: object) -> Iterator[tuple[int, Exception]]:

@@ -86,7 +86,7 @@ class DeafReader:
         pass
 
     def read(
-        self, _data: bytes, _options: ReadOptions, deadline_s: float, _wish: RequestContext = DEFAULT_CONTEXT
+        self, _data: bytes, _options: ReadOptions, deadline_s: float, _context: RequestContext = DEFAULT_CONTEXT
     ) -> Reading:
         self.deadlines.append(deadline_s)
         raise self.error

@@ -15,7 +15,7 @@ ALL = "ALL"
 
 
 @dataclass(slots=True)
-class WorkerMetrics:
+class Tally:
     """Token and character counts of a group of pages, as score.py adds them up."""
 
     pages: int = 0
@@ -83,15 +83,15 @@ class Corpus:
             for row in wanted[::every]
         ]
 
-    def tally(self, texts: Iterable[str | None]) -> dict[str, WorkerMetrics]:
+    def tally(self, texts: Iterable[str | None]) -> dict[str, Tally]:
         """Counts for ALL and for each kind; `texts` holds one text for each page, None where reading failed."""
-        tallies: dict[str, WorkerMetrics] = {}
+        tallies: dict[str, Tally] = {}
         for page, text in zip(self.pages, texts, strict=True):
             for group in (ALL, page.kind):
-                self._add(tallies.setdefault(group, WorkerMetrics()), page, text)
+                self._add(tallies.setdefault(group, Tally()), page, text)
         return tallies
 
-    def _add(self, tally: WorkerMetrics, page: CorpusPage, text: str | None) -> None:
+    def _add(self, tally: Tally, page: CorpusPage, text: str | None) -> None:
         """What is partly known counts for recall only, and what has no known order counts for no edits."""
         hit, wanted, got = self.score.f1(page.truth, text or "")
         partial = page.row.get("coverage") == "partial"

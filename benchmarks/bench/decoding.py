@@ -38,7 +38,7 @@ class DecodingReader:
         files: Sequence[bytes | OcrsvcError],
         _options: object = None,
         _limit_s: float = 0.0,
-        _wish: object = None,
+        _context: object = None,
         ranges: Ranges = ALL,
         most: int | None = None,
     ) -> list[FileRead]:

@@ -20,7 +20,7 @@ from bench.bent_connections import GOAWAY, bent_talk
 from bench.bent_messages import GoodCall, bend_message, good_calls
 from bench.decoding import DecodingReader
 from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.grpc_server.call_metrics import Account, Counting
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message import Answer, Job
 from ocrsvc.grpc_server.message_limits import parse
@@ -57,39 +57,39 @@ class Host:
         self.now_s = time.monotonic()
         self.tick_s = 0.0
         self.under_way = 0
-        self._counting = Counting(MetricsStore().common)
+        self._call_metrics = CallMetrics(MetricsStore().common)
         self._running: deque[tuple[Connection, Stream, Job]] = deque()
         self._in_line: dict[Stream, Connection] = {}
 
-    def begun(self) -> None:
-        """See host.Host."""
+    def call_began(self) -> None:
+        """See host.ServerInterface."""
         self.under_way += 1
-        self._counting.begin()
+        self._call_metrics.begin()
 
-    def ended(self, account: Account) -> None:
-        """See host.Host."""
+    def call_ended(self, record: CallRecord) -> None:
+        """See host.ServerInterface."""
         self.under_way -= 1
-        self._counting.end(account)
+        self._call_metrics.end(record)
 
     def check_thread(self) -> None:
-        """See host.Host."""
+        """See host.ServerInterface."""
         if len(self._running) >= THREADS:
             raise QueueFull("All threads are busy.")
 
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """See host.Host."""
+        """See host.ServerInterface."""
         self._running.append((connection, stream, job))
 
-    def line_up(self, connection: Connection, stream: Stream) -> None:
-        """See host.Host."""
+    def enqueue(self, connection: Connection, stream: Stream) -> None:
+        """See host.ServerInterface."""
         self._in_line[stream] = connection
 
-    def give_up_place(self, stream: Stream) -> None:
-        """See host.Host."""
+    def dequeue(self, stream: Stream) -> None:
+        """See host.ServerInterface."""
         del self._in_line[stream]
 
     def note_refused(self, caller: str, detail: str) -> None:
-        """See host.Host."""
+        """See host.ServerInterface."""
 
     def clock(self) -> float:
         """For the connections: time passes by being looked at, so that turns end anywhere."""
@@ -205,9 +205,9 @@ class Bench:
             self._host.work()
         if chance.random() < 0.2:
             self._host.now_s += chance.choice((0.1, 3.0, 100.0))
-            connection.look()
+            connection.check_time_limits()
         if chance.random() < 0.05:
-            connection.part()
+            connection.begin_shutdown()
 
     def _end(self, connection: Connection, outs: list[bytes]) -> str:
         """How it ended: broken with a reason, or politely, whatever the client had done."""
@@ -216,10 +216,10 @@ class Bench:
         if connection.broken:
             kinds = _kinds(b"".join(outs))
             return "GOAWAY" if GOAWAY in kinds else "closed"
-        connection.leave()
+        connection.drain()
         for _ in range(3):
             self._host.now_s += _AN_AGE_S
-            connection.look()
+            connection.check_time_limits()
             self._host.work()
             outs.append(_drained(connection))
         assert connection.finished or connection.broken, f"{connection.calls} calls keep a worker that leaves"

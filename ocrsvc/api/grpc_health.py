@@ -1,4 +1,4 @@
-"""How do gRPC's own health checks find out whether this worker serves?"""
+"""gRPC's standard health service (grpc.health.v1.Health): whether this worker serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native API: how does a request become readings, and how do readings become its answer?"""
+"""The native API, POST /v1/ocr: parses a request, has its images read, and writes the response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
 from ocrsvc.formats.output_formats import FORMATS, Format, FormatName
 from ocrsvc.http.error_responses import failure_of, problem_dict
-from ocrsvc.http.options import Asked, read_options
+from ocrsvc.http.options import RequestedOptions, read_options
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, images_or_errors, left_s, receive, request_id
 from ocrsvc.http.responses import JSON_TYPE, read_pages
 from ocrsvc.imaging.page_ranges import ALL
@@ -36,9 +36,9 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
     def ocr() -> Response:
         began_s = time.monotonic()
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        asked = read_options(_option_fields(incoming))
-        images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        asked = read_options(_option_fields(parsed))
+        images = images_or_errors(parsed, IMAGE_FIELDS, IMAGE_FIELDS)
         files = _read(reader, images, asked, left_s(deadline), context_of(request.environ, asked.priority))
         _raise_if_all_failed(files)
         form = FORMATS.get(asked.format or _accepted())
@@ -49,24 +49,28 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
     return api
 
 
-def _option_fields(incoming: ParsedRequest) -> list[tuple[str, object]]:
+def _option_fields(parsed: ParsedRequest) -> list[tuple[str, object]]:
     """What is neither an image nor a file; raises BadOption for a file in a field that is not read."""
-    for part in incoming.files:
+    for part in parsed.files:
         if part.name not in IMAGE_FIELDS:
             raise BadOption(
                 f"A file came in the field {part.name[:40]!r}, which is not read.",
                 f"Send files in the field {IMAGE_FIELDS[0]!r}.",
             )
-    return [(name, value) for name, value in incoming.fields if name not in IMAGE_FIELDS]
+    return [(name, value) for name, value in parsed.fields if name not in IMAGE_FIELDS]
 
 
 def _read(
-    reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Asked, limit_s: float, wish: RequestContext
+    reader: Reader,
+    images: Sequence[bytes | OcrsvcError],
+    asked: RequestedOptions,
+    limit_s: float,
+    context: RequestContext,
 ) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
-        return [read_pages(reader, images[0], asked.read, limit_s, wish)]
-    return reader.read_files(images, asked.read, limit_s, wish, asked.pages)
+        return [read_pages(reader, images[0], asked.read, limit_s, context)]
+    return reader.read_files(images, asked.read, limit_s, context, asked.pages)
 
 
 def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
@@ -88,9 +92,9 @@ def _as_text(files: Sequence[FileRead], form: Format) -> Response:
     for file in files:
         for _, error in file.errors:
             raise error
-    placed = [(number, cast(Reading, outcome)) for number, _, outcome in _placed(files)]
-    pages = [replace(reading.page, number=number) for number, reading in placed]
-    response = Response(form.write(pages, placed[0][1].engine), content_type=f"{form.media_type}; charset=utf-8")
+    numbered = [(number, cast(Reading, outcome)) for number, _, outcome in _numbered_pages(files)]
+    pages = [replace(reading.page, number=number) for number, reading in numbered]
+    response = Response(form.write(pages, numbered[0][1].engine), content_type=f"{form.media_type}; charset=utf-8")
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
 
@@ -102,7 +106,8 @@ def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Respo
         "id": answer_id,
         "engine": engine_to_dict(readings[0].engine),
         "pages": [
-            _page(outcome, number, answer_id, lines=lines) | source for number, source, outcome in _placed(files)
+            _page(outcome, number, answer_id, lines=lines) | source
+            for number, source, outcome in _numbered_pages(files)
         ],
         "pages_total": sum(file.total for file in files),
         "timing": timing_to_dict(total_of(readings, total_s)),
@@ -110,17 +115,17 @@ def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Respo
     return Response(orjson.dumps(answer), content_type="application/json")
 
 
-def _placed(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
+def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
     """Every page with its number, and where it is from if that does not go without saying.
 
     Of a lone file, the number in it; of several, counted on from file to file.
     """
     if len(files) == 1:
         return [(number, {}, outcome) for number, outcome in files[0].pages]
-    tells_source = any(file.total > 1 for file in files)
+    has_source = any(file.total > 1 for file in files)
     found = [(at, number, outcome) for at, file in enumerate(files, start=1) for number, outcome in file.pages]
     return [
-        (count, {"source": {"file": at, "page": number}} if tells_source else {}, outcome)
+        (count, {"source": {"file": at, "page": number}} if has_source else {}, outcome)
         for count, (at, number, outcome) in enumerate(found, start=1)
     ]
 

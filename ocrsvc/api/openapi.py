@@ -1,4 +1,4 @@
-"""How is the native API described to programs (OpenAPI 3.1)?
+"""The OpenAPI 3.1 description of the native API.
 
 Options and errors come from where they are declared; paths and shapes are written here and held against the running
 service by tests.

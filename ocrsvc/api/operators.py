@@ -1,6 +1,6 @@
-"""Is the service alive, is it ready, which one is it, and how is it doing?
+"""Health, readiness, version, metrics and the list of workers, over HTTP.
 
-The numbers and the list of workers are for operators: by default they answer only to callers on the same machine.
+The metrics and the list of workers are for operators: by default they answer only to callers on the same machine.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import metadata
 from typing import Final
 
@@ -29,7 +28,7 @@ from ocrsvc.telemetry.metrics_store import STUCK, WAITING
 from ocrsvc.telemetry.prometheus import expose, workers_to_list
 
 _READY_RETRY_S: Final = 2
-# What proxies tell of whom they ask for; with any of these the peer is not the caller.
+# The headers in which proxies name their caller; with any of these the peer is not the caller.
 _FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
 _LIBRARIES: Final = ("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless")
 
@@ -61,7 +60,7 @@ def make_ops(reader: Reader) -> Blueprint:
     return ops
 
 
-def make_operators(settings: Settings, reader: Reader, ledger: RequestMetrics) -> Blueprint:
+def make_operators(settings: Settings, reader: Reader, request_metrics: RequestMetrics) -> Blueprint:
     """GET /metrics and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
     operators = Blueprint("operators", __name__)
     if settings.ops == "off":
@@ -73,25 +72,27 @@ def make_operators(settings: Settings, reader: Reader, ledger: RequestMetrics) -
     @operators.get("/metrics")
     def metrics() -> Response:
         # The others put theirs twice a second; this worker's are fresh, also where no sampler runs.
-        ledger.tally.put(WAITING, reader.waiting())
-        ledger.tally.put(STUCK, reader.stuck_threads())
+        request_metrics.worker_metrics.put(WAITING, reader.waiting())
+        request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
         accept = request.headers.get("Accept", "")
-        body, content_type = expose(ledger.numbers, ledger.board, _described(reader), accept)
+        body, content_type = expose(request_metrics.store, request_metrics.worker_table, _described(reader), accept)
         return Response(body, content_type=content_type)
 
     @operators.get("/ops/workers")
     def workers() -> Response:
-        arbiter = os.getppid() if ledger.board.head.base else None
-        return _json({"arbiter_pid": arbiter, "workers": workers_to_list(ledger.board)})
+        arbiter = os.getppid() if request_metrics.worker_table.head.base else None
+        return _json({"arbiter_pid": arbiter, "workers": workers_to_list(request_metrics.worker_table)})
 
     @operators.get("/ops/quarantine")
     def quarantine() -> Response:
-        return _json({"images": _entries(ledger.quarantine), "requests": _entries(ledger.denylist)})
+        return _json(
+            {"images": _entries(request_metrics.image_denylist), "requests": _entries(request_metrics.body_denylist)}
+        )
 
     @operators.delete("/ops/quarantine")
     @operators.delete("/ops/quarantine/<digest>")
     def release(digest: str | None = None) -> Response:
-        lists = (ledger.quarantine, ledger.denylist)
+        lists = (request_metrics.image_denylist, request_metrics.body_denylist)
         return _json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
 
     return operators
@@ -99,7 +100,17 @@ def make_operators(settings: Settings, reader: Reader, ledger: RequestMetrics) -
 
 def _entries(known: CrashDenylist | None) -> list[dict[str, object]]:
     entries = known.entries() if known is not None else []
-    return [asdict(entry) | {"is_refused": entry.is_refused} for entry in entries]
+    return [
+        {
+            "hash": entry.hash,
+            "cause": entry.cause,
+            "strikes": entry.crashes,
+            "when_s": entry.when_s,
+            "left_s": entry.left_s,
+            "is_refused": entry.is_refused,
+        }
+        for entry in entries
+    ]
 
 
 def _check_caller() -> None:

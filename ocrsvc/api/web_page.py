@@ -1,7 +1,7 @@
-"""What does a browser get at the door, and what does a program that only looks in?
+"""The web page at `/`, and a JSON description of the service for programs that ask there.
 
-A browser gets the page, whose files lie in `static/`: read once, when the application is made. They are revalidated on
-every visit, because a page and its scripts belong to one version.
+The page's files lie in `static/`: read once, when the application is made. Browsers revalidate them on every visit,
+because a page and its scripts belong to one version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 INDEX: Final = "index.html"
-# Nothing but the page's own files runs; pictures are those that the user chose.
+# Nothing but the page's own files runs; images are those that the user chose.
 POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"

@@ -1,4 +1,4 @@
-"""What `ocrsvc check` answers: what is installed, which engines open here and why others do not, on what plan."""
+"""`ocrsvc check`: what is installed, which engines open here and why others do not, and the plan of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command is declared on: the type that argparse does not name in public."""
+"""The type that a command is declared on, which argparse does not name in public."""
 
 from __future__ import annotations
 

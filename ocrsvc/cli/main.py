@@ -1,4 +1,4 @@
-"""Which commands there are, and how each failure leaves the process: one line on stderr and an exit code."""
+"""The command line `ocrsvc`: its commands, and how a failure ends the process: one line on stderr and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ocrsvc optimize` does: makes models in eight bits and keeps those that win here, on the user's own pages."""
+"""`ocrsvc optimize`: makes 8-bit models and keeps those that do better here, measured on the user's own pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far is a command that takes its time?"""
+"""Prints the progress of a command that takes its time."""
 
 from __future__ import annotations
 

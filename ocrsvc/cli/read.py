@@ -1,4 +1,4 @@
-"""What `ocrsvc read FILE…` does: the text of images and documents, read in this process or by a service."""
+"""`ocrsvc read FILE…`: the text of images and documents, read in this process or by a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ocrsvc recycle` does: fresh workers for a service that runs, successor first, and wait until they serve."""
+"""`ocrsvc recycle`: replaces the workers of a running service, successor first, and waits until the new ones serve."""
 
 from __future__ import annotations
 

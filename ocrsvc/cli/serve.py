@@ -1,4 +1,4 @@
-"""How the service starts from an installed package: gunicorn, with the configuration that is inside the package."""
+"""`ocrsvc serve`: starts gunicorn with the configuration that is inside the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import ocrsvc
 
-_APPLICATION: Final = "ocrsvc.worker.lifecycle:build_app()"
+_APPLICATION: Final = "ocrsvc.worker.hooks:build_app()"
 
 
 def run(flags: Sequence[str]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Which settings hold, and where each came from; also the table in docs/settings.md."""
+"""`ocrsvc settings`: the settings in force and where each came from; also the table in docs/settings.md."""
 
 from __future__ import annotations
 

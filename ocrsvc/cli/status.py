@@ -1,4 +1,4 @@
-"""What `ocrsvc status` prints: how the workers of a running service stand, and its main numbers."""
+"""`ocrsvc status`: the workers of a running service, and its main metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ocrsvc tune` does: finds the settings that suit this machine and the user's own pages, by measuring them."""
+"""`ocrsvc tune`: finds the settings that suit this machine and the user's own pages, by measuring them."""
 
 from __future__ import annotations
 

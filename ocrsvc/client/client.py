@@ -1,4 +1,4 @@
-"""How does a Python program have pictures read by a service? `Client` waits for each answer, `AsyncClient` awaits it.
+"""The Python client: `Client` waits for each response, `AsyncClient` awaits it.
 
 Both keep their connections, send again what a busy service refused when it says so (429 and 503 with Retry-After) and
 what a broken connection lost, and never go on past the deadline. Needs the extra `client`; loads no numeric library.
@@ -20,7 +20,7 @@ from typing import Final, Self, Unpack
 
 import httpx
 
-from ocrsvc.client.request import PATH, EncodedImage, Options, address_of, body_of, headers_of, query_of
+from ocrsvc.client.request import PATH, ImageInput, Options, address_of, body_of, headers_of, query_of
 from ocrsvc.client.response import Answer, answer_of
 from ocrsvc.client.retry_policy import too_late, wait_s
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
@@ -45,7 +45,7 @@ class Client:
         self._timeout_s = timeout_s
         self._http = httpx.Client(base_url=address_of(url), headers=headers, limits=_LIMITS)
 
-    def read(self, picture: EncodedImage, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
+    def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one picture.
 
         Args:
@@ -62,7 +62,7 @@ class Client:
 
     def read_many(
         self,
-        pictures: Iterable[EncodedImage],
+        pictures: Iterable[ImageInput],
         *,
         at_once: int = AT_ONCE,
         timeout_s: float | None = None,
@@ -77,7 +77,7 @@ class Client:
         """
         left = threading.Event()
 
-        def outcome(picture: EncodedImage) -> Outcome:
+        def outcome(picture: ImageInput) -> Outcome:
             try:
                 return self._read(picture, timeout_s, options, left)
             except OcrsvcError as error:
@@ -102,7 +102,7 @@ class Client:
     ) -> None:
         self.close()
 
-    def _read(self, picture: EncodedImage, timeout_s: float | None, options: Options, left: threading.Event) -> Answer:
+    def _read(self, picture: ImageInput, timeout_s: float | None, options: Options, left: threading.Event) -> Answer:
         """See `read`; no further try once nobody waits any more."""
         body, tries = body_of(picture), _Tries(timeout_s or self._timeout_s)
         while True:
@@ -135,9 +135,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(base_url=address_of(url), headers=headers, limits=_LIMITS)
 
-    async def read(
-        self, picture: EncodedImage, *, timeout_s: float | None = None, **options: Unpack[Options]
-    ) -> Answer:
+    async def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one picture; see `Client.read`."""
         tries = _Tries(timeout_s or self._timeout_s)
         # A path may lie on a slow disk.
@@ -150,7 +148,7 @@ class AsyncClient:
 
     async def read_many(
         self,
-        pictures: Iterable[EncodedImage],
+        pictures: Iterable[ImageInput],
         *,
         at_once: int = AT_ONCE,
         timeout_s: float | None = None,
@@ -158,7 +156,7 @@ class AsyncClient:
     ) -> AsyncGenerator[Outcome, None]:
         """The answer for each picture, in order, as it comes; see `Client.read_many`."""
 
-        async def outcome(picture: EncodedImage) -> Outcome:
+        async def outcome(picture: ImageInput) -> Outcome:
             try:
                 return await self.read(picture, timeout_s=timeout_s, **options)
             except OcrsvcError as error:
@@ -230,7 +228,7 @@ class _Tries:
 
 
 def _in_order(
-    source: Iterator[EncodedImage], start: Callable[[EncodedImage], Future[Outcome]], at_once: int
+    source: Iterator[ImageInput], start: Callable[[ImageInput], Future[Outcome]], at_once: int
 ) -> Iterator[Outcome]:
     """Outcomes in the order of the pictures; the next picture is taken before an outcome is handed out."""
     under_way = deque(start(picture) for picture in islice(source, at_once))

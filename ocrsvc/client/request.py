@@ -1,4 +1,4 @@
-"""How does a picture, with what is asked of it, become a request to the native API?"""
+"""Builds a request to the native API from an image and its options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PixelArray(Protocol):
         ...
 
 
-EncodedImage = str | os.PathLike[str] | bytes | bytearray | memoryview | PixelArray
+ImageInput = str | os.PathLike[str] | bytes | bytearray | memoryview | PixelArray
 """A path; the bytes of an image file; or an array, (H, W) gray or (H, W, 3) BGR, uint8."""
 
 
@@ -64,7 +64,7 @@ def address_of(url: str) -> str:
     return url
 
 
-def body_of(picture: EncodedImage) -> bytes:
+def body_of(picture: ImageInput) -> bytes:
     """The bytes to send: those of the file, or the array as binary PNM.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What did the service answer: which lines, or which of our errors?
+"""Parses a response of the native API: its pages and lines, or the error that it reports.
 
 Coordinates are pixels of the image as displayed (after its EXIF orientation), from the top left corner; angles are
 clockwise degrees; durations are seconds; confidences lie in [0, 1].

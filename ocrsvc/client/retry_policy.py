@@ -1,4 +1,4 @@
-"""Is a failed try worth another one, and after how long? Pure: values in, value out."""
+"""Decides whether a failed try is repeated, and after how long. Pure: values in, value out."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ import numpy as np
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 SIZE_CONFIDENCE: Final = 1.0
 HASH_CONFIDENCE: Final = 0.5
@@ -161,3 +163,17 @@ def _band(width: int, height: int, top: float, bottom: float) -> Box:
     """The image's full width, between two shares of its height."""
     upper, lower, right = height * top, height * bottom, float(width)
     return (0.0, upper), (right, upper), (right, lower), (0.0, lower)
+
+
+def open_fake(settings: Settings, _plan: ThreadPlan) -> FakeEngine:
+    """The engine as the settings want it."""
+    return FakeEngine(
+        FakeSettings(
+            latency_s=settings.fake_latency_s,
+            burn_s=settings.fake_burn_s,
+            leak_bytes=settings.fake_leak_bytes,
+            fault=settings.fake_fault,
+            fault_on=frozenset(settings.fake_fault_on),
+            warm_up_s=settings.fake_warm_up_s,
+        )
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.serving.batcher import Limits
+from ocrsvc.registry import ENGINES, resolve
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -34,55 +34,5 @@ def open_engine_in_process(settings: Settings, plan: ThreadPlan) -> Engine:
     Raises:
         EngineUnavailable: It cannot be opened on this machine; the remedy says what to do.
     """
-    return {"ppocr": _open_ppocr, "tr": _open_tr, "tr_crnn": _open_tr_crnn, "fake": _open_fake}[settings.engine](
-        settings, plan
-    )
-
-
-def _open_ppocr(settings: Settings, plan: ThreadPlan) -> Engine:
-    from ocrsvc.engines.ppocr.engine import MOST_LINES, PpocrEngine, PpocrSettings
-    from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
-
-    model_cache = settings.model_cache or default_folder()
-    batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
-    return PpocrEngine(
-        PpocrSettings(
-            settings.device,
-            plan.library_threads,
-            plan.engine_threads,
-            model_cache,
-            batch,
-            provider=settings.provider,
-            precision=settings.precision,
-            streams=settings.gpu_streams,
-            gpu_arena_bytes=settings.gpu_arena_bytes,
-            imaging=settings.imaging,
-        )
-    )
-
-
-def _open_tr(settings: Settings, _plan: ThreadPlan) -> Engine:
-    from ocrsvc.engines.tr.engine import TrEngine, TrSettings
-
-    return TrEngine(TrSettings(settings.tr_home, settings.tr_shared_sessions, settings.device))
-
-
-def _open_tr_crnn(settings: Settings, plan: ThreadPlan) -> Engine:
-    from ocrsvc.engines.tr_crnn.engine import TrCrnnEngine
-
-    return TrCrnnEngine(settings.device, plan.library_threads)
-
-
-def _open_fake(settings: Settings, _plan: ThreadPlan) -> Engine:
-    from ocrsvc.engines.fake import FakeEngine, FakeSettings
-
-    return FakeEngine(
-        FakeSettings(
-            latency_s=settings.fake_latency_s,
-            burn_s=settings.fake_burn_s,
-            leak_bytes=settings.fake_leak_bytes,
-            fault=settings.fake_fault,
-            fault_on=frozenset(settings.fake_fault_on),
-            warm_up_s=settings.fake_warm_up_s,
-        )
-    )
+    engine: Engine = resolve(ENGINES[settings.engine].opener)(settings, plan)
+    return engine

@@ -1,4 +1,4 @@
-"""How does every gRPC call get into the numbers and into the access log, beside the requests over HTTP?"""
+"""Counts every gRPC call, beside the requests over HTTP, and writes it to the access log."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _OVER: Final = (IN_FLIGHT.of(), -1)
 
 
 @dataclass(slots=True)
-class Account:
+class CallRecord:
     """What is known of one call while it is under way.
 
     Attributes:
-        door: Under which name it is counted.
+        adapter: The name of the API adapter, under which it is counted.
         path: As asked.
         caller: Address of the peer.
         id: The client's own, if it sent one.
         began_s: On `time.monotonic`.
-        timed: Whether its seconds say anything; those of a stream say how long the client kept it.
+        timed: Whether its seconds are counted; those of a stream are how long the client kept it open.
         bytes_in, bytes_out: Of its messages.
         code, error: How it ends: by default nobody waits for the answer any more.
     """
 
-    door: str
+    adapter: str
     path: str
     caller: str
     id: str
@@ -42,55 +42,55 @@ class Account:
     error: BaseException | None = None
 
 
-class Counting:
+class CallMetrics:
     """Counts calls; for the loop's thread.
 
     Args:
-        tally: Where they are counted.
-        access_log: Where each is told; None is nowhere.
+        metrics: Where they are counted.
+        access_log: Where each is logged; None is nowhere.
     """
 
-    def __init__(self, tally: WorkerMetrics, access_log: AccessLog | None = None) -> None:
-        self._tally = tally
+    def __init__(self, metrics: WorkerMetrics, access_log: AccessLog | None = None) -> None:
+        self._metrics = metrics
         self._access_log = access_log
 
     def begin(self) -> None:
         """One call more is under way."""
-        self._tally.record(_BEGUN)
+        self._metrics.record(_BEGUN)
 
-    def end(self, account: Account) -> None:
+    def end(self, record: CallRecord) -> None:
         """A call is over."""
-        seconds, why = time.monotonic() - account.began_s, _why(account)
-        times = ((REQUEST_SECONDS.of(account.door), seconds),) if account.timed else ()
-        self._tally.record((_OVER, (REQUESTS.of(account.door, account.code.name, why), 1)), times)
-        if account.error is not None:
-            self._tally.count(FAILURES, why)
-        if isinstance(account.error, Refused):
-            self._tally.count(REFUSED, why)
+        seconds, why = time.monotonic() - record.began_s, _why(record)
+        times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.timed else ()
+        self._metrics.record((_OVER, (REQUESTS.of(record.adapter, record.code.name, why), 1)), times)
+        if record.error is not None:
+            self._metrics.count(FAILURES, why)
+        if isinstance(record.error, Refused):
+            self._metrics.count(REFUSED, why)
         if self._access_log is not None:
-            self._access_log.put(_event(account, why, seconds))
+            self._access_log.put(_event(record, why, seconds))
 
 
-def _why(account: Account) -> str:
+def _why(record: CallRecord) -> str:
     """The code, as over HTTP; of what only gRPC knows, that of its status."""
-    if isinstance(account.error, OcrsvcError):
-        return account.error.code
-    if account.error is not None and not isinstance(account.error, CallFailed):
+    if isinstance(record.error, OcrsvcError):
+        return record.error.code
+    if record.error is not None and not isinstance(record.error, CallFailed):
         return OcrsvcError.code
-    return "ok" if account.code is Code.OK else f"grpc_{account.code.name.lower()}"
+    return "ok" if record.code is Code.OK else f"grpc_{record.code.name.lower()}"
 
 
-def _event(account: Account, why: str, seconds: float) -> Event:
+def _event(record: CallRecord, why: str, seconds: float) -> Event:
     return Event(
         at_s=time.time() - seconds,
-        id=account.id,
-        client=account.caller,
+        id=record.id,
+        client=record.caller,
         method="POST",
-        path=account.path,
-        door=account.door,
-        status=int(account.code),
+        path=record.path,
+        door=record.adapter,
+        status=int(record.code),
         code=why,
-        bytes_in=account.bytes_in,
-        bytes_out=account.bytes_out,
+        bytes_in=record.bytes_in,
+        bytes_out=record.bytes_out,
         seconds=seconds,
     )

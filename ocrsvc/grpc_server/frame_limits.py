@@ -1,8 +1,8 @@
 """Limits on the HTTP/2 frames of one connection: the size of each, the size of a header block, and how many may come.
 
-A frame is judged by its head, before the rest of it is held. Frames that carry payload pay for themselves; all others
-come out of an allowance that grows with time, with the answers that the client has had and with the bytes that it has
-taken, so that a client which uses the connection for calls never meets its end.
+A frame is checked by its header, before the rest of it is held. Frames that carry payload add to an allowance; all
+others come out of it. It also grows with time, with the responses that the client has had and with the bytes that it
+has taken, so that a client which uses the connection for calls never exhausts it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FrameRefused(Exception):
 
 
 class FrameLimits:
-    """Judges the frames of one connection.
+    """Checks the frames of one connection.
 
     Args:
         clock: Monotonic seconds.
@@ -86,7 +86,7 @@ class FrameLimits:
         """Whether a header block has begun and not ended."""
 
     def check(self, kind: int, flags: int, length: int) -> None:
-        """Judge a frame by its head. Raises FrameRefused."""
+        """Check a frame by its header. Raises FrameRefused."""
         if length > _MOST_BYTES.get(kind, MAX_OTHER_BYTES):
             code = ErrorCodes.FRAME_SIZE_ERROR if kind == DATA else ErrorCodes.ENHANCE_YOUR_CALM
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")

@@ -1,7 +1,8 @@
 """Cuts what arrives on a connection into HTTP/2 frames.
 
-h2 refuses whatever is in one piece with a goodbye, and behind it; and who gives it one frame at a time can stop between
-two of them. It also holds a frame of any announced length until it is complete; here its head is judged first.
+Given several frames in one piece, h2 answers a connection error and ignores those behind it; given one frame at a time,
+its caller can stop between two of them. h2 also holds a frame of any announced length until it is complete; here its
+header is checked first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a connection needs of the server that it belongs to. Everything is called on the loop's thread."""
+"""The interface of the server that a connection uses. Everything is called on the loop's thread."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ocrsvc.grpc_server.call_metrics import Account
+from ocrsvc.grpc_server.call_metrics import CallRecord
 from ocrsvc.grpc_server.message import Job
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.stream import Stream
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ocrsvc.grpc_server.connection import Connection
 
 
-class Host(Protocol):
-    """What a connection needs of the server that it belongs to."""
+class ServerInterface(Protocol):
+    """The server that a connection belongs to, as far as the connection uses it."""
 
     methods: Methods
     most_bytes: int
@@ -29,12 +29,12 @@ class Host(Protocol):
 
     callers: Callers
 
-    def begun(self) -> None:
+    def call_began(self) -> None:
         """A call has come."""
         ...
 
-    def ended(self, account: Account) -> None:
-        """It is over."""
+    def call_ended(self, record: CallRecord) -> None:
+        """A call is over; `record` is what is counted and logged of it."""
         ...
 
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
@@ -45,12 +45,12 @@ class Host(Protocol):
         """Raises QueueFull when no thread is free."""
         ...
 
-    def line_up(self, connection: Connection, stream: Stream) -> None:
+    def enqueue(self, connection: Connection, stream: Stream) -> None:
         """Call `resume` once a thread is free."""
         ...
 
-    def give_up_place(self, stream: Stream) -> None:
-        """The stream does not wait for a thread any more."""
+    def dequeue(self, stream: Stream) -> None:
+        """Remove the stream from those that wait for a thread."""
         ...
 
     def note_refused(self, caller: str, detail: str) -> None:

@@ -1,4 +1,4 @@
-"""What a connection offers its client at the beginning."""
+"""The HTTP/2 settings that the server sends at the start of a connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Connection(H2Connection):
 
 
 def open_h2() -> H2Connection:
-    """The server's side of a connection, which has its greeting to send."""
+    """The server's side of a connection, with its first settings ready to be sent."""
     h2 = _Connection(H2Configuration(client_side=False, header_encoding=None))
     h2.local_settings = Settings(
         client=False,

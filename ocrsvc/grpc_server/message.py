@@ -1,4 +1,4 @@
-"""One message of a call: opened, answered, and its answer packed, each step counted in memory before it is made."""
+"""One message of a call: parsed, answered, and its response packed, each step counted in memory before it is made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from ocrsvc.grpc_server.message_limits import parse
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
-from ocrsvc.grpc_server.wire import PREFIX_BYTES, Sent, frame
+from ocrsvc.grpc_server.wire import PREFIX_BYTES, ReceivedMessage, frame
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.request_guard import take_body
 
@@ -41,9 +41,9 @@ class Job:
         memory: Of which the answer takes its share.
     """
 
-    def __init__(self, method: Method, sent: Sent, call: Call, most_bytes: int, memory: Budget) -> None:
+    def __init__(self, method: Method, sent: ReceivedMessage, call: Call, most_bytes: int, memory: Budget) -> None:
         self._method = method
-        self._sent: Sent | None = sent
+        self._sent: ReceivedMessage | None = sent
         self._call = call
         self._most_bytes = most_bytes
         self._memory = memory
@@ -76,7 +76,7 @@ def pack(response: Any, share: Share) -> Answer:
 
 
 def drop_locals(error: BaseException) -> None:
-    """Let go of what the functions held that this error has left: else images would wait for the garbage collector."""
+    """Free what the functions held that this error has left: else images would wait for the garbage collector."""
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)

@@ -1,4 +1,4 @@
-"""Is a message small enough to be parsed, once its parts are counted?
+"""Counts the fields of a protobuf message before it is parsed, and refuses one with too many.
 
 Two bytes on the wire can become a hundred in memory: an empty field of a repeated one. So fields are counted first.
 """

@@ -1,4 +1,4 @@
-"""What is one method of a gRPC service, and what does it know of the call that it answers?"""
+"""One method of a gRPC service, and the call that it answers: its deadline, its cancellation and its memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Call:
         return Call(min(self.deadline, time.monotonic() + limit_s), self.gone, self.share)
 
     @property
-    def wish(self) -> RequestContext:
+    def context(self) -> RequestContext:
         """How the reader is to treat it: until the client cancels, or goes."""
         return RequestContext(is_gone=self.gone.is_set, share=self.share)
 
@@ -51,14 +51,14 @@ class Method:
             OcrsvcError or CallFailed. Runs in a pool thread, or in the loop if `quick`.
         quick: Whether the answer needs neither the engine nor time.
         streaming: Whether requests come, and responses go, as many as the client likes, in the same order.
-        door: Under which name its calls are counted.
+        adapter: The name of the API adapter, under which its calls are counted.
     """
 
     request: Any
     answer: Callable[[Any, Call], Any]
     quick: bool = False
     streaming: bool = False
-    door: str = "grpc"
+    adapter: str = "grpc"
 
 
 Methods = Mapping[str, Method]

@@ -1,4 +1,4 @@
-"""How do the .proto files beside this one become message classes, without generated code?
+"""Makes message classes of the .proto files beside this one, without generated code.
 
 They are read at run time into a pool of our own. Generated code would go into protobuf's one global pool, where it
 clashes with that of every client package for the same service in the same process, and would tie us to one range of
@@ -128,7 +128,7 @@ class _Parser:
 
 
 def _set_type(field: Any, kind: str) -> None:
-    """A scalar's type; else the name, from which the pool finds out whether it is a message or an enum."""
+    """Set a scalar's type; else the name, from which the pool finds out whether it is a message or an enum."""
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
     else:

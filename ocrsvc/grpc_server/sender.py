@@ -1,6 +1,6 @@
-"""Moves answers from the streams of one connection to its socket, no more at a time than it takes soon.
+"""Moves responses from the streams of one connection to its socket, no more at a time than the socket takes soon.
 
-What has been moved still counts as the answer's memory until the socket has taken it.
+What has been moved still counts as the response's memory until the socket has taken it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from h2.connection import H2Connection
 
-from ocrsvc.grpc_server.slow_readers import Unread
+from ocrsvc.grpc_server.slow_readers import StallDetector
 from ocrsvc.grpc_server.stream import Outgoing, Stream
 from ocrsvc.serving.memory_budget import Share
 
@@ -32,7 +32,7 @@ class Sender:
     Attributes:
         out: What the socket is to take; who has sent some removes it from the front.
         held_back: Whether answers wait for the socket.
-        unread: Whether the client takes anything at all.
+        stall: Whether the client takes anything at all.
     """
 
     def __init__(self, h2: H2Connection, headers: list[tuple[str, str]], clock: Callable[[], float]) -> None:
@@ -43,10 +43,10 @@ class Sender:
         self._moved_bytes = 0
         self.out = bytearray()
         self.held_back = False
-        self.unread = Unread()
+        self.stall = StallDetector()
 
     def collect(self) -> None:
-        """Take what h2 has to say, and give back the memory of what the socket has taken."""
+        """Take what h2 has to send, and give back the memory of what the socket has taken."""
         self.out += self._h2.data_to_send()
         while self._moved and self._moved_bytes - self._moved[0][0] >= len(self.out):
             self._give_back()
@@ -63,13 +63,13 @@ class Sender:
             if self.full:
                 self.held_back = True
                 break
-            room_bytes = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
-            if room_bytes <= 0:
+            window_bytes = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
+            if window_bytes <= 0:
                 break
             if not stream.begun:
                 stream.begun = True
                 self._h2.send_headers(stream.number, self._headers)
-            moved_bytes += self._move(stream, min(room_bytes, _PIECE_BYTES))
+            moved_bytes += self._move(stream, min(window_bytes, _PIECE_BYTES))
         if moved_bytes:
             stream.active_s = self._clock()
         return moved_bytes
@@ -84,10 +84,10 @@ class Sender:
         self._moved_bytes -= size_bytes
         share.give_back(size_bytes)
 
-    def _move(self, stream: Stream, room_bytes: int) -> int:
+    def _move(self, stream: Stream, window_bytes: int) -> int:
         """Move a piece of the first answer; its size."""
         first: Outgoing = stream.out[0]
-        piece, rest = first.data[:room_bytes], first.data[room_bytes:]
+        piece, rest = first.data[:window_bytes], first.data[window_bytes:]
         self._h2.send_data(stream.number, piece.tobytes())
         self.out += self._h2.data_to_send()
         self._moved.append((len(piece), first.share))

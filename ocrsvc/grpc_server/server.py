@@ -1,4 +1,4 @@
-"""Who accepts gRPC connections in a worker, moves their bytes, runs their calls, and lets them end politely?
+"""The gRPC server of a worker: accepts connections, moves their bytes, runs their calls, and ends them gracefully.
 
 One loop owns all sockets and all HTTP/2 state, so that neither needs a lock and a client that reads slowly holds nobody
 up; calls that need the engine run in a pool. The listening sockets are made once, in the arbiter, and are shared by all
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.grpc_server.call_metrics import Account, Counting
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.http2_settings import MAX_FRAME
 from ocrsvc.grpc_server.message import Answer, Job, drop_locals
@@ -37,14 +37,14 @@ CONNECTION_BYTES: Final = 1 << 17
 """What a connection takes of the memory beside its calls: what was received and not dealt with, a frame and a header
 block that are not complete, and what h2 keeps."""
 
-SPARED_CONNECTIONS: Final = 32
+EXEMPT_CONNECTIONS: Final = 32
 """Connections that are accepted where no memory is left, for health checks."""
 
 ARRIVING_SHARE: Final = 0.25
 """Of the memory, what all messages may hold that are still to be begun: a client need not finish them."""
 
-_COMPLAIN_S: Final = 60.0
-_LOOK_S: Final = 0.25
+_WARN_INTERVAL_S: Final = 60.0
+_CHECK_S: Final = 0.25
 # What one connection may take of the loop before the others have their turn, and all together.
 _TURN_S: Final = 0.02
 _LEAST_TURN_S: Final = 0.001
@@ -60,9 +60,9 @@ class RpcServer:
         threads: Calls that run at once; more are answered UNAVAILABLE.
         most_bytes: Largest message.
         limit_s: Longest time that a call may take, and that one without a limit gets.
-        room: Memory for calls, how many one address may have under way beside the quick ones, and the guard; by default
-            there is room for a few of the largest messages, no limit for callers, and no guard.
-        counting: Counts the calls; by default nobody reads the numbers.
+        limits: Memory for calls, how many one address may have under way beside the quick ones, and the guard; by
+            default memory for a few of the largest messages, no limit for callers, and no guard.
+        call_metrics: Counts the calls; by default nobody reads the numbers.
         on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
     """
 
@@ -74,24 +74,24 @@ class RpcServer:
         threads: int,
         most_bytes: int,
         limit_s: float,
-        room: SharedLimits | None = None,
-        counting: Counting | None = None,
+        limits: SharedLimits | None = None,
+        call_metrics: CallMetrics | None = None,
         on_call: Callable[[int], object] = bool,
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
         self.limit_s = limit_s
-        room = room or make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+        limits = limits or make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
         self.turn_s = _TURN_S
-        self.memory, self.callers = room.memory, room.callers
-        self.arriving = Budget(int(max(ARRIVING_SHARE * room.memory.total_bytes, most_bytes + MAX_FRAME)))
-        counting = counting or Counting(MetricsStore().common)
-        self.begun: Callable[[], None] = counting.begin
-        self.ended: Callable[[Account], None] = counting.end
+        self.memory, self.callers = limits.memory, limits.callers
+        self.arriving = Budget(int(max(ARRIVING_SHARE * limits.memory.total_bytes, most_bytes + MAX_FRAME)))
+        call_metrics = call_metrics or CallMetrics(MetricsStore().common)
+        self.call_began: Callable[[], None] = call_metrics.begin
+        self.call_ended: Callable[[CallRecord], None] = call_metrics.end
         self._listeners = list(listeners)
         self._threads = threads
         self._on_call = on_call
-        self._guarding = room.guard.request if room.guard is not None else _unguarded
+        self._guarding = limits.guard.request if limits.guard is not None else _unguarded
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._transports: set[Transport] = set()
         self._done: deque[Callable[[], None]] = deque()
@@ -100,13 +100,13 @@ class RpcServer:
             self._wake_read, self._wake_write = os.pipe()
             opened.pop_all()
         self._running = 0
-        self._in_line: dict[Stream, Connection] = {}
+        self._queued_streams: dict[Stream, Connection] = {}
         self._accepting = False
         self._paused = False
-        self._complained_s: dict[str, float] = {}
-        self._leaving = False
+        self._warned_s: dict[str, float] = {}
+        self._draining = False
         self._aborted = False
-        self._thread = threading.Thread(target=self._live, name="rpc-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="rpc-loop", daemon=True)
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
 
@@ -117,19 +117,19 @@ class RpcServer:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
         self._thread.start()
 
-    def leave(self) -> None:
-        """Accept no more, tell every client to go elsewhere, answer what is here. Safe in a signal's handler."""
-        self._leaving = True
+    def drain(self) -> None:
+        """Accept no more, send GOAWAY to every client, answer what is here. Safe in a signal's handler."""
+        self._draining = True
         self._wake()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most so long until every call is answered, after `leave`; whether it is so."""
+        """Wait at most so long until every call is answered, after `drain`; whether it is so."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> bool:
-        """Leave, and wait until every call is answered; after `timeout_s` the rest is cut off. Whether none was."""
-        self.leave()
+        """Drain, and wait until every call is answered; after `timeout_s` the rest is cut off. Whether none was."""
+        self.drain()
         clean = self.wait(timeout_s)
         self._aborted = True
         self._wake()
@@ -140,33 +140,33 @@ class RpcServer:
         return clean
 
     def check_thread(self) -> None:
-        """See connection.Host."""
+        """See host.ServerInterface."""
         if self._running >= self._threads:
             raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
 
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """See connection.Host."""
+        """See host.ServerInterface."""
         self._running += 1
         self._on_call(1)
         self._pool.submit(self._work, connection, stream, job)
 
-    def line_up(self, connection: Connection, stream: Stream) -> None:
-        """See connection.Host."""
-        self._in_line[stream] = connection
+    def enqueue(self, connection: Connection, stream: Stream) -> None:
+        """See host.ServerInterface."""
+        self._queued_streams[stream] = connection
 
-    def give_up_place(self, stream: Stream) -> None:
-        """See connection.Host."""
-        self._in_line.pop(stream, None)
+    def dequeue(self, stream: Stream) -> None:
+        """See host.ServerInterface."""
+        self._queued_streams.pop(stream, None)
 
     def note_refused(self, caller: str, detail: str) -> None:
-        """See connection.Host."""
-        self._complain("A gRPC connection from %s was ended for %s", caller or "a unix socket", detail)
+        """See host.ServerInterface."""
+        self._warn("A gRPC connection from %s was ended for %s", caller or "a unix socket", detail)
 
     def _work(self, connection: Connection, stream: Stream, job: Job) -> None:
         """Pool thread: make one answer."""
         outcome: Answer | BaseException
         try:
-            with self._guarding(stream.account.path, stream.account.id):
+            with self._guarding(stream.record.path, stream.record.id):
                 outcome = job()
         except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
             drop_locals(error)
@@ -178,9 +178,9 @@ class RpcServer:
         self._running -= 1
         self._on_call(-1)
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
-        while self._in_line and self._running < self._threads:
-            next_stream = next(iter(self._in_line))
-            waiting = self._in_line.pop(next_stream)
+        while self._queued_streams and self._running < self._threads:
+            next_stream = next(iter(self._queued_streams))
+            waiting = self._queued_streams.pop(next_stream)
             self._guarded(waiting, partial(waiting.resume, next_stream))
         self._guarded(connection, partial(connection.answered, stream, outcome))
 
@@ -202,55 +202,55 @@ class RpcServer:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         """The loop's thread."""
-        looked_s = 0.0
-        self._accept_or_not()
-        while not self._aborted and not (self._leaving and not self._transports and not self._running):
+        checked_s = 0.0
+        self._update_accepting()
+        while not self._aborted and not (self._draining and not self._transports and not self._running):
             busy = [transport for transport in self._transports if transport.waiting]
-            self._divide_round(len(busy))
+            self._share_time(len(busy))
             for transport in busy:
                 transport.go_on()
-            ready = self._selector.select(self._patience_s())
-            self._divide_round(len(busy) + len(ready))
+            ready = self._selector.select(self._poll_timeout_s())
+            self._share_time(len(busy) + len(ready))
             for key, events in ready:
                 key.data(events)
             while self._done:
                 self._done.popleft()()
-            if self._leaving:
-                self._part()
+            if self._draining:
+                self._drain_connections()
             now_s = time.monotonic()
-            if now_s - looked_s >= _LOOK_S:
-                looked_s, self._paused = now_s, False
+            if now_s - checked_s >= _CHECK_S:
+                checked_s, self._paused = now_s, False
                 for transport in list(self._transports):
-                    transport.look(now_s)
-            self._accept_or_not()
+                    transport.check_time_limits(now_s)
+            self._update_accepting()
             for transport in list(self._transports):
                 transport.write()
         for transport in list(self._transports):
             transport.drop()
-        self._leaving = True
+        self._draining = True
         self._close_listeners()
         self._selector.close()
 
-    def _divide_round(self, turns: int) -> None:
-        """However many have much to say, a round ends soon."""
+    def _share_time(self, turns: int) -> None:
+        """Divide the time of a round among the connections, so that a round ends soon however many there are."""
         self.turn_s = min(_TURN_S, max(_LEAST_TURN_S, _ROUND_S / max(1, turns)))
 
-    def _patience_s(self) -> float | None:
-        """How long the loop may sleep."""
+    def _poll_timeout_s(self) -> float | None:
+        """How long the selector may wait."""
         if any(transport.waiting for transport in self._transports):
             return 0.0
-        return _LOOK_S if self._transports or self._paused else None
+        return _CHECK_S if self._transports or self._paused else None
 
-    def _part(self) -> None:
+    def _drain_connections(self) -> None:
         self._close_listeners()
         for transport in self._transports:
-            transport.connection.leave()
+            transport.connection.drain()
 
-    def _accept_or_not(self) -> None:
+    def _update_accepting(self) -> None:
         """Watch the listeners while one can accept; to watch one and not to accept would keep the loop awake."""
-        able = not self._leaving and not self._paused
+        able = not self._draining and not self._paused
         if able == self._accepting:
             return
         self._accepting = able
@@ -261,7 +261,7 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        self._accept_or_not()
+        self._update_accepting()
         while self._listeners:
             self._listeners.pop().close()
 
@@ -283,14 +283,14 @@ class RpcServer:
     def _admit(self, sock: socket.socket, caller: str) -> None:
         """Make room for one more, and begin to listen to it. Raises OSError."""
         if len(self._transports) >= MAX_CONNECTIONS:
-            choose_to_end(self._transports).dismiss()
+            connection_to_close(self._transports).close_now()
         share = Share(self.memory)
         try:
             share.take(CONNECTION_BYTES)
         except OcrsvcError:
-            spared = [transport for transport in self._transports if transport.spared]
-            if len(spared) >= SPARED_CONNECTIONS:
-                choose_to_end(spared).dismiss()
+            exempt = [transport for transport in self._transports if transport.exempt]
+            if len(exempt) >= EXEMPT_CONNECTIONS:
+                connection_to_close(exempt).close_now()
         connection = Connection(self, caller=caller)
         try:
             self._transports.add(Transport(sock, connection, share, self._selector, self._transports))
@@ -302,13 +302,13 @@ class RpcServer:
         """No connection can be accepted, for want of files for example, and the loop would turn on and on for it."""
         self._paused = True
         message = "A connection cannot be accepted; it is tried again %g times a second"
-        self._complain(message, 1 / _LOOK_S, exc_info=True)
+        self._warn(message, 1 / _CHECK_S, exc_info=True)
 
-    def _complain(self, message: str, *values: object, exc_info: bool = False) -> None:
+    def _warn(self, message: str, *values: object, exc_info: bool = False) -> None:
         """Log a warning, and the same again only after a while."""
         now_s = time.monotonic()
-        if now_s - self._complained_s.get(message, -_COMPLAIN_S) >= _COMPLAIN_S:
-            self._complained_s[message] = now_s
+        if now_s - self._warned_s.get(message, -_WARN_INTERVAL_S) >= _WARN_INTERVAL_S:
+            self._warned_s[message] = now_s
             LOGGER.warning(message, *values, exc_info=exc_info)
 
 
@@ -316,8 +316,8 @@ def _unguarded(_route: str, _name: str) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def choose_to_end(transports: Collection[Transport]) -> Transport:
-    """Which connection has to go for another: of the address with the most, the one that is silent for longest.
+def connection_to_close(transports: Collection[Transport]) -> Transport:
+    """The connection to close for a new one: of the address with the most, the one that is silent for longest.
 
     Those without a call under way go first.
     """

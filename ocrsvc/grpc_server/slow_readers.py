@@ -1,4 +1,4 @@
-"""Does a client take what it is sent, or keep it here for ever?"""
+"""Detects clients that do not read what is sent to them, or read it too slowly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LEAST_BYTES_PER_S: Final = 1000.0
 """At which rate it must read them on average, beyond that time: a byte now and then is no reading."""
 
 
-class Unread:
-    """Looks at what is to be sent on one connection, or in one stream, from when there was nothing last."""
+class StallDetector:
+    """Measures how fast the client reads what one connection, or one stream, has to send."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
@@ -27,5 +27,5 @@ class Unread:
         self._taken_bytes += taken
 
     def is_stalled(self, now_s: float) -> bool:
-        """Whether the client has had enough time for it."""
+        """Whether the client has read too little for the time that it had."""
         return self._since_s is not None and now_s - self._since_s > GRACE_S + self._taken_bytes / LEAST_BYTES_PER_S

@@ -1,4 +1,4 @@
-"""Which gRPC status does each failure have?"""
+"""The gRPC status codes, and the one for each failure."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class CallFailed(Exception):
 
     Args:
         code: gRPC status.
-        told: For people.
+        message: For people.
     """
 
-    def __init__(self, code: Code, told: str) -> None:
-        super().__init__(code, told)
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(code, message)
         self.code = code
-        self.told = told
+        self.message = message
 
 
 def failure_of(error: BaseException) -> CallFailed:

@@ -1,4 +1,4 @@
-"""What is one call on its way, and what does it hold?"""
+"""The state of one call under way, and the memory that it holds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from ocrsvc.grpc_server.call_metrics import Account
+from ocrsvc.grpc_server.call_metrics import CallRecord
 from ocrsvc.grpc_server.message import Answer
 from ocrsvc.grpc_server.method import Call, Method
-from ocrsvc.grpc_server.slow_readers import Unread
-from ocrsvc.grpc_server.wire import MessageReader, Sent
+from ocrsvc.grpc_server.slow_readers import StallDetector
+from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage
 from ocrsvc.serving.memory_budget import Share
 
 STREAM_BYTES: Final = 1 << 13
 """What a call costs beside its bytes."""
 
-SPARED_BYTES: Final = STREAM_BYTES + (1 << 11)
+EXEMPT_BYTES: Final = STREAM_BYTES + (1 << 11)
 """What a call may hold that is answered even where no memory is left: a health check, and its few headers."""
 
 
@@ -30,23 +30,23 @@ class Outgoing:
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One call on its way.
+    """One call under way.
 
     Attributes:
         share: Holds its own bytes and those of the messages that were not begun.
-        arriving: Holds the latter also in the room for messages that arrive.
-        account: What is told of it once it is over.
-        spared: Whether it is let live without memory being free for it, as long as it is small.
+        arriving: Holds the latter also in the budget for messages that arrive.
+        record: What is counted and logged of it once it is over.
+        exempt: Whether it is served without memory being free for it, as long as it is small.
         caller: Whose call it counts as; None for none.
         pending: The next message, once it is complete.
         unacknowledged: Bytes of it that flow control has not given back to the client.
         active_s: When it was last heard of, or answered.
         message_s: When the message began that is not complete.
         busy: Whether a message is being answered.
-        in_line: Whether it waits for a thread.
+        is_queued: Whether it waits for a thread.
         ended: Whether the client has sent everything.
         out: Answers that have not left yet.
-        unread: Whether the client takes them.
+        stall: Whether the client reads them.
         trailers: The status, once it is known; sent after `out`.
     """
 
@@ -56,34 +56,34 @@ class Stream:
     reader: MessageReader
     share: Share
     arriving: Share
-    account: Account
-    spared: bool = False
+    record: CallRecord
+    exempt: bool = False
     caller: str | None = None
-    pending: deque[Sent] = field(default_factory=deque)
+    pending: deque[ReceivedMessage] = field(default_factory=deque)
     unacknowledged: int = 0
     active_s: float = 0.0
     message_s: float = 0.0
     busy: bool = False
-    in_line: bool = False
+    is_queued: bool = False
     ended: bool = False
     begun: bool = False
     out: deque[Outgoing] = field(default_factory=deque)
-    unread: Unread = field(default_factory=Unread)
+    stall: StallDetector = field(default_factory=StallDetector)
     trailers: list[tuple[str, str]] | None = None
     _held_bytes: int = 0
 
     def hold(self, size_bytes: int) -> None:
         """Hold so many bytes more. Raises QueueFull, BodyTooLarge."""
         self._held_bytes += size_bytes
-        if not self.spared:
+        if not self.exempt:
             self.share.take(size_bytes)
-        elif self._held_bytes > SPARED_BYTES:
+        elif self._held_bytes > EXEMPT_BYTES:
             self.count()
 
     def count(self) -> None:
-        """Spare it no longer. Raises QueueFull, BodyTooLarge."""
-        if self.spared:
-            self.spared = False
+        """Count its memory from here on. Raises QueueFull, BodyTooLarge."""
+        if self.exempt:
+            self.exempt = False
             self.share.take(self._held_bytes)
 
     def arrive(self, data: bytes) -> None:
@@ -92,7 +92,7 @@ class Stream:
         self.hold(len(data))
         self.reader.feed(data)
 
-    def hand_over(self, sent: Sent) -> Share:
+    def hand_over(self, sent: ReceivedMessage) -> Share:
         """The share of a message that is begun; its bytes are of no more concern here. Raises as `count`."""
         self.count()
         self._held_bytes -= sent.size
@@ -104,7 +104,7 @@ class Stream:
         self.out.append(Outgoing(memoryview(answer.data), answer.share))
 
     def drop_out(self) -> None:
-        """Nobody takes the answers."""
+        """Drop the answers that nobody reads."""
         while self.out:
             left = self.out.popleft()
             left.share.give_back(len(left.data))

@@ -13,7 +13,7 @@ from typing import Final
 
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.sender import FILL_BYTES
-from ocrsvc.grpc_server.slow_readers import Unread
+from ocrsvc.grpc_server.slow_readers import StallDetector
 from ocrsvc.grpc_server.status_codes import LOGGER
 from ocrsvc.serving.memory_budget import Share
 
@@ -38,9 +38,9 @@ class Transport:
 
     Args:
         sock: The client.
-        connection: What it says.
+        connection: Its HTTP/2 state.
         share: What the connection holds of the memory, whatever its calls hold; given back with it.
-        selector: Tells when the socket is ready.
+        selector: Reports when the socket is ready.
         others: All transports of the server; this one leaves them when it is closed.
     """
 
@@ -58,9 +58,9 @@ class Transport:
         self._selector = selector
         self._others = others
         self._events = selectors.EVENT_READ
-        self._unread = Unread()
+        self._stall = StallDetector()
         self._closing_s: float | None = None
-        self._thrown_bytes = 0
+        self._discarded_bytes = 0
         self._age_s = MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -74,7 +74,7 @@ class Transport:
         return connection.waiting and self._closing_s is None and len(connection.take_out()) < MAX_UNSENT_BYTES
 
     @property
-    def spared(self) -> bool:
+    def exempt(self) -> bool:
         """Whether it was accepted though no memory was left for it."""
         return self._share.held_bytes == 0
 
@@ -99,8 +99,8 @@ class Transport:
         elif self._closing_s is None:
             self._guarded(partial(self.connection.receive, data))
         else:
-            self._thrown_bytes += len(data)
-            if self._thrown_bytes > _LINGER_BYTES:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > _LINGER_BYTES:
                 self.drop()
 
     def _guarded(self, turn: Callable[[], None]) -> None:
@@ -137,27 +137,27 @@ class Transport:
         except OSError:
             self.drop()
             return False
-        self._unread.note(time.monotonic(), left=bool(out), taken=before - len(out))
+        self._stall.note(time.monotonic(), left=bool(out), taken=before - len(out))
         return True
 
-    def look(self, now_s: float) -> None:
-        """Whatever is due."""
+    def check_time_limits(self, now_s: float) -> None:
+        """End what is over its time limit, and a connection that is too old."""
         connection = self.connection
-        silent = not connection.greeted and now_s - connection.began_s > FIRST_BYTES_S
+        silent = not connection.handshake_done and now_s - connection.began_s > FIRST_BYTES_S
         if (
             silent
-            or self._unread.is_stalled(now_s)
+            or self._stall.is_stalled(now_s)
             or (self._closing_s is not None and now_s - self._closing_s > _LINGER_S)
         ):
             self.drop()
             return
         if now_s - connection.began_s > self._age_s:
-            self._guarded(connection.part)
-        self._guarded(connection.look)
+            self._guarded(connection.begin_shutdown)
+        self._guarded(connection.check_time_limits)
 
-    def dismiss(self) -> None:
-        """Close at once, with a goodbye as far as the socket takes it."""
-        self._guarded(self.connection.dismiss)
+    def close_now(self) -> None:
+        """Close at once, with a GOAWAY as far as the socket takes it."""
+        self._guarded(self.connection.close_now)
         if self in self._others and self._send():
             self.drop()
 

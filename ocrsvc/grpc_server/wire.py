@@ -1,4 +1,4 @@
-"""How do gRPC's messages, time limits and status texts look on the wire (HTTP/2 aside)?"""
+"""gRPC's length-prefixed messages, timeouts and status texts on the wire (HTTP/2 aside)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
-from ocrsvc.serving.decompression import Damaged, TooMuch, unpack
+from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 from ocrsvc.serving.memory_budget import Share
 
 ENCODINGS: Final = {"gzip": 31, "deflate": 15}
@@ -21,7 +21,7 @@ _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ReceivedMessage:
     """A message as it came.
 
     Attributes:
@@ -47,8 +47,8 @@ class Sent:
         if self.encoding is None:
             return self.data
         try:
-            return unpack(self.data, ENCODINGS[self.encoding], most_bytes, share)
-        except TooMuch as error:
+            return decompress(self.data, ENCODINGS[self.encoding], most_bytes, share)
+        except TooLarge as error:
             raise CallFailed(
                 Code.RESOURCE_EXHAUSTED, f"The message unpacks to more than {most_bytes} bytes."
             ) from error
@@ -94,7 +94,7 @@ class MessageReader:
         length = int.from_bytes(self._data[1:PREFIX_BYTES])
         return length > self._most_bytes or len(self._data) >= PREFIX_BYTES + length
 
-    def take(self) -> Sent:
+    def take(self) -> ReceivedMessage:
         """The next message, which is complete. Raises CallFailed as `is_ready`."""
         packed, length = self._next()
         end = PREFIX_BYTES + length
@@ -104,7 +104,7 @@ class MessageReader:
         else:
             data = memoryview(bytes(self._data[PREFIX_BYTES:end]))
             del self._data[:end]
-        return Sent(data, self._encoding if packed else None)
+        return ReceivedMessage(data, self._encoding if packed else None)
 
     def clear(self) -> None:
         """Nothing of it is wanted any more."""
@@ -114,8 +114,8 @@ class MessageReader:
         """Whether the next message is packed, and its length."""
         packed, length = _PREFIX.unpack_from(self._data)
         if length > self._most_bytes:
-            told = f"The message has more than {self._most_bytes} bytes ({length})."
-            raise CallFailed(Code.RESOURCE_EXHAUSTED, told)
+            message = f"The message has more than {self._most_bytes} bytes ({length})."
+            raise CallFailed(Code.RESOURCE_EXHAUSTED, message)
         if packed and (packed > 1 or self._encoding not in ENCODINGS):
             raise CallFailed(Code.UNIMPLEMENTED, f"The grpc-encoding {self._encoding[:40]!r} is not known.")
         return packed, length

@@ -1,7 +1,7 @@
-"""Which requests may come in now? Asked when the body is there, before anything is made of it.
+"""Admission of POST requests: a caller's limit, memory for the body, and a free place in front of the engine.
 
-A caller's own cap, memory for the body, and room in front of the engine. Only POST is asked: health checks always come
-in. What a request holds is given back when it ends, whatever way.
+Checked once the body has arrived, before anything is made of it. Only POST is checked: health checks are always
+admitted. What a request holds is given back when it ends, whatever way.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ocrsvc.system.memory import read_memory_bytes
 Environ = dict[str, Any]
 
 WITHOUT_ENGINE: Final = "is_without_engine"
-"""A view function with this attribute, true, answers without the engine, so that it need not have room."""
+"""A view function with this attribute, true, answers without the engine, so that no free place is needed."""
 
 _CALLER_KEY: Final = "ocrsvc.caller"
 # A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
 _MOST_REQUEST_BYTES: Final = 384 * 2**20
 
 
-def install_admission(app: Flask, settings: Settings, reader: Reader, room: SharedLimits) -> None:
-    """Ask every POST to a known path; the doors answer a refusal in their own shape.
+def install_admission(app: Flask, settings: Settings, reader: Reader, limits: SharedLimits) -> None:
+    """Admit or refuse every POST to a known path; the adapters answer a refusal in their own shape.
 
     Args:
         app: The application.
         settings: Used are caller_requests and caller_header.
-        reader: Knows whether there is room in front of the engine.
-        room: For bodies and callers.
+        reader: Knows whether a place in front of the engine is free.
+        limits: For bodies and callers.
     """
-    callers, memory = room.callers, room.memory
+    callers, memory = limits.callers, limits.memory
 
     @app.before_request
     def admit() -> None:
@@ -67,7 +67,7 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, room: Shar
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
-    """A WSGI application whose requests are on record while they are worked on; see serving.guard."""
+    """A WSGI application whose requests are on record while they are worked on; see serving.request_guard."""
 
     def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
         with guard.request(get_path_info(environ)):
@@ -95,6 +95,6 @@ def memory_of_requests(given: int | Amount | None, workers: int, whole_bytes: in
 
 
 def caller_of(environ: Environ, header: str) -> str:
-    """Who asks: the last entry of the header, which the nearest proxy has written, else the remote address."""
+    """The caller's address: the last entry of the header, which the nearest proxy has written, else the remote one."""
     sent = environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
     return sent.rpartition(",")[2].strip() or network_of(environ.get("REMOTE_ADDR", ""))

@@ -61,7 +61,7 @@ def declared_length(environ: Environ) -> int | None:
 
 
 def share_of(environ: Environ) -> Share:
-    """The request's account of memory; one that nobody bounds where no admission was asked."""
+    """The request's account of memory; one without a bound where admission is not installed."""
     body = received(environ)
     if body is not None:
         return body.share
@@ -72,7 +72,7 @@ def share_of(environ: Environ) -> Share:
 
 
 def is_gone(environ: Environ) -> bool:
-    """Has the client of this request closed its connection? False where the connection is not known.
+    """Whether the client of this request has closed its connection; False where the connection is not known.
 
     Never blocks. Safe from any thread: a connection that was closed here in the meantime counts as gone.
     """

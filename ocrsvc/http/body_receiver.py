@@ -22,7 +22,7 @@ STALL_S: Final = 10.0
 """Longest silence. TCP resends a lost packet after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are survived."""
 
 READER_STALL_S: Final = 60.0
-"""The same for one that takes an answer, while memory is plentiful: its kernel tells of room only when a sixteenth of
+"""The same for one that takes an answer, while memory is plentiful: its kernel reports space only when a sixteenth of
 its buffer is free, which may be half a megabyte."""
 
 GRACE_S: Final = 10.0
@@ -33,7 +33,7 @@ SCARCE_BYTES_PER_S: Final = 1 << 17
 """The least rates, with memory to spare and with most of it held: then slow clients make room for the others."""
 
 SCARCE_GRACE_S: Final = 2.0
-ARRIVING: Final = 0.6
+ARRIVING_SHARE: Final = 0.6
 """The part of all memory for requests that large bodies may fill: what comes of those that are there needs more, and
 others bring small ones."""
 
@@ -210,7 +210,7 @@ class ReceivedBody:
 
     @property
     def wanted_bytes(self) -> int | None:
-        """How many more bytes belong to it; None where chunks will tell."""
+        """How many more bytes belong to it; None where the body comes in chunks."""
         return None if self._length is None else self._length - self._size_bytes
 
     def feed(self, piece: bytes) -> bytes:
@@ -230,7 +230,7 @@ class ReceivedBody:
     def _feed(self, piece: bytes) -> bytes:
         own = piece if self._length is None else piece[: self._length - self._size_bytes]
         before_bytes = self._size_bytes
-        self.share.take(len(own), ARRIVING if before_bytes + len(own) > LARGE_BYTES else 1.0)
+        self.share.take(len(own), ARRIVING_SHARE if before_bytes + len(own) > LARGE_BYTES else 1.0)
         rest = piece[len(own) :]
         try:
             if self._chunks is None:
@@ -247,8 +247,10 @@ class ReceivedBody:
     def end(self) -> None:
         """The client sends no more."""
         if not self.settled:
-            told = "" if self._length is None else f" of {self._length}"
-            self.fail(CallerError(f"The body ended after {self._size_bytes}{told} bytes.", "Send the request again."))
+            expected = "" if self._length is None else f" of {self._length}"
+            self.fail(
+                CallerError(f"The body ended after {self._size_bytes}{expected} bytes.", "Send the request again.")
+            )
 
     def check_pace(self, now_s: float, *, scarce: bool) -> None:
         """Give up a body that is late, or comes too slowly."""

@@ -1,4 +1,4 @@
-"""Pictures in answers: a page with its lines framed, drawn in time and within the request's memory."""
+"""Page images in responses: a page with its lines framed, drawn in time and within the request's memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
 
 
-def picture_of(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
-    """The image with a frame around each line: a JPEG in base64, as JSON writes a text.
+def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
+    """The image with a frame around each line: a JPEG in base64, as a JSON string.
 
     Args:
         image: What the page was read from; drawn on.

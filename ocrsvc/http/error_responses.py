@@ -1,7 +1,7 @@
-"""How does a failure become an answer?
+"""Turns every failure into an HTTP response.
 
-`Failure` is what every door needs to know of one. The native API and everything that belongs to no dialect answers it
-as RFC 9457 problem JSON; the dialects put it into their own shape.
+`Failure` is what every API adapter needs to know of one. The native API and every path that belongs to no adapter
+answer it as RFC 9457 problem JSON; the adapters put it into their own shape.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
-_TOLD_KEY: Final = "ocrsvc.failures_told"
-_ANSWER_KEY: Final = "ocrsvc.answer"
-_NO_DOOR: Final = "none"
-# Asking would cost more than such an answer holds, and what tells of a refusal must not be refused.
-_SMALL_ANSWER_BYTES: Final = 1 << 14
+_FAILURES_KEY: Final = "ocrsvc.failures_told"
+_RESPONSE_KEY: Final = "ocrsvc.answer"
+_NO_ADAPTER: Final = "none"
+# Asking would cost more than such a response holds, and the report of a refusal must not be refused.
+_SMALL_RESPONSE_BYTES: Final = 1 << 14
 
 # What the router refuses: its code, and what the caller can do.
 ROUTING: Final = {
@@ -44,9 +44,9 @@ class Failure:
         status: HTTP status.
         code: Short and stable, for programs.
         title, detail, remedy: For people; remedy may be empty.
-        retryable: May the same request succeed later?
+        retryable: Whether the same request may succeed later.
         headers: What the status asks for: Retry-After, Allow.
-        is_refusal: Was the service healthy, and would not take it now?
+        is_refusal: Whether the service was healthy, and did not take the request now.
     """
 
     status: int
@@ -66,22 +66,22 @@ def failure_of(error: BaseException) -> Failure:
     """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
     failure = _failure_of(error)
     if has_request_context():
-        request.environ.setdefault(_TOLD_KEY, []).append(failure)
+        request.environ.setdefault(_FAILURES_KEY, []).append(failure)
     return failure
 
 
-def failures_told(environ: dict[str, Any]) -> list[Failure]:
-    """The failures that the answer to a request tells: its own, or those of single images in it."""
-    told: list[Failure] = environ.get(_TOLD_KEY, [])
-    return told
+def reported_failures(environ: dict[str, Any]) -> list[Failure]:
+    """The failures that the response to a request reports: its own, or those of single images in it."""
+    failures: list[Failure] = environ.get(_FAILURES_KEY, [])
+    return failures
 
 
 def _failure_of(error: BaseException) -> Failure:
     if isinstance(error, OcrsvcError):
-        return _own(error)
+        return _of_ocrsvc_error(error)
     if isinstance(error, HTTPException):
-        return _foreign(error)
-    LOGGER.error("unexpected error id=%s %s %s", *_whereabouts(), exc_info=error)
+        return _of_http_exception(error)
+    LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=error)
     return Failure(
         OcrsvcError.status,
         OcrsvcError.code,
@@ -118,28 +118,28 @@ def finish(response: Response) -> Response:
     response = _within_memory(response)
     response.headers[ID_HEADER] = request_id(environ)
     response.headers.setdefault("Cache-Control", "no-store")
-    environ[_ANSWER_KEY] = (request.blueprint or _NO_DOOR, response)
+    environ[_RESPONSE_KEY] = (request.blueprint or _NO_ADAPTER, response)
     return response
 
 
 def _within_memory(response: Response) -> Response:
     """The answer, once it is in the request's account of memory; one that does not fit becomes a refusal."""
     size_bytes = response.calculate_content_length() or 0
-    if size_bytes <= _SMALL_ANSWER_BYTES:
+    if size_bytes <= _SMALL_RESPONSE_BYTES:
         return response
     try:
         share_of(request.environ).take(size_bytes)
     except OcrsvcError as error:
         response.close()
-        # In the shape of its door.
+        # In the shape of its adapter.
         return current_app.make_response(current_app.handle_user_exception(error))
     return response
 
 
-def answer_of(environ: dict[str, Any]) -> tuple[str, Response]:
-    """Which door answered a request that is over ("none": the router did), and what."""
-    answer: tuple[str, Response] = environ[_ANSWER_KEY]
-    return answer
+def adapter_and_response(environ: dict[str, Any]) -> tuple[str, Response]:
+    """The name of the adapter that answered a request that is over ("none": the router did), and its response."""
+    answered: tuple[str, Response] = environ[_RESPONSE_KEY]
+    return answered
 
 
 def install(app: Flask) -> None:
@@ -148,15 +148,15 @@ def install(app: Flask) -> None:
     app.after_request(finish)
 
 
-def _own(error: OcrsvcError) -> Failure:
+def _of_ocrsvc_error(error: OcrsvcError) -> Failure:
     retry = (("Retry-After", str(error.retry_after_s)),) if isinstance(error, Refused) else ()
     if error.status == OcrsvcError.status:
-        LOGGER.error("failed id=%s %s %s code=%s: %s", *_whereabouts(), error.code, error.detail, exc_info=error)
-    told = (error.status, error.code, error.title, error.detail, error.remedy, error.retryable)
-    return Failure(*told, headers=retry, is_refusal=isinstance(error, Refused))
+        LOGGER.error("failed id=%s %s %s code=%s: %s", *_id_method_path(), error.code, error.detail, exc_info=error)
+    members = (error.status, error.code, error.title, error.detail, error.remedy, error.retryable)
+    return Failure(*members, headers=retry, is_refusal=isinstance(error, Refused))
 
 
-def _foreign(error: HTTPException) -> Failure:
+def _of_http_exception(error: HTTPException) -> Failure:
     """What Flask's router refuses."""
     status = error.code or OcrsvcError.status
     code, remedy = ROUTING.get(status, (f"http_{status}", ""))
@@ -165,7 +165,7 @@ def _foreign(error: HTTPException) -> Failure:
     return Failure(status, code, error.name, detail, remedy, headers=allow)
 
 
-def _whereabouts() -> tuple[str, str, str]:
+def _id_method_path() -> tuple[str, str, str]:
     """Id, method and path of the request; what comes by another way than HTTP has none."""
     if not has_request_context():
         return "-", "-", "-"

@@ -31,7 +31,7 @@ _LONG: Final = 1024
 _STEP_BYTES: Final = 1 << 20
 _NAME_END: Final = re.compile(rb"[ \t\r\n]*:")
 # No client can guess it, so that no text of its own is taken for one that was cut out.
-_STAND_IN: Final = secrets.token_hex(16)
+_PLACEHOLDER: Final = secrets.token_hex(16)
 _ASCII_LETTERS: Final = 128
 # The first escape of two that make one letter.
 _FIRST_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
@@ -89,7 +89,7 @@ class _Parsing:
         kept = _begin_of(body)
         for begin, end in _quoted(body, kept):
             if end - begin > _LONG and not _NAME_END.match(body, end):
-                pieces += (body[kept:begin], _stand_in(len(self._cuts)))
+                pieces += (body[kept:begin], _placeholder(len(self._cuts)))
                 self._cuts.append((begin, end, self._text(begin, end)))
                 kept = end
         if len(body) - kept > MAX_OUTLINE_BYTES:
@@ -154,22 +154,22 @@ class _Parsing:
         for number, (begin, end, _) in enumerate(self._cuts):
             if begin >= pos:
                 break
-            pos += end - begin - len(_stand_in(number))
+            pos += end - begin - len(_placeholder(number))
         return pos
 
     def _put_back(self, whole: list[Any]) -> None:
-        """The texts that were cut out, in the place of what stands in for them."""
+        """The texts that were cut out, in the place of their placeholders."""
         places: list[Any] = [whole] if self._cuts else []
         for place in places:
             for key, item in place.items() if isinstance(place, dict) else enumerate(place):
-                if isinstance(item, str) and item.startswith(_STAND_IN):
-                    place[key] = self._cuts[int(item[len(_STAND_IN) :])][2]
+                if isinstance(item, str) and item.startswith(_PLACEHOLDER):
+                    place[key] = self._cuts[int(item[len(_PLACEHOLDER) :])][2]
                 elif isinstance(item, dict | list):
                     places.append(item)
 
 
 def _is_plain(body: bytes, begin: int, end: int) -> bool:
-    """Does a text stand there as it is, in ASCII and without an escape? An image in base64 mostly does."""
+    """Whether a text stands there as it is, in ASCII and without an escape, as an image in base64 mostly does."""
     if body.find(b"\\", begin, end) >= 0:
         return False
     letters = np.frombuffer(body, np.uint8)[begin:end]
@@ -202,7 +202,7 @@ def _counted(left: int) -> int:
 
 
 def _is_escaped(body: bytes, begin: int, at: int) -> bool:
-    """Do the backslashes before a sign, of those from `begin` on, leave one for it?"""
+    """Whether the backslashes before a character, of those from `begin` on, escape it."""
     width, run = 16, at
     while run > begin and body[run - 1] == ord("\\"):
         low = max(begin, run - width)
@@ -228,8 +228,8 @@ def _slices(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
         begin = cut
 
 
-def _stand_in(number: int) -> bytes:
-    return b'"%b%d"' % (_STAND_IN.encode(), number)
+def _placeholder(number: int) -> bytes:
+    return b'"%b%d"' % (_PLACEHOLDER.encode(), number)
 
 
 def _check_outline(outline: bytes) -> None:
@@ -251,7 +251,7 @@ def _outline_too_large() -> BodyTooLarge:
 
 
 def _byte_of(error: orjson.JSONDecodeError) -> int:
-    """Where the error is, which tells it in letters."""
+    """The byte where the error is, which counts in characters."""
     return len(error.doc[: error.pos].encode("utf-8", "replace"))
 
 

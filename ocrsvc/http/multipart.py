@@ -1,4 +1,4 @@
-"""Which parts does a multipart/form-data body hold (RFC 7578)?
+"""Splits a multipart/form-data body into its parts (RFC 7578).
 
 The body is already in memory, so its parts are found with `bytes.find`: 20 times faster on a photo than a parser that
 must be ready for a boundary split between two reads.
@@ -34,7 +34,7 @@ class Part:
 
     Attributes:
         name: Name of the field.
-        filename: What the client called the file, for nothing but an echo; None for a field that is no file.
+        filename: The client's name of the file, used in responses only; None for a field that is no file.
         data: The content, as sent.
     """
 

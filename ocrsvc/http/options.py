@@ -1,4 +1,4 @@
-"""What may a request to the native API ask for? Each option declared once: name, values, default, help."""
+"""The options of a request to the native API, each declared once: name, values, default, help."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMATS: Final = ("json", *FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedOptions:
     """What one request asks for: of the reader, of the answer, and of the queue (None: as its header says)."""
 
     read: ReadOptions
@@ -159,7 +159,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
+def read_options(fields: Iterable[tuple[str, object]]) -> RequestedOptions:
     """What the fields ask for; null counts as not sent.
 
     Raises:
@@ -169,7 +169,7 @@ def read_options(fields: Iterable[tuple[str, object]]) -> Asked:
     lines, answer_format = bool(values.pop("lines", True)), cast("FormatName | None", values.pop("format", None))
     priority = cast("Priority | None", values.pop("priority", None))
     pages = cast(Ranges, values.pop("pages", ALL))
-    return Asked(_as_read_options(values), lines, answer_format, pages, priority)
+    return RequestedOptions(_as_read_options(values), lines, answer_format, pages, priority)
 
 
 def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:

@@ -1,6 +1,6 @@
-"""Which names the service answers to, and which web pages may ask it (Host, Origin and CORS).
+"""Checks the host names that the service answers to, and the web pages that may call it (Host, Origin and CORS).
 
-A page that a browser shows can ask whatever the browser's machine can reach. Without this, a foreign site could read a
+A page that a browser shows can call whatever the browser's machine can reach. Without this, a foreign site could read a
 service on localhost: by making its own name point there (DNS rebinding), or where a format opens itself to all sites.
 """
 
@@ -30,7 +30,7 @@ class HostNotAllowed(CallerError):
 
 
 def install_origins(app: Flask, settings: Settings) -> None:
-    """Check the Host of every request, and tell browsers which pages may read the answers.
+    """Check the Host of every request, and set the headers by which browsers let other pages read the responses.
 
     Args:
         app: The application.

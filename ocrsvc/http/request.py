@@ -1,6 +1,6 @@
-"""What did the client send: which images, which fields, by when does it want the answer, and under which id?
+"""Parses what a client sent: its images, its fields, its deadline, its priority and its request id.
 
-Knows no endpoint: each door says which fields it reads.
+Knows no endpoint: each API adapter names the fields that it reads.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PRIORITY_HEADER: Final = "X-Priority"
 
 _ID_KEY: Final = "ocrsvc.request_id"
 _DEADLINE_KEY: Final = "ocrsvc.deadline"
-_SEEN_KEY: Final = "ocrsvc.seen"
+_PARSED_KEY: Final = "ocrsvc.seen"
 _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
 # To JSON 640.0 is as whole as 640; beyond this a float is no exact number of anything.
 _EXACT: Final = 2**53
 _LARGE_BYTES: Final = 1 << 20
-_TURNS: Final = threading.Semaphore(2)
+_LARGE_BODY_PERMITS: Final = threading.Semaphore(2)
 MAX_TEXT: Final = 1 << 20
 """Letters of a field that is no image, at most: a number, a word, a list of pages."""
 _BOM: Final = b"\xef\xbb\xbf"
@@ -87,14 +87,14 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> ParsedReq
         RequestStopsWorker: A request with this body has stopped a worker.
         CallerError: The body ends early, or is not the form or JSON that it should be.
     """
-    seen = environ.pop(_SEEN_KEY, None)
+    seen = environ.pop(_PARSED_KEY, None)
     if isinstance(seen, OcrsvcError):
         raise seen
-    return seen if isinstance(seen, ParsedRequest) else _take_apart(environ, max_body_bytes, deadline)
+    return seen if isinstance(seen, ParsedRequest) else _parse_request(environ, max_body_bytes, deadline)
 
 
-def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> ParsedRequest | None:
-    """What `receive` will give or raise, for whoever has to choose a door first; None where it will raise.
+def parse_early(environ: Environ, max_body_bytes: int, limit_s: float) -> ParsedRequest | None:
+    """What `receive` will return, for whoever has to choose an adapter first; None where it will raise.
 
     Args:
         environ: Of the request.
@@ -102,14 +102,14 @@ def glance(environ: Environ, max_body_bytes: int, limit_s: float) -> ParsedReque
         limit_s: Seconds that the whole request may take.
     """
     try:
-        seen = environ[_SEEN_KEY] = _take_apart(environ, max_body_bytes, deadline_of(environ, limit_s))
+        seen = environ[_PARSED_KEY] = _parse_request(environ, max_body_bytes, deadline_of(environ, limit_s))
     except OcrsvcError as error:
-        environ[_SEEN_KEY] = error
+        environ[_PARSED_KEY] = error
         return None
     return seen
 
 
-def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> ParsedRequest:
+def _parse_request(environ: Environ, max_body_bytes: int, deadline: float) -> ParsedRequest:
     body = read_body(environ, max_body_bytes)
     take_body(body, request_id(environ))
     query = tuple(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
@@ -119,7 +119,7 @@ def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Parse
     if not body:
         return ParsedRequest(fields=query, share=share)
     if mimetype.startswith("multipart/"):
-        with taking_apart(share, len(body), deadline):
+        with limited_parsing(share, len(body), deadline):
             share.take(len(body))
             parts = split_parts(body, content_type)
         texts = tuple((part.name, part.data) for part in parts if part.filename is None)
@@ -128,20 +128,20 @@ def _take_apart(environ: Environ, max_body_bytes: int, deadline: float) -> Parse
     if mimetype.startswith("image/") or mimetype == "application/octet-stream" or is_image(body):
         return ParsedRequest(raw=body, fields=query, share=share)
     if mimetype.endswith("json") or body[:64].lstrip(_BOM + b" \t\r\n").startswith(b"{"):
-        with taking_apart(share, len(body), deadline):
+        with limited_parsing(share, len(body), deadline):
             return ParsedRequest(fields=query + tuple(parse_json(body, share).items()), share=share)
     if mimetype == "application/x-www-form-urlencoded" and _FORM.match(body):
-        with taking_apart(share, len(body), deadline):
+        with limited_parsing(share, len(body), deadline):
             share.take(len(body))
             return ParsedRequest(fields=query + tuple(_parse_form(body)), share=share)
     return ParsedRequest(raw=body, fields=query, share=share)
 
 
 @contextmanager
-def taking_apart(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
-    """A turn to take a body apart, of which nothing is left when the block ends: its bytes are given back then.
+def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
+    """Permission to parse a body, of which nothing is left when the block ends: its bytes are given back then.
 
-    Small bodies need no turn. Of large ones few are in work at once: all threads of a process share one interpreter.
+    Small bodies need none. Of large ones few are parsed at once: all threads of a process share one interpreter.
 
     Args:
         share: Holds the body.
@@ -149,37 +149,37 @@ def taking_apart(share: Share, size_bytes: int, deadline: float) -> Iterator[Non
         deadline: When nobody waits any more, on `time.monotonic`.
 
     Raises:
-        DeadlineExceeded: It was no turn's time before the deadline.
+        DeadlineExceeded: There was none before the deadline.
     """
     if size_bytes <= _LARGE_BYTES:
         yield
     else:
         with waiting():
-            is_turn = _TURNS.acquire(timeout=min(left_s(deadline), threading.TIMEOUT_MAX))
-        if not is_turn:
+            is_permitted = _LARGE_BODY_PERMITS.acquire(timeout=min(left_s(deadline), threading.TIMEOUT_MAX))
+        if not is_permitted:
             raise deadline_passed()
         try:
             yield
         finally:
-            _TURNS.release()
+            _LARGE_BODY_PERMITS.release()
     share.give_back(size_bytes)
 
 
-def first_image(incoming: ParsedRequest, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
+def first_image(parsed: ParsedRequest, file_fields: Collection[str], text_fields: Collection[str]) -> bytes:
     """The one image that counts where only one is read; see `images_or_errors`. Raises its error."""
-    image = images_or_errors(incoming, file_fields, text_fields)[0]
+    image = images_or_errors(parsed, file_fields, text_fields)[0]
     if isinstance(image, OcrsvcError):
         raise image
     return image
 
 
 def images_or_errors(
-    incoming: ParsedRequest, file_fields: Collection[str], text_fields: Collection[str]
+    parsed: ParsedRequest, file_fields: Collection[str], text_fields: Collection[str]
 ) -> list[bytes | OcrsvcError]:
     """The images of a request in order, files before text; in place of base64 that cannot be decoded, its error.
 
     Args:
-        incoming: The request.
+        parsed: The request.
         file_fields: Names under which files are read.
         text_fields: Names under which base64 text is read; bytes that are an image are taken as they are.
 
@@ -189,26 +189,26 @@ def images_or_errors(
         BodyTooLarge: There are more than MAX_PARTS, or they need more memory than there may ever be.
         QueueFull: Other requests hold the memory that they need.
     """
-    files: list[bytes | OcrsvcError] = [part.data for part in incoming.files if part.name in file_fields and part.data]
-    texts = [text for name, value in incoming.fields if name in text_fields for text in _texts(name, value)]
+    files: list[bytes | OcrsvcError] = [part.data for part in parsed.files if part.name in file_fields and part.data]
+    texts = [text for name, value in parsed.fields if name in text_fields for text in _texts(name, value)]
     if len(texts) > MAX_PARTS:
         raise BodyTooLarge(f"The request holds more than {MAX_PARTS} images.", "Send several requests.")
-    images = files + [_image_of(text, incoming.share) for text in texts]
-    if incoming.raw is not None:
-        images.insert(0, incoming.raw)
+    images = files + [_image_of(text, parsed.share) for text in texts]
+    if parsed.raw is not None:
+        images.insert(0, parsed.raw)
     if not images:
-        raise _nothing_sent(incoming, file_fields)
+        raise _nothing_sent(parsed, file_fields)
     return images
 
 
 def is_image(data: bytes | memoryview) -> bool:
-    """Do the first bytes belong to a format that is read, of an image or a document?"""
+    """Whether the first bytes belong to a format that is read, of an image or a document."""
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 
-def last_field(incoming: ParsedRequest, name: str) -> str | None:
+def last_field(parsed: ParsedRequest, name: str) -> str | None:
     """The last value sent under a name, as stripped text; None if there is none."""
-    values = [value for key, value in incoming.fields if key == name]
+    values = [value for key, value in parsed.fields if key == name]
     return as_text(values[-1]).strip() if values else None
 
 
@@ -346,8 +346,8 @@ def _image_of(text: str | bytes, share: Share) -> bytes | OcrsvcError:
         return error
 
 
-def _nothing_sent(incoming: ParsedRequest, file_fields: Collection[str]) -> NothingSent:
-    names = {part.name for part in incoming.files} | {name for name, _ in incoming.fields}
+def _nothing_sent(parsed: ParsedRequest, file_fields: Collection[str]) -> NothingSent:
+    names = {part.name for part in parsed.files} | {name for name, _ in parsed.fields}
     seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10]) or "none"
     return NothingSent(
         f"The request carries no image; fields that it has: {seen}.",

@@ -1,6 +1,6 @@
-"""Who reads the documents that wait? One thread of each worker, one page after the other, behind everybody else.
+"""Reads the documents in the job store: one thread of each worker, one page after the other, at batch priority.
 
-It takes whichever task is free, so that what a worker leaves behind, because it was replaced or died, is continued by
+It takes whichever job is free, so that what a worker leaves behind, because it was replaced or died, is continued by
 another one after the last page that was written.
 """
 
@@ -21,11 +21,11 @@ from ocrsvc.records import Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
-_LOOK_S: Final = 1.0
-_SWEEP_LOOKS: Final = 60
+_POLL_S: Final = 1.0
+_SWEEP_ROUNDS: Final = 60
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-_COMPLAIN_S: Final = 60.0
+_LOG_INTERVAL_S: Final = 60.0
 
 
 class Runner:
@@ -35,14 +35,14 @@ class Runner:
         tasks: Where they are.
         reader: Reads their pages, at low priority.
         page_s: Seconds that a page may take, its wait included.
-        is_leaving: Is this process to end, so that others should go on?
+        is_leaving: Whether this process is to end, so that others should go on.
     """
 
     def __init__(self, tasks: Tasks, reader: Reader, page_s: float, is_leaving: Callable[[], bool]) -> None:
         self._tasks, self._reader, self._page_s, self._is_leaving = tasks, reader, page_s, is_leaving
         self._stopped = threading.Event()
         self._pause_s = 0.0
-        self._silent_until_s = 0.0
+        self._quiet_until_s = 0.0
         self._thread = threading.Thread(target=self._run, name="documents", daemon=True)
 
     def start(self) -> None:
@@ -52,22 +52,22 @@ class Runner:
     def stop(self, timeout_s: float) -> None:
         """Leave the task that is under way to others."""
         self._stopped.set()
-        self._tasks.news.set()
+        self._tasks.added.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def _ends(self) -> bool:
+    def _is_stopping(self) -> bool:
         return self._stopped.is_set() or self._is_leaving()
 
     def _run(self) -> None:
-        looks = 0
-        while not self._ends():
-            self._tasks.news.wait(_LOOK_S)
-            self._tasks.news.clear()
-            looks += 1
+        rounds = 0
+        while not self._is_stopping():
+            self._tasks.added.wait(_POLL_S)
+            self._tasks.added.clear()
+            rounds += 1
             try:
                 with storing():
-                    if looks % _SWEEP_LOOKS == 0:
+                    if rounds % _SWEEP_ROUNDS == 0:
                         self._tasks.sweep()
                     self._read_all()
                 self._pause_s = 0.0
@@ -75,18 +75,18 @@ class Runner:
                 self._pause(error)
 
     def _pause(self, error: Exception) -> None:
-        """Try again later, and later each time; what is wrong with the disk is told now and then, not each time."""
+        """Try again later, and later each time; what is wrong with the disk is logged now and then, not each time."""
         self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
         now_s = time.monotonic()
-        if now_s >= self._silent_until_s:
-            self._silent_until_s = now_s + _COMPLAIN_S
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _LOG_INTERVAL_S
             cause = None if isinstance(error, StorageFull) else error
             LOGGER.error("documents cannot be read; tried again later: %s", error, exc_info=cause)
         self._stopped.wait(self._pause_s)
 
     def _read_all(self) -> None:
         for task in self._tasks.waiting():
-            if self._ends():
+            if self._is_stopping():
                 return
             with suppress(FileNotFoundError), task.claim() as is_ours:
                 if is_ours and task.state()[0] in {"waiting", "running"}:
@@ -96,18 +96,18 @@ class Runner:
         """Read what is left of a task; one that meets a full disk, also at its very end, is left to be gone on with."""
         try:
             with storing():
-                self._read_to_the_end(task)
+                self._read_remaining_pages(task)
         except StorageFull:
-            task.lay_down()
+            task.release()
             raise
 
-    def _read_to_the_end(self, task: Task) -> None:
-        wish = RequestContext("batch", lambda: self._ends() or not task.is_there())
+    def _read_remaining_pages(self, task: Task) -> None:
+        context = RequestContext("batch", lambda: self._is_stopping() or not task.is_there())
         try:
             with storing():
                 about = task.about()
                 numbers = about["numbers"][task.count_pages() :]
-                self._read_pages(task, numbers, ReadOptions(**about["options"]), wish)
+                self._read_pages(task, numbers, ReadOptions(**about["options"]), context)
         except StorageFull:
             raise
         except (ClientGone, Refused):
@@ -122,7 +122,7 @@ class Runner:
         else:
             task.finish("success")
 
-    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, wish: RequestContext) -> None:
+    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, context: RequestContext) -> None:
         """Read and write each page once.
 
         Raises:
@@ -131,16 +131,16 @@ class Runner:
         """
         left = list(numbers)
         with closing(
-            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, wish)
-        ) as turns:
-            for number, outcome in turns:
+            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, context)
+        ) as outcomes:
+            for number, outcome in outcomes:
                 if isinstance(outcome, ClientGone):
                     task.forget_begin(number)
                     raise outcome
                 is_late = isinstance(outcome, DeadlineExceeded)
                 # A page that is too slow for us counts like one that ends us; where others came first it does not.
                 if isinstance(outcome, Refused) or (is_late and task.begin(number) < MOST_TRIES):
-                    self._stopped.wait(_LOOK_S)
+                    self._stopped.wait(_POLL_S)
                     continue
                 task.add_page(_row(number, outcome))
                 left.pop(0)

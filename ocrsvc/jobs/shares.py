@@ -1,6 +1,6 @@
-"""Which stored documents make room for a new one: each caller has a share, and finished ones go first.
+"""Chooses which stored documents are removed for a new one: each caller has a share, and finished ones go first.
 
-While there is room everybody may use it. When there is none, a caller's own finished documents go, the oldest first;
+While there is space everybody may use it. When there is none, a caller's own finished documents go, the oldest first;
 then those of callers that hold more than their share (finished ones first, then those that came last), but only for
 one who holds less than his. A caller with nothing in store also displaces the oldest finished document of anybody.
 Decides only; knows no files.
@@ -21,7 +21,7 @@ class Stored:
         caller: Whose it is.
         size: Bytes of all its files.
         came_s: Monotonic seconds.
-        is_done: Is nothing more to be read?
+        is_done: Whether nothing more is to be read.
     """
 
     id: str

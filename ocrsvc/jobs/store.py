@@ -1,4 +1,4 @@
-"""Where do documents wait that are read while nobody is connected, and who may read each of them?
+"""The job store: documents on disk that are read while no client is connected.
 
 In files, because any worker may be asked, and because a worker that dies must lose nothing. The service has one folder
 of its own, made by the arbiter and removed with it; each task is a folder in it:
@@ -10,7 +10,7 @@ of its own, made by the arbiter and removed with it; each task is a folder in it
     begun.json    the page that is being read, and how often it was begun
     pages.jsonl   what was read, a line a page, in order; a line without its end was being written, and does not count
     done.json     how it ended
-    told          how many pages were told to a caller who asks only for what is new
+    told          how many pages were returned to a caller who asks only for what is new
     out/          files made of the result
 
 A task appears, and goes, by the renaming of its folder; the files in it are written beside their place and renamed.
@@ -54,9 +54,9 @@ _LOCK_WAIT_S: Final = 5.0
 _LOCK_CHECK_S: Final = 0.02
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _COUNT_BYTES: Final = 1 << 16
-_TOLD_DIGITS: Final = 8
+_COUNTER_DIGITS: Final = 8
 _ALIVE: Final = ".alive"
-_DOOR: Final = ".door"
+_LOCK_FILE: Final = ".door"
 
 State = Literal["waiting", "running", "success", "failure"]
 
@@ -82,7 +82,7 @@ def make_folder(parent: Path | None) -> Path:
             if _is_left(left):
                 shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-        # Never closed: it is what tells others that this process lives, or one that it forked.
+        # Never closed: by it others see that this process lives, or one that it forked.
         fcntl.flock(os.open(made / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
         folder = made.rename(parent / made.name[1:])
     except OSError as error:
@@ -110,7 +110,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Is it a folder of this user's, and has whoever made it ended?"""
+    """Whether it is a folder of this user's, and the process that made it has ended."""
     try:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -156,7 +156,7 @@ class Task:
         return Stored(self.id, caller, size, came_s, (self.folder / "done.json").exists())
 
     def is_there(self) -> bool:
-        """Has nobody cleared it?"""
+        """Whether nobody has cleared it."""
         return self.folder.exists()
 
     def state(self) -> tuple[State, str]:
@@ -206,12 +206,12 @@ class Task:
         self._put("begun.json", orjson.dumps([number, times + 1]))
         return times
 
-    def lay_down(self) -> None:
-        """Nobody reads it now, and that is not its fault. Needs no room on the disk."""
+    def release(self) -> None:
+        """Nobody reads it now, and that is not its fault. Needs no space on the disk."""
         (self.folder / "begun.json").unlink(missing_ok=True)
 
     def forget_begin(self, number: int) -> None:
-        """The page was laid down in good order, and is to be begun by somebody else: the last time does not count."""
+        """The page was released in good order, and is to be begun by another process: the last time does not count."""
         _, times = orjson.loads((self.folder / "begun.json").read_bytes())
         self._put("begun.json", orjson.dumps([number, times - 1]))
 
@@ -225,24 +225,24 @@ class Task:
             self._cut_half_a_line()
             yield True
 
-    def take_untold(self) -> list[Any]:
+    def take_unreported(self) -> list[Any]:
         """The pages that were not taken before, by any worker."""
-        told = os.open(self.folder / "told", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        counter = os.open(self.folder / "told", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(told, fcntl.LOCK_EX)
-            before = int(os.pread(told, _TOLD_DIGITS, 0) or 0)
+            fcntl.flock(counter, fcntl.LOCK_EX)
+            before = int(os.pread(counter, _COUNTER_DIGITS, 0) or 0)
             pages = self.pages(before)
-            os.pwrite(told, b"%0*d" % (_TOLD_DIGITS, before + len(pages)), 0)
+            os.pwrite(counter, b"%0*d" % (_COUNTER_DIGITS, before + len(pages)), 0)
         finally:
-            os.close(told)
+            os.close(counter)
         return pages
 
-    def put_out(self, name: str, data: bytes) -> None:
+    def put_result_file(self, name: str, data: bytes) -> None:
         """Keep a file that was made of the result; the name must be that of a file and nothing else."""
         (self.folder / "out").mkdir(exist_ok=True)
         self._put(f"out/{name}", data)
 
-    def out(self, name: str) -> bytes | None:
+    def result_file(self, name: str) -> bytes | None:
         """A file that was made of the result; None for a name that none has, whatever stands in it."""
         with suppress(FileNotFoundError):
             return next((file.read_bytes() for file in (self.folder / "out").iterdir() if file.name == name), None)
@@ -273,14 +273,14 @@ class Tasks:
 
     Attributes:
         folder: As given.
-        news: Set when this process took one in.
+        added: Set when this process added a task.
     """
 
     def __init__(
         self, folder: Path, most_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.folder, self._most_bytes, self._keep_s, self._clock = folder, most_bytes, keep_s, clock
-        self.news = threading.Event()
+        self.added = threading.Event()
 
     def add(self, data: bytes, about: Mapping[str, object], caller: str = "") -> Task:
         """Take in a document of a caller, for which others may have to go (see `shares`).
@@ -295,21 +295,21 @@ class Tasks:
             # Before the lock, which nobody may hold for as long as a large file takes on a slow disk.
             (beside / "file").write_bytes(data)
             (beside / "task.json").write_bytes(orjson.dumps(about))
-            with self._alone():
+            with self._locked():
                 self._clear_for(Need(caller, len(data)))
                 (beside / "taken.json").write_bytes(orjson.dumps([caller, self._clock()]))
                 task = Task(beside.rename(self.folder / str(uuid.uuid4())))
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-        self.news.set()
+        self.added.set()
         return task
 
-    def put_out(self, task: Task, name: str, data: bytes) -> None:
+    def put_result_file(self, task: Task, name: str, data: bytes) -> None:
         """Keep a file that was made of the result of a task, under the conditions of `add`."""
-        with self._alone():
+        with self._locked():
             self._clear_for(Need(task.stored().caller, len(data), document=task.id))
-            task.put_out(name, data)
+            task.put_result_file(name, data)
 
     def _clear_for(self, need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
@@ -350,7 +350,7 @@ class Tasks:
         return [task for _, task in sorted(found, key=lambda entry: entry[0])]
 
     def clear(self, task: Task) -> None:
-        """Remove a task, whoever reads it: he finds out by himself."""
+        """Remove a task, whoever reads it: its reader finds out by itself."""
         gone = self.folder / f".{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             task.folder.rename(gone)
@@ -378,11 +378,11 @@ class Tasks:
                 shutil.rmtree(entry, ignore_errors=True)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """No other process takes one in meanwhile. Raises QueueFull when another, which may be frozen, does not end."""
         until_s = time.monotonic() + _LOCK_WAIT_S
-        with (self.folder / _DOOR).open("ab") as door:
-            while not _try_lock(door):
+        with (self.folder / _LOCK_FILE).open("ab") as lock:
+            while not _try_lock(lock):
                 if time.monotonic() >= until_s:
                     raise QueueFull("Other documents are being stored, and that takes long.", _AGAIN, _RETRY_S)
                 time.sleep(_LOCK_CHECK_S)

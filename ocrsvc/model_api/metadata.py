@@ -1,4 +1,4 @@
-"""What is the model "ocr" that the generic serving protocols know: its name, its version, its tensors?"""
+"""The name, version and tensors of the model "ocr" that the generic serving protocols offer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a request for the model "ocr" become pages, whichever protocol carried it?"""
+"""The model "ocr": reads the images of a request into pages, whichever protocol carried it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ocrsvc.telemetry.model_statistics import Statistics
 OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence")
 
 
-class Wait(Protocol):
-    """How somebody waits for an answer."""
+class TimeLimit(Protocol):
+    """The time limit and the context of one request."""
 
     @property
     def left_s(self) -> float:
@@ -26,17 +26,17 @@ class Wait(Protocol):
         ...
 
     @property
-    def wish(self) -> RequestContext:
-        """Its priority, and whether anybody still waits."""
+    def context(self) -> RequestContext:
+        """Its priority, and whether its client still waits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
-    """Somebody waits this long, from when this was made; see Wait."""
+class FixedTimeLimit:
+    """So many seconds from when this was made; see TimeLimit."""
 
     left_s: float
-    wish: RequestContext = DEFAULT_CONTEXT
+    context: RequestContext = DEFAULT_CONTEXT
 
 
 class OcrModel:
@@ -56,31 +56,33 @@ class OcrModel:
         """Whether the engine of this worker is warm."""
         return self.reader.ready
 
-    def infer(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Page]:
+    def infer(self, images: Sequence[bytes], options: ReadOptions, time_limit: TimeLimit) -> list[Page]:
         """One page for each image; the first image that fails fails the request, because no tensor can say so.
 
         Args:
             images: Image files.
             options: For all of them.
-            wait: How long, and whether still, somebody waits for the answer.
+            time_limit: How long, and whether still, somebody waits for the answer.
 
         Raises:
             OcrsvcError: As Reader.read; of several images it says which one.
         """
         began_s = time.monotonic()
         try:
-            readings = self._read(images, options, wait)
+            readings = self._read(images, options, time_limit)
         except OcrsvcError:
             self.statistics.record_failure(time.monotonic() - began_s)
             raise
         self.statistics.record_success(readings, time.monotonic() - began_s)
         return [reading.page for reading in readings]
 
-    def _read(self, images: Sequence[bytes], options: ReadOptions, wait: Wait) -> list[Reading]:
+    def _read(self, images: Sequence[bytes], options: ReadOptions, time_limit: TimeLimit) -> list[Reading]:
         if len(images) == 1:
-            return [self.reader.read(images[0], options, wait.left_s, wait.wish)]
+            return [self.reader.read(images[0], options, time_limit.left_s, time_limit.context)]
         readings: list[Reading] = []
-        for number, outcome in enumerate(self.reader.read_many(images, options, wait.left_s, wait.wish), start=1):
+        for number, outcome in enumerate(
+            self.reader.read_many(images, options, time_limit.left_s, time_limit.context), start=1
+        ):
             if isinstance(outcome, OcrsvcError):
                 outcome.detail = f"Image {number} of {len(images)}: {outcome.detail}"
                 raise outcome

@@ -1,6 +1,6 @@
-"""How do prediction requests of TensorFlow Serving's REST API and of KServe v1 become pages and answers?
+"""Prediction requests of TensorFlow Serving's REST API and of KServe v1, and their responses.
 
-Both have the same paths and the same row form, so what they are answered is the union of what either's clients read.
+Both have the same paths and the same row form, so a response is the union of what either's clients read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from flask import Response, request
 from ocrsvc.errors import CallerError
 from ocrsvc.http.body import share_of
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import context_of, deadline_of, left_s, shown, taking_apart
+from ocrsvc.http.request import context_of, deadline_of, left_s, limited_parsing, shown
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
-from ocrsvc.model_api.model import OcrModel, Seconds
-from ocrsvc.model_api.rest import JSON_TYPE, answer_ready, packed, receive_body
+from ocrsvc.model_api.model import FixedTimeLimit, OcrModel
+from ocrsvc.model_api.rest import JSON_TYPE, answer_ready, compressed, receive_body
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
@@ -36,9 +36,9 @@ def predict(settings: Settings, model: OcrModel, name: str, version: str | None,
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     deadline = deadline_of(request.environ, settings.deadline_s)
     by_rows, images = _receive(settings, deadline, name, version, label)
-    pages = model.infer(images, ReadOptions(), Seconds(left_s(deadline), context_of(request.environ)))
+    pages = model.infer(images, ReadOptions(), FixedTimeLimit(left_s(deadline), context_of(request.environ)))
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
-    return packed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
+    return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 
 
 def status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
@@ -91,7 +91,7 @@ def _receive(
     body = receive_body(request.environ, settings.max_body_bytes)
     check_servable(name, version, label)
     share = share_of(request.environ)
-    with taking_apart(share, len(body), deadline):
+    with limited_parsing(share, len(body), deadline):
         return _read_request(body, share)
 
 

@@ -1,4 +1,4 @@
-"""What do the REST protocols of models share: paths of their own, compressed bodies, and errors as {"error": …}?"""
+"""What the REST protocols of models share: paths of their own, compressed bodies, and errors as {"error": …}."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ocrsvc.http.body import read_body, share_of
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Environ, request_id
 from ocrsvc.model_api.metadata import NotOffered
-from ocrsvc.serving.decompression import Damaged, TooMuch, unpack
+from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 from ocrsvc.serving.request_guard import take_body
 
 JSON_TYPE: Final = "application/json"
@@ -28,13 +28,13 @@ Route = tuple[str, str, View]
 
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 # Below this an answer fits into one packet as it is.
-_WORTH_PACKING: Final = 1400
+_LEAST_COMPRESSED_BYTES: Final = 1400
 
 
-def serve_paths(door: Blueprint, roots: Sequence[str], routes: Sequence[Route], flags: int = 0) -> None:
+def serve_paths(blueprint: Blueprint, roots: Sequence[str], routes: Sequence[Route], flags: int = 0) -> None:
     """Serve patterns below some roots, and answer everything else there in the shape of these protocols.
 
-    Flask's own rules know neither a colon-verb whose wrong spelling is a 400, nor a 404 in a door's own shape.
+    Flask's own rules know neither a colon-verb whose wrong spelling is a 400, nor a 404 in an adapter's own shape.
     """
     table = [(method, re.compile(pattern, flags), view) for method, pattern, view in routes]
 
@@ -49,22 +49,22 @@ def serve_paths(door: Blueprint, roots: Sequence[str], routes: Sequence[Route], 
         raise NotFound
 
     for root in roots:
-        door.add_url_rule(root, root, view, methods=METHODS)
-    door.register_error_handler(Exception, failure)
+        blueprint.add_url_rule(root, root, view, methods=METHODS)
+    blueprint.register_error_handler(Exception, failure)
 
 
 def failure(error: Exception) -> Response:
     """Any exception as {"error": …}, with its true status."""
-    told = failure_of(error)
-    text = str(told)
+    reported = failure_of(error)
+    text = str(reported)
     if isinstance(error, NotFound | MethodNotAllowed):
         text = error.name
-    return Response(orjson.dumps({"error": text}), told.status, told.headers, content_type=JSON_TYPE)
+    return Response(orjson.dumps({"error": text}), reported.status, reported.headers, content_type=JSON_TYPE)
 
 
 def json_answer(answer: object, status: int = 200) -> Response:
     """JSON, compressed if the client asked for it."""
-    return packed(Response(orjson.dumps(answer), status, content_type=JSON_TYPE))
+    return compressed(Response(orjson.dumps(answer), status, content_type=JSON_TYPE))
 
 
 def empty_answer() -> Response:
@@ -72,25 +72,25 @@ def empty_answer() -> Response:
     return Response(b"", 200, content_type=JSON_TYPE)
 
 
-def packed(response: Response) -> Response:
+def compressed(response: Response) -> Response:
     """The answer, compressed if the client asked for it and it is worth it."""
     body = response.get_data()
-    if len(body) < _WORTH_PACKING:
+    if len(body) < _LEAST_COMPRESSED_BYTES:
         return response
     accepted = request.accept_encodings
     if not accepted:
         return response
     encoding = next((name for name in ("gzip", "deflate") if accepted[name] > 0), None)
     if encoding:
-        press = zlib.compressobj(1, wbits=31 if encoding == "gzip" else 15)
-        response.set_data(press.compress(body) + press.flush())
+        compressor = zlib.compressobj(1, wbits=31 if encoding == "gzip" else 15)
+        response.set_data(compressor.compress(body) + compressor.flush())
         response.headers["Content-Encoding"] = encoding
         response.headers["Vary"] = "Accept-Encoding"
     return response
 
 
 def receive_body(environ: Environ, max_body_bytes: int) -> bytes:
-    """The whole body, unpacked; raises as `read_body`, and NotOffered for an encoding that is not known."""
+    """The whole body, decompressed; raises as `read_body`, and NotOffered for an encoding that is not known."""
     body = read_body(environ, max_body_bytes)
     take_body(body, request_id(environ))
     encoding = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
@@ -98,20 +98,20 @@ def receive_body(environ: Environ, max_body_bytes: int) -> bytes:
         return body
     if encoding not in _WINDOW_BITS:
         raise NotOffered(f"The Content-Encoding {encoding[:40]!r} is not known.", "Send gzip, deflate, or neither.")
-    return _unpack(environ, body, _WINDOW_BITS[encoding], max_body_bytes)
+    return _decompress(environ, body, _WINDOW_BITS[encoding], max_body_bytes)
 
 
-def _unpack(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
-    """What a packed body holds, counted as the body is, in its place. Raises CallerError, BodyTooLarge, QueueFull."""
+def _decompress(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
+    """A compressed body's content, counted in place of the body. Raises CallerError, BodyTooLarge, QueueFull."""
     share = share_of(environ)
     try:
-        unpacked = unpack(body, window_bits, most, share)
-    except TooMuch as error:
+        decompressed = decompress(body, window_bits, most, share)
+    except TooLarge as error:
         raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.") from error
     except Damaged as error:
         raise CallerError(f"The compressed body is damaged: {error}.", "Send it again.") from error
     share.give_back(len(body))
-    return unpacked
+    return decompressed
 
 
 def answer_ready(members: dict[str, Any], *, ready: bool) -> Response:

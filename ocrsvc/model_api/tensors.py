@@ -1,4 +1,4 @@
-"""How do images come out of tensors, and how do pages become tensors?"""
+"""Takes images out of tensors, and makes tensors of pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LENGTH: Final = struct.Struct("<I")
 _MAX_RANK: Final = 8
 
 Shape = tuple[int, ...]
-MetricsStore = NDArray[np.float32] | NDArray[np.int32]
+NumberArray = NDArray[np.float32] | NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Array:
     """One output as it is answered.
 
     Attributes:
-        name, datatype: As in card.py.
+        name, datatype: As in metadata.py.
         shape: Of the whole batch.
         values: Of BYTES a flat list of texts; else an array of that shape, little-endian, C-contiguous.
     """
@@ -39,7 +39,7 @@ class Array:
     name: str
     datatype: str
     shape: Shape
-    values: list[str] | MetricsStore
+    values: list[str] | NumberArray
 
 
 def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:

@@ -1,4 +1,4 @@
-"""When is an image decoded: at once, while little waits for the engine, or only when the engine comes to it?
+"""One image to be decoded: ahead, while little waits for the engine, else when the engine comes to it.
 
 Decoded pages are ten times their files. A few are decoded ahead, so that an engine never waits for its next page; the
 rest wait as files, so that what a worker holds does not grow with the number of its clients.
@@ -43,11 +43,11 @@ class DecodeJob:
             are in the account already; or the file as it came, for an engine that decodes by itself. None before it is
             opened, and when it was decoded.
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
-        turn: Of the large images, which few hold at once: until the engine takes it.
-        keeps_turn: Until the engine has done with it.
+        permit: To decode a large image, which few hold at once; given back when the engine takes the image.
+        keeps_permit: Whether it is given back only when the engine has done with the image.
         work: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
-        looks: Only the image is wanted, in colour; of a file for an engine that decodes by itself.
+        image_only: Only the decoded image is wanted, in colour; for an engine that decodes by itself.
         image: That image, once it is there.
     """
 
@@ -59,27 +59,27 @@ class DecodeJob:
     source: EncodedImage | Image | bytes | None = None
     size: tuple[int, int] = (0, 0)
     decode_s: float = 0.0
-    looks: bool = False
+    image_only: bool = False
     image: Image | None = None
-    turn: ExitStack = field(default_factory=ExitStack, init=False)
-    keeps_turn: bool = False
+    permit: ExitStack = field(default_factory=ExitStack, init=False)
+    keeps_permit: bool = False
     work: Work | None = field(default_factory=current_work, init=False)
     _task: ReadTask | None = field(default=None, init=False)
     _is_put_back: bool = field(default=False, init=False)
 
     @property
-    def is_drawn(self) -> bool:
-        """Is it an image already, so that waiting undecoded saves nothing?"""
+    def is_rendered(self) -> bool:
+        """Whether it is an image already, rendered from a document, so that waiting undecoded saves nothing."""
         return isinstance(self.source, Image)
 
     @property
-    def is_decoded_elsewhere(self) -> bool:
-        """Does the engine decode it by itself?"""
+    def is_decoded_by_engine(self) -> bool:
+        """Whether the engine decodes it by itself."""
         return isinstance(self.source, bytes)
 
     @property
     def is_large(self) -> bool:
-        """Is it more than may ever wait decoded, but for a few?"""
+        """Whether it is more than may wait decoded, except for a few."""
         return isinstance(self.source, EncodedImage) and self.pixel_bytes > AHEAD_BYTES
 
     @property
@@ -122,21 +122,21 @@ class DecodeJob:
         """What the engine's handle is given. Raises BrokenImage."""
         source = self.source
         if isinstance(source, bytes):
-            return FileTask(source, None if self.looks else self.options, self.deadline, self.check)
-        if not self.keeps_turn:
-            self.turn.close()
+            return FileTask(source, None if self.image_only else self.options, self.deadline, self.check)
+        if not self.keeps_permit:
+            self.permit.close()
         return self.prepare()
 
     def note(self, page: DecodedPage) -> Page:
-        """Take what the engine says about decoding, and leave the page."""
+        """Store what the engine reports about decoding; returns the page without it."""
         self.size, self.image, self._is_put_back = (page.width, page.height), page.image, True
         self.decode_s += page.decode_s
         return Page(page.width, page.height, page.angle, page.lines)
 
-    def forget(self) -> None:
-        """Let go of the pixels: the answer may wait for its thread, and they need not wait with it."""
+    def release(self) -> None:
+        """Free the pixels: the answer may wait for its thread, and they need not wait with it."""
         self._task = self.source = self.image = None
-        self.turn.close()
+        self.permit.close()
         self.held.release()
 
     def _make_task(self) -> ReadTask:
@@ -157,26 +157,26 @@ class DecodingHandle:
     """An engine's handle that first decodes what was not decoded ahead; see serving.executor.Server."""
 
     def __init__(self, handle: Handle) -> None:
-        # An order for an engine that decodes by itself is only given to such an engine.
+        # A file for an engine that decodes by itself is only given to such an engine.
         self._read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
         self.warm_up, self.close = handle.warm_up, handle.close
 
-    def read(self, orders: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-        """One page or error for each order; a damaged image fails alone."""
-        tasks = [_task_or_error(order) for order in orders]
-        good = [(order, task) for order, task in zip(orders, tasks, strict=True) if not isinstance(task, OcrsvcError)]
+    def read(self, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
+        """One page or error for each job; a damaged image fails alone."""
+        tasks = [_task_or_error(job) for job in jobs]
+        good = [(job, task) for job, task in zip(jobs, tasks, strict=True) if not isinstance(task, OcrsvcError)]
         pages = self._read([task for _, task in good]) if good else []
         noted = [
-            order.note(page) if isinstance(page, DecodedPage) else page
-            for (order, _), page in zip(good, pages, strict=True)
+            job.note(page) if isinstance(page, DecodedPage) else page
+            for (job, _), page in zip(good, pages, strict=True)
         ]
         answers = iter(noted)
         return [task if isinstance(task, OcrsvcError) else next(answers) for task in tasks]
 
 
-def _task_or_error(order: DecodeJob) -> Task | OcrsvcError:
+def _task_or_error(job: DecodeJob) -> Task | OcrsvcError:
     try:
-        with decoding_for(order.work):
-            return order.task()
+        with decoding_for(job.work):
+            return job.task()
     except OcrsvcError as error:
         return error

@@ -1,4 +1,4 @@
-"""The story of one request: admit, decode, engine, result. Read this file first."""
+"""Reads the images of a request: admit, decode, run the engine, restore the page, answer. Read this file first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ocrsvc.pipeline.decode_job import AHEAD_BYTES, DecodeJob, DecodingHandle
 from ocrsvc.pipeline.result_cache import ResultCache, key_of, open_result_cache
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.executor import Executor, Place
-from ocrsvc.serving.limiter import Turns
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import (
     DEFAULT_CONTEXT,
     GONE_S,
@@ -74,7 +74,7 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """One image on its way: what is needed to wait for it and to put its page back into the frame of the image.
+    """One image in the queue: what is needed to wait for it and to put its page back into the frame of the image.
 
     Attributes:
         most_bytes: What its pixels will hold at most.
@@ -114,11 +114,11 @@ class Reader:
         self._on_reading = on_reading
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         # More decoders than cores gain nothing.
-        self._decoding = threading.Semaphore(plan.engine_threads + 1)
+        self._decode_permits = threading.Semaphore(plan.engine_threads + 1)
         # Half of the cores at most decode large pages; the others are for what is soon done.
-        self._large = threading.Semaphore(max(1, plan.engine_threads // 2))
-        self._pdfs = Turns(plan.engine_threads + 1, settings.queue_size // 2)
-        self._kept: ResultCache | None = None
+        self._large_permits = threading.Semaphore(max(1, plan.engine_threads // 2))
+        self._pdf_limiter = Limiter(plan.engine_threads + 1, settings.queue_size // 2)
+        self._result_cache: ResultCache | None = None
         self._engine: Engine | None = None
         self._executor: Executor[DecodeJob, Page] | None = None
         self.ready = False
@@ -129,7 +129,7 @@ class Reader:
         Raises:
             EngineUnavailable: The engine cannot be opened here.
         """
-        self._kept = open_result_cache(self._settings)
+        self._result_cache = open_result_cache(self._settings)
         engine = self._open_engine()
         self._executor = Executor(
             lambda: DecodingHandle(engine.open_handle()),
@@ -149,8 +149,8 @@ class Reader:
         self.ready = False
         if self._executor is not None and self._executor.stop(timeout_s) and self._engine is not None:
             self._engine.close()
-        if self._kept is not None:
-            self._kept.close()
+        if self._result_cache is not None:
+            self._result_cache.close()
 
     def waiting(self) -> int:
         """Images admitted that no engine thread has taken yet."""
@@ -176,57 +176,61 @@ class Reader:
         return self._engine.describe()
 
     @contextmanager
-    def look(
-        self, data: bytes, number: int | None = None, limit_s: float = math.inf, wish: RequestContext = DEFAULT_CONTEXT
+    def decoded_image(
+        self,
+        data: bytes,
+        number: int | None = None,
+        limit_s: float = math.inf,
+        context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
-        """The image itself, in colour, under the same limits as `read`, in its block; for doors that draw on it.
+        """The image itself, in colour, under the same limits as `read`, in its block; for adapters that draw on it.
 
         Args:
             data: A file.
             number: Of the page in it, from 1; None is what `read` reads.
             limit_s: Seconds within which it is worth having.
-            wish: Whether anybody still waits for it.
+            context: Whether anybody still waits for it.
 
         Raises:
             OcrsvcError: As for reading it.
         """
         # Whoever waits for an engine needs an end to it.
         deadline = self._clock() + min(limit_s, self._settings.deadline_s)
-        check = make_check(wish, deadline, self._clock)
-        order = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=wish.share.part())
+        check = make_check(context, deadline, self._clock)
+        job = DecodeJob(ReadOptions(), deadline, gray=False, check=check, held=context.share.part())
         try:
             if number is None:
-                yield self._develop(data, order, wish)
+                yield self._decode(data, job, context)
                 return
-            with self._opened(data, self._checking(deadline, wish), wish) as document:
-                image = self._develop(DocumentPage(document, number), order, wish)
+            with self._opened(data, self._checking(deadline, context), context) as document:
+                image = self._decode(DocumentPage(document, number), job, context)
             yield image
         finally:
-            order.forget()
+            job.release()
 
-    def _develop(self, data: bytes | DocumentPage, order: DecodeJob, wish: RequestContext) -> Image:
-        with self._turn_for(data, order.deadline, wish):
-            order.source = self._open(data, order, wish)
-            if not order.is_decoded_elsewhere and not order.is_large:
-                return order.prepare().image
-        if order.is_decoded_elsewhere:
-            return self._look_elsewhere(order, wish)
-        self._take_turn_of_large(order, wish)
-        return order.prepare().image
+    def _decode(self, data: bytes | DocumentPage, job: DecodeJob, context: RequestContext) -> Image:
+        with self._decode_permit_for(data, job.deadline, context):
+            job.source = self._open(data, job, context)
+            if not job.is_decoded_by_engine and not job.is_large:
+                return job.prepare().image
+        if job.is_decoded_by_engine:
+            return self._decode_by_engine(job, context)
+        self._take_large_permit(job, context)
+        return job.prepare().image
 
-    def _look_elsewhere(self, order: DecodeJob, wish: RequestContext) -> Image:
-        """The image, from where the engine decodes."""
-        order.looks = True
-        with self._running().admit(wish) as place:
-            item = place.submit(order, order.deadline, order.pixel_bytes)
+    def _decode_by_engine(self, job: DecodeJob, context: RequestContext) -> Image:
+        """The image, decoded by the engine."""
+        job.image_only = True
+        with self._running().admit(context) as place:
+            item = place.submit(job, job.deadline, job.pixel_bytes)
         place.wait(item)
-        assert order.image is not None, "an engine that decodes gives what is asked for, or an error"
-        order.held.take(max(0, order.image.pixels.nbytes - order.held.held_bytes))
-        return order.image
+        assert job.image is not None, "an engine that decodes gives what is asked for, or an error"
+        job.held.take(max(0, job.image.pixels.nbytes - job.held.held_bytes))
+        return job.image
 
     @property
-    def _decodes_elsewhere(self) -> bool:
-        """Does the engine decode image files by itself, so that a decoder that crashes is not in this process?"""
+    def _engine_decodes(self) -> bool:
+        """Whether the engine decodes image files by itself, so that a decoder that crashes is not in this process."""
         return self._engine is not None and self._engine.traits.decodes
 
     def check_room(self, priority: Priority) -> None:
@@ -234,7 +238,7 @@ class Reader:
         self._running().check_room(priority)
 
     def read(
-        self, data: bytes, options: ReadOptions, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT
+        self, data: bytes, options: ReadOptions, deadline_s: float, context: RequestContext = DEFAULT_CONTEXT
     ) -> Reading:
         """Read one image.
 
@@ -242,20 +246,22 @@ class Reader:
             data: The bytes of an image file.
             options: What the request asks for.
             deadline_s: Seconds from now within which the answer is worth having.
-            wish: Its priority, and whether anybody still waits for it.
+            context: Its priority, and whether anybody still waits for it.
 
         Raises:
-            OcrsvcError: Any of those that errors.py pins to a step of the road.
+            OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
         deadline = self._clock() + deadline_s
-        return self._known(data, options) or self._finish(self._begin(data, options, deadline, wish))
+        return self._find_cached(data, options) or self._wait_for_reading(
+            self._submit(data, options, deadline, context)
+        )
 
     def read_files(
         self,
         files: Sequence[bytes | OcrsvcError],
         options: ReadOptions,
         deadline_s: float,
-        wish: RequestContext = DEFAULT_CONTEXT,
+        context: RequestContext = DEFAULT_CONTEXT,
         ranges: Ranges = ALL,
         most: int | None = None,
     ) -> list[FileRead]:
@@ -265,7 +271,7 @@ class Reader:
 
         Args:
             files: Image files and documents; in place of one that is none, its error, which is passed on.
-            options, deadline_s, wish: As for `read`.
+            options, deadline_s, context: As for `read`.
             ranges: The pages wanted of each file.
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
 
@@ -273,20 +279,20 @@ class Reader:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
         found: list[tuple[str, int, Sequence[int]]] = []
-        with closing(self._leaves(files, ranges, most, self._clock() + deadline_s, wish, found)) as leaves:
-            outcomes = iter(self.read_many(leaves, options, deadline_s, wish))
+        with closing(self._document_pages(files, ranges, most, self._clock() + deadline_s, context, found)) as pages:
+            outcomes = iter(self.read_many(pages, options, deadline_s, context))
         return [
             FileRead(kind, total, tuple((number, _numbered(next(outcomes), number)) for number in numbers))
             for kind, total, numbers in found
         ]
 
-    def count_pages(self, file: bytes, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> int:
+    def count_pages(self, file: bytes, deadline_s: float, context: RequestContext = DEFAULT_CONTEXT) -> int:
         """How many pages a file has. Raises as opening it does, DeadlineExceeded and ClientGone included."""
-        with self._opened(file, self._checking(self._clock() + deadline_s, wish), wish) as document:
+        with self._opened(file, self._checking(self._clock() + deadline_s, context), context) as document:
             return document.count
 
     def read_in_turn(
-        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, wish: RequestContext
+        self, file: bytes, numbers: Iterable[int], options: ReadOptions, page_s: float, context: RequestContext
     ) -> Generator[tuple[int, Reading | OcrsvcError], None, None]:
         """Read pages of one file one after the other, each when the one before was taken; `close` it.
 
@@ -295,7 +301,7 @@ class Reader:
             numbers: Of the pages, from 1; the same one may come again.
             options: As for `read`.
             page_s: Seconds that each page may take, its wait included.
-            wish: As for `read`. Who does not wait any more finds ClientGone in place of the page; where the time is
+            context: As for `read`. Who does not wait any more finds ClientGone in place of the page; where the time is
                 over before the engine comes to it, that is QueueFull.
 
         Raises:
@@ -303,37 +309,39 @@ class Reader:
         """
 
         def check() -> None:
-            if wish.is_gone():
+            if context.is_gone():
                 raise client_gone()
 
-        with self._opened(file, check, wish) as document:
+        with self._opened(file, check, context) as document:
             for number in numbers:
                 try:
-                    begun = self._begin_or_error(DocumentPage(document, number), options, self._clock() + page_s, wish)
-                    outcome = self._settle(begun)
+                    begun = self._submit_or_error(
+                        DocumentPage(document, number), options, self._clock() + page_s, context
+                    )
+                    outcome = self._reading_or_error(begun)
                     if isinstance(begun, _Pending) and begun.item.future.cancelled():
                         outcome = QueueFull("Others came first, and the time for this page is over.", "Read it again.")
                 except ClientGone as gone:
                     outcome = gone
                 yield number, _numbered(outcome, number)
 
-    def _leaves(
+    def _document_pages(
         self,
         files: Sequence[bytes | OcrsvcError],
         ranges: Ranges,
         most: int | None,
         deadline: float,
-        wish: RequestContext,
+        context: RequestContext,
         found: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[Source, None, None]:
         """The pages of all files, one file open at a time; each file's kind, count and numbers go into `found`."""
-        check = self._checking(deadline, wish)
+        check = self._checking(deadline, context)
         for file in files:
             kind, total, numbers = "image", 1, [1]
             try:
                 if isinstance(file, OcrsvcError):
                     raise file
-                with self._opened(file, check, wish) as document:
+                with self._opened(file, check, context) as document:
                     kind, total = document.kind, document.count
                     numbers = list(self._choose(document, ranges, most))
                     found.append((kind, total, numbers))
@@ -346,11 +354,11 @@ class Reader:
                 yield error
 
     @contextmanager
-    def _opened(self, file: bytes, check: Check, wish: RequestContext) -> Iterator[Document]:
+    def _opened(self, file: bytes, check: Check, context: RequestContext) -> Iterator[Document]:
         """The file as a document. A PDF has a process of its own for as long as it is open, so that not all may be."""
         # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
         check()
-        with self._pdfs.take(check) if is_pdf(file) else nullcontext(), wish.share.part() as held:
+        with self._pdf_limiter.take(check) if is_pdf(file) else nullcontext(), context.share.part() as held:
             document = open_document(file, self._limits, self._settings.pdf_dpi, check, held.take)
             with closing(document):
                 yield document
@@ -359,19 +367,23 @@ class Reader:
         allowed = self._settings.max_pages
         return chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
 
-    def _checking(self, deadline: float, wish: RequestContext) -> Check:
+    def _checking(self, deadline: float, context: RequestContext) -> Check:
         """Raises DeadlineExceeded or ClientGone when nobody waits any more."""
 
         def check() -> None:
             if self._clock() >= deadline:
                 raise deadline_passed()
-            if wish.is_gone():
+            if context.is_gone():
                 raise client_gone()
 
         return check
 
     def read_many(
-        self, datas: Iterable[Source], options: ReadOptions, deadline_s: float, wish: RequestContext = DEFAULT_CONTEXT
+        self,
+        datas: Iterable[Source],
+        options: ReadOptions,
+        deadline_s: float,
+        context: RequestContext = DEFAULT_CONTEXT,
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
@@ -386,13 +398,15 @@ class Reader:
         pending: deque[_Pending | Reading | OcrsvcError] = deque()
         try:
             for data in datas:
-                while len(pending) >= self._plan.engine_threads or _need_much(pending, wish.share.budget_bytes):
-                    answers.append(self._settle(pending.popleft()))
-                if self._clock() - began >= GONE_S and wish.is_gone():
+                while len(pending) >= self._plan.engine_threads or _hold_much_memory(
+                    pending, context.share.budget_bytes
+                ):
+                    answers.append(self._reading_or_error(pending.popleft()))
+                if self._clock() - began >= GONE_S and context.is_gone():
                     raise client_gone()
-                pending.append(self._begin_or_error(data, options, began + deadline_s, wish))
+                pending.append(self._submit_or_error(data, options, began + deadline_s, context))
             while pending:
-                answers.append(self._settle(pending.popleft()))
+                answers.append(self._reading_or_error(pending.popleft()))
         finally:
             for entry in pending:
                 if isinstance(entry, _Pending):
@@ -404,145 +418,147 @@ class Reader:
             raise NotReady("The engine of this worker is not warm yet.", "Send the request again in a moment.", 2)
         return self._executor
 
-    def _begin(
-        self, data: bytes | DocumentPage, options: ReadOptions, deadline: float, wish: RequestContext
+    def _submit(
+        self, data: bytes | DocumentPage, options: ReadOptions, deadline: float, context: RequestContext
     ) -> _Pending:
         """Admit first, then queue, decoded where little waits: a request that cannot be served costs no decoding."""
         executor, engine = self._running(), self._engine
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
-        check = make_check(wish, deadline, self._clock)
-        order = DecodeJob(options, deadline, engine.traits.wants_gray, check, held=wish.share.part())
+        check = make_check(context, deadline, self._clock)
+        job = DecodeJob(options, deadline, engine.traits.wants_gray, check, held=context.share.part())
         try:
-            with executor.admit(wish) as place:
-                with self._turn_for(data, deadline, wish):
+            with executor.admit(context) as place:
+                with self._decode_permit_for(data, deadline, context):
                     began = self._clock()
-                    order.source = self._open(data, order, wish)
-                    order.decode_s = self._clock() - began
-                    most_bytes = order.most_bytes
-                    ahead = order.is_drawn or (
-                        not order.is_decoded_elsewhere and executor.waiting_bytes() + order.pixel_bytes <= AHEAD_BYTES
+                    job.source = self._open(data, job, context)
+                    job.decode_s = self._clock() - began
+                    most_bytes = job.most_bytes
+                    ahead = job.is_rendered or (
+                        not job.is_decoded_by_engine and executor.waiting_bytes() + job.pixel_bytes <= AHEAD_BYTES
                     )
                     if ahead:
-                        order.prepare()
-                if order.is_large:
+                        job.prepare()
+                if job.is_large:
                     ahead = True
-                    self._take_turn_of_large(order, wish)
-                size_bytes = order.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
-                item = place.submit(order, deadline, size_bytes)
+                    self._take_large_permit(job, context)
+                size_bytes = job.prepare().image.pixels.nbytes if ahead else _file_bytes(data)
+                item = place.submit(job, deadline, size_bytes)
         except BaseException:
-            order.forget()
+            job.release()
             raise
         # Whatever becomes of it: read, too late, or given up before the engine came to it.
-        item.future.add_done_callback(lambda _: order.forget())
-        key = key_of(_bytes_of(data), options, self.describe()) if self._kept is not None else None
+        item.future.add_done_callback(lambda _: job.release())
+        key = key_of(_cache_bytes_of(data), options, self.describe()) if self._result_cache is not None else None
         return _Pending(place, item, ahead, admitted, key, most_bytes)
 
-    def _open(self, data: bytes | DocumentPage, order: DecodeJob, wish: RequestContext) -> EncodedImage | Image | bytes:
-        if self._decodes_elsewhere:
-            file = data.document.file(data.number, order.held.take) if isinstance(data, DocumentPage) else data
+    def _open(
+        self, data: bytes | DocumentPage, job: DecodeJob, context: RequestContext
+    ) -> EncodedImage | Image | bytes:
+        if self._engine_decodes:
+            file = data.document.file(data.number, job.held.take) if isinstance(data, DocumentPage) else data
             if file is not None:
                 open_without_pillow(file, self._limits)
                 # It is copied to where the engine is.
-                order.held.take(len(file))
+                job.held.take(len(file))
                 return file
         if not isinstance(data, DocumentPage):
             return open_encoded_image(data, self._limits)
-        check = self._checking(order.deadline, wish)
-        return data.document.open(data.number, gray=order.gray, check=check, take=order.held.take)
+        check = self._checking(job.deadline, context)
+        return data.document.open(data.number, gray=job.gray, check=check, take=job.held.take)
 
-    def _turn_for(
-        self, data: bytes | DocumentPage, deadline: float, wish: RequestContext
+    def _decode_permit_for(
+        self, data: bytes | DocumentPage, deadline: float, context: RequestContext
     ) -> AbstractContextManager[None]:
-        """A decoder's turn, for what needs one."""
+        """A permit to decode, for what needs one."""
         is_apart = isinstance(data, DocumentPage) and data.is_drawn_in_child
-        return nullcontext() if is_apart else self._turn_to_decode(deadline, wish)
+        return nullcontext() if is_apart else self._decode_permit(deadline, context)
 
     @contextmanager
-    def _turn_to_decode(self, deadline: float, wish: RequestContext) -> Iterator[None]:
-        """A decoder's turn. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
-        self._acquire(self._decoding, deadline, wish)
+    def _decode_permit(self, deadline: float, context: RequestContext) -> Iterator[None]:
+        """A permit to decode. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
+        self._acquire(self._decode_permits, deadline, context)
         try:
             yield
         finally:
-            self._decoding.release()
+            self._decode_permits.release()
 
-    def _take_turn_of_large(self, order: DecodeJob, wish: RequestContext) -> None:
-        """The turn of a large image; it gives the turn back by itself. Raises as `_turn_to_decode`."""
-        self._acquire(self._large, order.deadline, wish)
-        order.turn.callback(self._large.release)
+    def _take_large_permit(self, job: DecodeJob, context: RequestContext) -> None:
+        """Take the permit for a large image; the job gives it back. Raises as `_decode_permit`."""
+        self._acquire(self._large_permits, job.deadline, context)
+        job.permit.callback(self._large_permits.release)
         # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
-        order.keeps_turn = (self._plan.engine_threads + 1) * order.most_bytes > wish.share.budget_bytes
+        job.keeps_permit = (self._plan.engine_threads + 1) * job.most_bytes > context.share.budget_bytes
 
-    def _acquire(self, turns: threading.Semaphore, deadline: float, wish: RequestContext) -> None:
-        while not turns.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
-            if wish.is_gone():
+    def _acquire(self, permits: threading.Semaphore, deadline: float, context: RequestContext) -> None:
+        while not permits.acquire(timeout=max(0.0, min(GONE_S, deadline - self._clock()))):
+            if context.is_gone():
                 raise client_gone()
             if self._clock() >= deadline:
                 raise deadline_passed()
 
-    def _known(self, data: bytes | DocumentPage, options: ReadOptions) -> Reading | None:
-        """What was read of the same bytes before, if such pages are kept."""
-        if self._kept is None or not self.ready:
+    def _find_cached(self, data: bytes | DocumentPage, options: ReadOptions) -> Reading | None:
+        """What was read of the same bytes before, if the result cache has it."""
+        if self._result_cache is None or not self.ready:
             return None
         began = self._clock()
-        page = self._kept.find(key_of(_bytes_of(data), options, self.describe()))
+        page = self._result_cache.get(key_of(_cache_bytes_of(data), options, self.describe()))
         if page is None:
             return None
-        reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), kept=True)
+        reading = Reading(page, self.describe(), Timing(0.0, 0.0, 0.0, self._clock() - began), from_cache=True)
         self._on_reading(reading)
         return reading
 
-    def _begin_or_error(
-        self, data: Source, options: ReadOptions, deadline: float, wish: RequestContext
+    def _submit_or_error(
+        self, data: Source, options: ReadOptions, deadline: float, context: RequestContext
     ) -> _Pending | Reading | OcrsvcError:
         if isinstance(data, OcrsvcError):
             return data
         try:
-            return self._known(data, options) or self._begin(data, options, deadline, wish)
+            return self._find_cached(data, options) or self._submit(data, options, deadline, context)
         except ClientGone:
             raise
         except OcrsvcError as error:
             return error
 
-    def _settle(self, entry: _Pending | Reading | OcrsvcError) -> Reading | OcrsvcError:
+    def _reading_or_error(self, entry: _Pending | Reading | OcrsvcError) -> Reading | OcrsvcError:
         if not isinstance(entry, _Pending):
             return entry
         try:
-            return self._finish(entry)
+            return self._wait_for_reading(entry)
         except ClientGone:
             raise
         except OcrsvcError as error:
             return error
 
-    def _finish(self, pending: _Pending) -> Reading:
+    def _wait_for_reading(self, pending: _Pending) -> Reading:
         try:
             served: Served[Page] = pending.place.wait(pending.item)
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
-        order = pending.item.work
-        page = restore_page(served.answer, order.turned, *order.size)
-        if self._kept is not None and pending.key is not None:
-            self._kept.keep(pending.key, page)
-        engine_s = served.run_s if pending.ahead else max(0.0, served.run_s - order.decode_s)
-        timing = Timing(order.decode_s, served.queue_s, engine_s, self._clock() - pending.admitted)
+        job = pending.item.work
+        page = restore_page(served.answer, job.turned, *job.size)
+        if self._result_cache is not None and pending.key is not None:
+            self._result_cache.put(pending.key, page)
+        engine_s = served.run_s if pending.ahead else max(0.0, served.run_s - job.decode_s)
+        timing = Timing(job.decode_s, served.queue_s, engine_s, self._clock() - pending.admitted)
         reading = Reading(page, self.describe(), timing)
         self._on_reading(reading)
         return reading
 
 
-def _need_much(pending: Iterable[_Pending | Reading | OcrsvcError], budget_bytes: int) -> bool:
+def _hold_much_memory(pending: Iterable[_Pending | Reading | OcrsvcError], budget_bytes: int) -> bool:
     return sum(entry.most_bytes for entry in pending if isinstance(entry, _Pending)) > budget_bytes // 4
 
 
 def _file_bytes(data: bytes | DocumentPage) -> int:
-    """What waits while a page waits undecoded."""
+    """Bytes that are held while a page waits undecoded."""
     return data.document.file_bytes if isinstance(data, DocumentPage) else len(data)
 
 
-def _bytes_of(data: bytes | DocumentPage) -> bytes:
-    """What a kept page is known by."""
+def _cache_bytes_of(data: bytes | DocumentPage) -> bytes:
+    """The bytes that a cached page is found by."""
     return data.document.key(data.number) if isinstance(data, DocumentPage) else data
 
 

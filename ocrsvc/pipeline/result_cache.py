@@ -1,4 +1,4 @@
-"""Which pages need not be read again? What was read of the same bytes, with the same options, by the same engine."""
+"""Caches pages by the bytes they were read from, the options, and the engine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ocrsvc.settings import Settings
 
 
 class ResultCache:
-    """Pages by what they were read from, in a cache. Errors are never kept: the next try may go better."""
+    """Pages by what they were read from, in a cache. Errors are never cached: the next try may go better."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self.close = cache.close
 
-    def find(self, key: bytes) -> Page | None:
-        """The page, if it is still known; what has come back damaged is not believed."""
+    def get(self, key: bytes) -> Page | None:
+        """The page, if it is still cached; a damaged value counts as a miss."""
         value = self._cache.get(key)
         if value is None:
             return None
@@ -31,8 +31,8 @@ class ResultCache:
         except (InvalidData, orjson.JSONDecodeError):
             return None
 
-    def keep(self, key: bytes, page: Page) -> None:
-        """Keep a page."""
+    def put(self, key: bytes, page: Page) -> None:
+        """Cache a page."""
         self._cache.put(key, orjson.dumps(pack_page(page)))
 
 

@@ -1,8 +1,8 @@
-"""Which pieces of work run together? A dynamic batcher: work of one bucket, from any requests, in one run.
+"""A dynamic batcher: runs work of one bucket together, from any requests.
 
 A batch is bounded by cost (pixels, not items: one wide line is as much as ten narrow ones) and by how long its oldest
-piece has waited; a runner with nothing to do does not wait for more than that. Knows nothing about OCR. The rule is
-that of Triton's dynamic batcher and TensorFlow Serving's batching sessions, with cost in place of count.
+item has waited; a runner with nothing to do does not wait for more than that. Knows nothing about OCR. The rule is that
+of Triton's dynamic batcher and TensorFlow Serving's batching sessions, with cost in place of count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where do answers stay that may be asked for again? Bytes under a key, in this process or in Redis.
+"""A cache of bytes under a key, in this process or in Redis.
 
 Knows nothing about OCR. A cache may forget at any time, and one that fails only misses: no request fails, or waits
 long, because of it.

@@ -1,8 +1,8 @@
-"""Which images have killed engines lately? Shared memory that the arbiter makes and every worker inherits by fork.
+"""The images that crashed engines lately, in shared memory that the arbiter makes and every worker inherits by fork.
 
 A fixed number of 64-byte records, each written in one go with its own checksum, and no lock: a worker that is killed in
-the middle of a write leaves a record that counts as empty. Two workers that write the same place at once lose one of
-the two records, which costs a few children more and nothing else.
+the middle of a write leaves a record that counts as empty. Two workers that write the same record at once lose one of
+the two, which costs a few more child processes and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CRASHES: Final = 2
 """Deaths after which an image is not read any more; with fewer it is suspect."""
 
 _HEAD_BYTES: Final = 64
-_RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, strikes
+_RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, crashes
 _SUM: Final = struct.Struct("<I")
 _RECORD_BYTES: Final = _RECORD.size + _SUM.size
 _EMPTY: Final = bytes(_RECORD_BYTES)
@@ -47,7 +47,7 @@ class Entry:
     Attributes:
         hash: Of its file (a PDF's page: its pixels) and what matters of the options, as 32 hexadecimal digits.
         cause: How the engine died last, such as "SIGSEGV", "hang", "nonsense".
-        strikes: Deaths; from STRIKES on the image is refused.
+        crashes: From CRASHES on the image is refused.
         when_s: Seconds since the epoch of the last one.
         left_s: Seconds until the entry is forgotten.
     """

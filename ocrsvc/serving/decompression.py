@@ -1,4 +1,4 @@
-"""How is what zlib has packed unpacked, without more memory than it may have? Knows no HTTP."""
+"""Decompresses zlib data within a bound on its size and in memory. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocrsvc.serving.memory_budget import Share
 _STEP_BYTES: Final = 1 << 16
 
 
-class TooMuch(Exception):
+class TooLarge(Exception):
     """It unpacks to more bytes than it may."""
 
 
@@ -19,7 +19,7 @@ class Damaged(Exception):
     """It is no such data, or not all of it."""
 
 
-def unpack(data: bytes | memoryview, window_bits: int, most_bytes: int, share: Share | None = None) -> bytes:
+def decompress(data: bytes | memoryview, window_bits: int, most_bytes: int, share: Share | None = None) -> bytes:
     """What zlib data holds; each step is counted in the share before it is made.
 
     Args:
@@ -29,34 +29,34 @@ def unpack(data: bytes | memoryview, window_bits: int, most_bytes: int, share: S
         share: Of the memory that all may hold together; it keeps what it took.
 
     Raises:
-        TooMuch: There is more in it.
+        TooLarge: There is more in it.
         Damaged: It cannot be unpacked to its end.
         QueueFull: Others hold the memory.
     """
-    press, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
+    decompressor, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
     # In slices, because zlib copies whatever it leaves of its input.
     rest, at, part = memoryview(data), 0, memoryview(b"")
-    while not press.eof:
+    while not decompressor.eof:
         if not part:
             part, at = rest[at : at + _STEP_BYTES], at + _STEP_BYTES
         step = min(_STEP_BYTES, most_bytes + 1 - size)
         if share is not None:
             share.take(step)
-        piece = _step(press, part, step)
+        piece = _step(decompressor, part, step)
         if share is not None:
             share.give_back(step - len(piece))
-        part, size = memoryview(press.unconsumed_tail), size + len(piece)
+        part, size = memoryview(decompressor.unconsumed_tail), size + len(piece)
         if size > most_bytes:
-            raise TooMuch
-        if not piece and not part and at >= len(rest) and not press.eof:
+            raise TooLarge
+        if not piece and not part and at >= len(rest) and not decompressor.eof:
             raise Damaged("it ends too early")
         out.write(piece)
     # Hands over what it holds, without a copy.
     return out.getvalue()
 
 
-def _step(press: zlib._Decompress, data: memoryview, most: int) -> bytes:
+def _step(decompressor: zlib._Decompress, data: memoryview, most: int) -> bytes:
     try:
-        return press.decompress(data, most)
+        return decompressor.decompress(data, most)
     except zlib.error as error:
         raise Damaged(str(error)) from error

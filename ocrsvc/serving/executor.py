@@ -1,4 +1,4 @@
-"""On which thread work runs: N threads, each with a handle of its own, fed by one bounded queue.
+"""Runs work on engine threads: N threads, each with an engine handle of its own, fed by one bounded queue.
 
 Knows nothing about OCR. One bad item never spoils its neighbours: a handle answers each item with a result or an error,
 and when it fails on a whole batch the items are run once more, one by one.
@@ -55,15 +55,15 @@ class Server(Protocol[W_contra, A_co]):
 class Place(Generic[W, A]):
     """A place in the queue, held by one request."""
 
-    def __init__(self, queue: WorkQueue[W, A], wish: RequestContext, clock: Callable[[], float]) -> None:
+    def __init__(self, queue: WorkQueue[W, A], context: RequestContext, clock: Callable[[], float]) -> None:
         self._queue = queue
-        self._wish = wish
+        self._context = context
         self._clock = clock
         self.spent = False
 
     def submit(self, work: W, deadline: float, size_bytes: int = 0) -> Item[W, A]:
         """Fill the place; wait for the answer with `wait`. Raises NotReady when the executor is stopping."""
-        item = self._queue.put(work, deadline, size_bytes, self._wish)
+        item = self._queue.put(work, deadline, size_bytes, self._context)
         self.spent = True
         return item
 
@@ -90,7 +90,7 @@ class Place(Generic[W, A]):
                     return item.future.result(min(left_s, GONE_S) if queued else left_s)
                 if left_s <= GONE_S or not queued:
                     raise self._too_late(item)
-                if self._wish.is_gone():
+                if self._context.is_gone():
                     self._queue.discard(item)
                     raise client_gone()
         except CancelledError:
@@ -149,15 +149,15 @@ class Executor(Generic[W, A]):
             raise self._failures[0]
 
     @contextlib.contextmanager
-    def admit(self, wish: RequestContext = DEFAULT_CONTEXT) -> Iterator[Place[W, A]]:
+    def admit(self, context: RequestContext = DEFAULT_CONTEXT) -> Iterator[Place[W, A]]:
         """Hold a place in the queue while its work is made. Raises QueueFull or NotReady."""
-        self._queue.reserve(wish.priority)
-        place = Place(self._queue, wish, self._clock)
+        self._queue.reserve(context.priority)
+        place = Place(self._queue, context, self._clock)
         try:
             yield place
         finally:
             if not place.spent:
-                self._queue.release(wish.priority)
+                self._queue.release(context.priority)
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when `admit` would do so now."""

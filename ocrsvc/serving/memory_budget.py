@@ -1,4 +1,4 @@
-"""How much may be held at once: bytes by all requests together, and requests by one caller. Knows no HTTP."""
+"""Bounds what is held at once: bytes by all requests together, and requests by one caller. Knows no HTTP."""
 
 from __future__ import annotations
 

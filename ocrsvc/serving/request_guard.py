@@ -2,7 +2,7 @@
 
 A request that keeps the interpreter to itself (a regular expression that never ends, a C function that holds the lock)
 stops every thread of its worker, and the arbiter kills the worker for it. The arbiter finds the request on record (see
-`worker.suspects`) and puts the hash of its body into the denylist that all workers share.
+`worker.hung_requests`) and puts the hash of its body into the denylist that all workers share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The requests that each worker's threads work on: shared memory that the arbiter makes and workers inherit by fork.
+"""The requests that each worker's threads work on, in shared memory that the arbiter makes and workers inherit by fork.
 
 Each worker has rows of its own, each written by one thread at a time and without a lock; the arbiter reads them after
-the worker was killed or died, to tell which requests were under way. Never holds what a request contains: its id,
+the worker was killed or died, to find which requests were under way. Never holds what a request contains: its id,
 route, size and hash only.
 """
 

@@ -1,4 +1,4 @@
-"""Who runs next: a bounded queue of work, interactive before batch, whose places are taken before the work is made.
+"""A bounded queue of work, interactive before batch, whose places are reserved before the work is made.
 
 A place is reserved first (`reserve`), so that a request that cannot be served is refused before its image is decoded,
 and given back when the work leaves the queue, whatever way. Work is bounded by count; what it holds in memory is in the
@@ -73,7 +73,7 @@ class Item(Generic[W, A]):
     work: W = field(compare=False)
     size_bytes: int = field(compare=False)
     queued_at: float = field(compare=False)
-    wish: RequestContext = field(compare=False)
+    context: RequestContext = field(compare=False)
     future: Future[Served[A]] = field(compare=False)
 
 
@@ -118,20 +118,22 @@ class WorkQueue(Generic[W, A]):
         with self._changed:
             self._taken[priority] -= 1
 
-    def put(self, work: W, deadline: float, size_bytes: int = 0, wish: RequestContext = DEFAULT_CONTEXT) -> Item[W, A]:
+    def put(
+        self, work: W, deadline: float, size_bytes: int = 0, context: RequestContext = DEFAULT_CONTEXT
+    ) -> Item[W, A]:
         """Queue work in a place reserved before, for the same priority. Raises NotReady once closed.
 
         Args:
             work: What a server is to do.
             deadline: On the queue's clock.
             size_bytes: What it holds in memory.
-            wish: How it is wanted.
+            context: How it is wanted.
         """
-        item: Item[W, A] = Item(deadline, next(self._serials), work, size_bytes, self._clock(), wish, Future())
+        item: Item[W, A] = Item(deadline, next(self._serials), work, size_bytes, self._clock(), context, Future())
         with self._changed:
             if self._closed:
                 raise _shutting_down()
-            heapq.heappush(self._heaps[wish.priority], item)
+            heapq.heappush(self._heaps[context.priority], item)
             self._bytes += size_bytes
             self._changed.notify()
         return item
@@ -139,7 +141,7 @@ class WorkQueue(Generic[W, A]):
     def discard(self, item: Item[W, A]) -> None:
         """Nobody waits for this item any more: give back its place at once, unless a server has it already."""
         with self._changed:
-            heap = self._heaps[item.wish.priority]
+            heap = self._heaps[item.context.priority]
             if item in heap:
                 heap[:] = [other for other in heap if other is not item]
                 heapq.heapify(heap)
@@ -225,7 +227,7 @@ class WorkQueue(Generic[W, A]):
 
     def _note_turn(self, item: Item[W, A]) -> None:
         """Count the interactive items that went before a waiting batch one."""
-        passes = item.wish.priority == "interactive" and bool(self._heaps["batch"])
+        passes = item.context.priority == "interactive" and bool(self._heaps["batch"])
         self._passed_over = self._passed_over + 1 if passes else 0
 
     def _is_wanted(self, item: Item[W, A]) -> bool:
@@ -234,13 +236,13 @@ class WorkQueue(Generic[W, A]):
             item.future.cancel()
         if not item.future.set_running_or_notify_cancel():
             return False
-        if now - item.queued_at < GONE_S or not item.wish.is_gone():
+        if now - item.queued_at < GONE_S or not item.context.is_gone():
             return True
         item.future.set_exception(client_gone())
         return False
 
     def _leave(self, item: Item[W, A]) -> None:
-        self._taken[item.wish.priority] -= 1
+        self._taken[item.context.priority] -= 1
         self._bytes -= item.size_bytes
 
     def _full(self, detail: str) -> QueueFull:
@@ -252,7 +254,7 @@ class WorkQueue(Generic[W, A]):
         )
 
 
-def make_check(wish: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
+def make_check(context: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
     """What running work calls as often as it likes: whether it is still wanted.
 
     It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.
@@ -266,7 +268,7 @@ def make_check(wish: RequestContext, deadline: float, clock: Callable[[], float]
             raise deadline_passed()
         if now >= next_look:
             next_look = now + GONE_S
-            if wish.is_gone():
+            if context.is_gone():
                 raise client_gone()
 
     return check

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from ocrsvc.registry import ENGINES
 from ocrsvc.settings import Settings
 from ocrsvc.system.gpu_devices import find_gpus
 
@@ -196,7 +197,7 @@ def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/de
 
 def has_gpu_runtime(engine: str) -> bool:
     """Whether the runtime that the engine uses is installed in a GPU build; asks the package metadata only."""
-    return engine in ("ppocr", "tr_crnn") and is_installed("onnxruntime-gpu")
+    return ENGINES[engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
 
 
 def is_installed(distribution: str) -> bool:

@@ -1,4 +1,4 @@
-"""How is each request logged without making it wait? One line each, written by a thread of its own.
+"""The access log: one line for each request, written by a thread of its own so that no request waits for it.
 
 Events go through a bounded queue; when it is full they are dropped and counted, because a log that nobody reads on must
 not stop the service. An event holds what was asked and how it ended, and never anything of a page: the path without its

@@ -1,4 +1,4 @@
-"""What has the whole service done so far? Counters that all workers keep in shared memory, whichever of them is asked.
+"""Counters of the whole service, in shared memory that all workers write, whichever of them answers.
 
 The arbiter makes one `MetricsStore` before any fork: a block for each worker's slot, and a common one. Only one process
 writes a block, and only threads of one process share a lock, so a worker that is killed leaves nothing locked. When a
@@ -6,7 +6,7 @@ worker has been reaped, the arbiter adds its block to the common one and clears 
 are replaced, nothing is left behind in files, and nothing grows with the number of workers that ever lived.
 
 A block is a list of named series, found by name and not by place: workers with newer code, after a SIGHUP, may count
-what the arbiter has never heard of.
+what the arbiter does not know.
 """
 
 from __future__ import annotations
@@ -245,8 +245,8 @@ _DECODE_KEY, _QUEUE_KEY, _ENGINE_KEY, _TOTAL_KEY = map(STAGE_SECONDS.of, ("decod
 
 
 def count_reading(tally: WorkerMetrics, reading: Reading) -> None:
-    """Count an image that was read: its lines, and where its time went; or that it was known from before."""
-    if reading.kept:
+    """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
+    if reading.from_cache:
         tally.record(((_CACHE_HITS_KEY, 1),))
         return
     timing = reading.timing

@@ -1,8 +1,8 @@
-"""How often was the model asked, and where did its time go? Counted for the whole service, as clients see it.
+"""How many requests for the model were answered, and how long each stage took, counted for the whole service.
 
-A client asks twice and looks at the difference, and the two calls may meet different workers. So the counts live in
-memory that the arbiter makes and all workers share: each worker adds to a row of its own, and each answer sums them up.
-A row is never cleared, so a count never falls.
+A client asks twice and takes the difference, and the two calls may meet different workers. So the counts live in memory
+that the arbiter makes and all workers share: each worker adds to a row of its own, and each answer sums them up. A row
+is never cleared, so a count never falls.
 """
 
 from __future__ import annotations

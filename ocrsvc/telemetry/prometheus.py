@@ -1,6 +1,6 @@
-"""How do the numbers of the service look to Prometheus, and its workers to an operator?
+"""The metrics of the service as Prometheus text, and its workers as a list for operators.
 
-Each field of the scoreboard that is shown is one row of a table here.
+Each field of the worker table that is shown is one row of a table here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Should this worker go on, or be replaced, and why? Pure: from readings and limits; knows no clock and no process."""
+"""Decides whether a worker is replaced, and why: from readings and limits; knows no clock and no process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Readings:
     Attributes:
         requests: Served so far.
         age_s: Seconds since it was ready.
-        notice_s: Seconds from the wish for a successor until it serves.
+        notice_s: Seconds from the request for a successor until it serves.
         rss, gpu: Resident memory, and memory of the card.
     """
 

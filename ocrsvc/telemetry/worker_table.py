@@ -1,8 +1,8 @@
-"""How do all workers stand? Shared memory that the arbiter makes and every worker inherits by fork.
+"""The state of all workers, in shared memory that the arbiter makes and every worker inherits by fork.
 
-One head, and one slot for each living worker. The arbiter gives out and frees slots, grants successors and counts; a
-worker writes what it knows of itself. Each field is one aligned 8-byte store, so that no lock is needed, and a worker
-that is killed in the middle of anything leaves no half-written number.
+One head, and one entry for each living worker. The arbiter gives out and frees entries, grants successors and counts; a
+worker writes its own readings. Each field is one aligned 8-byte store, so that no lock is needed, and a worker that is
+killed in the middle of anything leaves no half-written number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a worker shares the work with its siblings: which connections it takes, and which it leaves to the others.
+"""Shares the load with the other workers: which connections this worker accepts, and which it leaves to them.
 
 What is not accepted stays in the kernel's queue, where any worker may take it.
 

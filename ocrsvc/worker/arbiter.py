@@ -2,7 +2,7 @@
 
 gunicorn ends the whole service, with the workers that serve, at any error that its main loop does not expect: a fork,
 a temporary file or a pid file that is refused. Here each of them is a line in the log, and is tried again later. The
-service ends only when it is told to, or when no worker was ever ready (see rota.py).
+service ends only on a signal, or when no worker was ever ready (see replacement_controller.py).
 
 Everything runs in the arbiter's main thread. `spawn_worker` returns in the arbiter only: a worker's process leaves it
 by SystemExit, which nothing here may keep from it. tests/test_gunicorn.py knows the versions of what is replaced.

@@ -1,4 +1,4 @@
-"""What gunicorn is told: its settings from ours. Its own flags are read later, and win."""
+"""gunicorn's settings, made from ours. Its own flags are read later, and win."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.adapter_ports import USUAL_PORTS
+from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -1,9 +1,9 @@
-"""The event loop of a worker: what its connections wait for, without a thread that waits with them.
+"""The event loop of a worker, which waits for its connections so that no thread has to.
 
 gunicorn's gthread gives a thread to a connection from its first byte on. Here the loop receives heads and bodies, sends
-what the kernel did not take of an answer, and lingers over connections that close (RFC 9112 section 9.6); each of these
-is a state of the connection in the poller, with limits in time, rate and memory. A thread gets a request when it is
-whole.
+what the kernel did not take of a response, and lingers over connections that close (RFC 9112 section 9.6); each of
+these is a state of the connection in the poller, with limits in time, rate and memory. A thread gets a request when it
+is whole.
 
 Everything here runs on the loop's thread, except `handle_request` and what gunicorn itself calls in the pool.
 """

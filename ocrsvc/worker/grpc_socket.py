@@ -1,4 +1,4 @@
-"""How does the arbiter listen for gRPC, so that all workers share one socket?
+"""The gRPC listening sockets, which the arbiter opens and all workers share.
 
 Python's own socket with its default backlog aside, this is what gunicorn does for HTTP. Never with SO_REUSEPORT, which
 gives each worker a queue of its own that is lost with the worker.

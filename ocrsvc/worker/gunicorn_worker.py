@@ -1,9 +1,9 @@
-"""How does a worker end its own life in time? The worker class: it watches itself, wants, and drains.
+"""The gunicorn worker class: watches its own limits, asks for a successor, and drains.
 
-A watching thread reads memory, requests and stuck threads ten times a second. Once there is a reason, the worker says
-so in its slot and wakes the arbiter; it serves on until its successor is READY, and drains then. At a hard limit, with
-all engine threads stuck, or when the arbiter says so, it drains at once. Another thread ends it when the arbiter is
-gone.
+A watching thread reads memory, requests and stuck threads ten times a second. Once there is a reason, the worker writes
+it to its entry in the worker table and wakes the arbiter; it serves on until its successor is READY, and drains then.
+At a hard limit, with all engine threads stuck, or when the arbiter says so, it drains at once. Another thread ends it
+when the arbiter is gone.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Watched:
 class Companion(Protocol):
     """What serves beside gunicorn's loop in the same worker, and leaves with it."""
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Take nothing new, and finish what is here. Runs in a signal's handler too."""
 
     def wait(self, timeout_s: float) -> bool:
@@ -75,7 +75,7 @@ class Companion(Protocol):
 
 
 class RecyclingWorker(FairThreadWorker):
-    """The worker of this service; its hooks in lifecycle.py give it its slot, and call `watch` when it is READY.
+    """The worker of this service; its boot in boot.py gives it its slot, and call `watch` when it is READY.
 
     Attributes:
         companion: Leaves when this worker drains; the worker lives on until it is finished, or the time is over.
@@ -101,7 +101,7 @@ class RecyclingWorker(FairThreadWorker):
         super().run()
         end_s = (self.slot.drained_s or time.monotonic()) + self.cfg.graceful_timeout
         if self.companion is not None:
-            self.companion.leave()
+            self.companion.drain()
             while time.monotonic() < end_s and not self.companion.wait(_WAIT_S):
                 self.notify()
 
@@ -261,7 +261,7 @@ class RecyclingWorker(FairThreadWorker):
         slot = self.slot
         slot.drained_s, slot.state = time.monotonic(), State.DRAINING
         if self.companion is not None:
-            self.companion.leave()
+            self.companion.drain()
         # It starts a thread, which may be refused.
         with suppress(RuntimeError):
             faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)

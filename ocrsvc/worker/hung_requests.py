@@ -1,9 +1,9 @@
-"""Which request stopped a worker: looked up by the arbiter when it kills a worker, or finds one dead.
+"""Finds the request that stopped a worker, when the arbiter kills the worker or finds it dead.
 
-A worker that does not answer its heartbeat is killed by gunicorn. Just before, the threads that have a request on
-record are asked how much CPU they have used for it: whoever keeps the interpreter computes, while all others wait for
-it. The body of that request is refused from then on. A worker that died without being killed leaves no such proof; a
-body is refused when two workers died while it was being worked on, and no request with it was answered in between.
+A worker that does not answer its heartbeat is killed by gunicorn. Just before, the CPU time of the threads that have a
+request on record is read: whichever keeps the interpreter computes, while all others wait for it. The body of that
+request is refused from then on. A worker that died without being killed leaves no such proof; a body is refused when
+two workers died while it was being worked on, and no request with it was answered in between.
 """
 
 from __future__ import annotations

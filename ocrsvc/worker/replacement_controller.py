@@ -1,6 +1,6 @@
-"""Who is forked, replaced and killed when? The arbiter's side of the scoreboard; all of it runs in its main thread.
+"""The arbiter's side of the worker table: forks, replaces and kills workers. All of it runs in its main thread.
 
-gunicorn keeps `num_workers` processes alive. Everything here only ever sets that number to what the scoreboard says
+gunicorn keeps `num_workers` processes alive. Everything here only ever sets that number to what the worker table says
 (the base, and one for a granted successor), so that no signal that comes twice, or never, or from somebody else can
 make it drift. It is never lowered before the worker that was replaced is reaped: gunicorn would end the oldest one.
 """

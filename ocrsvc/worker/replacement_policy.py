@@ -1,4 +1,4 @@
-"""Who may have a successor next, and how many workers does that make? Pure: from how the workers stand."""
+"""Chooses which worker is replaced next, and how many workers there are to be: from a snapshot of the workers alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Answers as they leave: the head with the first piece of the body in one call, and never waiting for the client.
+"""Sends responses: the head with the first piece of the body in one call, and never waiting for the client.
 
-gunicorn sends the head, and then the body. A worker that is killed in between leaves half an answer at a proxy, which
+gunicorn sends the head, and then the body. A worker that is killed in between leaves half a response at a proxy, which
 cannot ask another worker any more. What the kernel does not take at once is left to the event loop, so that no thread
 waits for a client that reads slowly.
 """

@@ -1,4 +1,4 @@
-"""Thread pools whose threads are all started at once: one that the system refuses later would fail a request."""
+"""A thread pool whose threads are all started at once: one that the system refuses later would fail a request."""
 
 from __future__ import annotations
 

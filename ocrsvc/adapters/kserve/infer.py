@@ -1,4 +1,4 @@
-"""How does a request in tensors become an answer in tensors, whichever protocol carried them?"""
+"""Makes a response in tensors of a request in tensors, whichever protocol carried them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ocrsvc.adapters.paddlex.envelope import infer as infer_as_paddlex
 from ocrsvc.model_api.metadata import JSON_IN, JSON_OUT, BadTensor, wanted_outputs
-from ocrsvc.model_api.model import OcrModel, Wait, options_in
+from ocrsvc.model_api.model import OcrModel, TimeLimit, options_in
 from ocrsvc.model_api.tensors import Array, Shape, arrays_of, image_of
 
 
@@ -17,7 +17,7 @@ def infer_arrays(
     batch: Shape,
     names: list[str],
     parameters: Mapping[str, object],
-    wait: Wait,
+    time_limit: TimeLimit,
 ) -> list[Array]:
     """The outputs of these names, or all of them.
 
@@ -28,7 +28,7 @@ def infer_arrays(
         batch: Shape of the input, as `check_input` gave it.
         names: Outputs asked for; none is all.
         parameters: Of the request; reading options are taken from them.
-        wait: Of the client.
+        time_limit: Of the client.
 
     Raises:
         OcrsvcError: As OcrModel.infer; BadTensor for outputs that there are not; BadOption.
@@ -37,11 +37,13 @@ def infer_arrays(
     if name == JSON_IN:
         if len(elements) != 1:
             raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
-        return [Array(JSON_OUT, "BYTES", batch, [_answered_as_paddlex(model, elements[0], wait).decode()])]
-    pages = model.infer([image_of(element, wait.wish.share) for element in elements], options_in(parameters), wait)
+        return [Array(JSON_OUT, "BYTES", batch, [_answered_as_paddlex(model, elements[0], time_limit).decode()])]
+    pages = model.infer(
+        [image_of(element, time_limit.context.share) for element in elements], options_in(parameters), time_limit
+    )
     return arrays_of(pages, wanted, batch)
 
 
-def _answered_as_paddlex(model: OcrModel, body: bytes, wait: Wait) -> bytes:
+def _answered_as_paddlex(model: OcrModel, body: bytes, time_limit: TimeLimit) -> bytes:
     """PaddleX's JSON for PaddleX's JSON, as its "high-stability serving" puts both into tensors of a model."""
-    return infer_as_paddlex(body, model.reader, wait.left_s, wait.wish)[1]
+    return infer_as_paddlex(body, model.reader, time_limit.left_s, time_limit.context)[1]

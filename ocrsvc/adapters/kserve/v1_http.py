@@ -1,4 +1,4 @@
-"""How does KServe's v1 protocol speak?"""
+"""KServe's v1 protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Final
 
 from flask import Blueprint, Response
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.model_api.metadata import NAME, NotOffered
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.predict import OTHER_VERBS, check_servable, predict, status, wrong_method
 from ocrsvc.model_api.rest import json_answer, serve_paths
-from ocrsvc.settings import Settings
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 
 
-def make_kserve_v1(settings: Settings, model: OcrModel) -> Blueprint:
+def make_kserve_v1(context: AdapterContext) -> Blueprint:
     """The list of models, their readiness and predictions, over a model."""
-    door = Blueprint("kserve_v1", __name__)
-    # Where both have a path this door's is the more exact one, so that it answers for TensorFlow Serving as well.
+    settings, model = context.settings, context.model
+    blueprint = Blueprint("kserve_v1", __name__)
+    # Where both have a path this adapter's is the more exact one, so that it answers for TensorFlow Serving as well.
     both = "tfserving" in settings.dialects
 
     def run(name: str) -> Response:
         return predict(settings, model, name, None, None)
 
     serve_paths(
-        door,
+        blueprint,
         ("/v1/models", "/v1/models/<name>"),
         (
             ("GET", "/v1/models", lambda: json_answer({"models": [NAME]})),
@@ -35,7 +35,7 @@ def make_kserve_v1(settings: Settings, model: OcrModel) -> Blueprint:
             *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),) if both else ()),
         ),
     )
-    return door
+    return blueprint
 
 
 def _explain(name: str) -> Response:

@@ -1,4 +1,4 @@
-"""How does inference.GRPCInferenceService (KServe v2_metadata, Triton) speak over gRPC?"""
+"""The gRPC service inference.GRPCInferenceService of KServe v2 and Triton."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
+from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import infer_arrays
 from ocrsvc.errors import OcrsvcError
@@ -100,9 +101,9 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
         try:
             return stream_class(infer_response=_infer(model, request, call, response_class))
         except (OcrsvcError, CallFailed) as error:
-            told = stream_class(error_message=failure_of(error).told)
-            told.infer_response.id = request.id
-            return told
+            response = stream_class(error_message=failure_of(error).message)
+            response.infer_response.id = request.id
+            return response
 
     return {
         SERVICE + "ModelInfer": Method(request_class, infer),
@@ -119,9 +120,9 @@ def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> An
     tensor, batch = _input(request)
     elements = _elements(request, tensor, math.prod(batch))
     parameters = _parameters(request.parameters)
-    wait = call.within(limit_in(parameters, call.left_s))
+    time_limit = call.within(limit_in(parameters, call.left_s))
     response = response_class(model_name=NAME, model_version=VERSION, id=request.id)
-    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, wait):
+    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, time_limit):
         _add(response, array, raw=bool(request.raw_input_contents))
     return response
 
@@ -169,3 +170,6 @@ def _add(response: Any, array: Array, *, raw: bool) -> None:
         output.contents.bytes_contents.extend(text.encode() for text in array.values)
     else:
         getattr(output.contents, _CONTENTS[array.datatype]).extend(array.values.ravel().tolist())
+
+
+GRPC_SERVICE: Final = GrpcService((FILE,), make_kserve_v2)

@@ -1,4 +1,4 @@
-"""How do clients of KServe v2 (the Open Inference Protocol) and of Triton's HTTP port 8000 speak?
+"""KServe v2 (the Open Inference Protocol) over HTTP, and Triton's HTTP API (port 8000).
 
 With the binary tensor extension, and Triton's model configuration, statistics and repository calls.
 """
@@ -14,16 +14,17 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import infer_arrays
 from ocrsvc.errors import CallerError
 from ocrsvc.http.body import share_of
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import context_of, deadline_of, is_image, left_s, shown, taking_apart
+from ocrsvc.http.request import context_of, deadline_of, is_image, left_s, limited_parsing, shown
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.model import OcrModel, Seconds, limit_in
-from ocrsvc.model_api.rest import answer_ready, empty_answer, json_answer, packed, receive_body, serve_paths
+from ocrsvc.model_api.model import FixedTimeLimit, limit_in
+from ocrsvc.model_api.rest import answer_ready, compressed, empty_answer, json_answer, receive_body, serve_paths
 from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings import Settings
@@ -38,7 +39,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _InferRequest:
     """One inference request.
 
     Attributes:
@@ -64,16 +65,17 @@ class _Asked:
         return self.outputs.get(output, self.binary)
 
 
-def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
+def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Everything below /v2, over a model."""
-    door = Blueprint("kserve_v2", __name__)
+    settings, model = context.settings, context.model
+    blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         asked = _receive(settings, deadline, name, version)
-        wait = Seconds(limit_in(asked.parameters, left_s(deadline)), context_of(request.environ))
+        time_limit = FixedTimeLimit(limit_in(asked.parameters, left_s(deadline)), context_of(request.environ))
         names = list(asked.outputs)
-        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, wait)
+        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, time_limit)
         return _answer(asked, arrays)
 
     def metadata(name: str, version: str | None) -> Response:
@@ -102,7 +104,7 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
         return empty_answer()
 
     serve_paths(
-        door,
+        blueprint,
         ("/v2", "/v2/<path:rest>"),
         (
             ("GET", r"/v2/?", lambda: json_answer(v2_metadata.server_metadata())),
@@ -120,7 +122,7 @@ def make_kserve_v2(settings: Settings, model: OcrModel) -> Blueprint:
             ("POST", _REPOSITORY + "/unload", _unload),
         ),
     )
-    return door
+    return blueprint
 
 
 def _unload(name: str) -> Response:
@@ -128,16 +130,16 @@ def _unload(name: str) -> Response:
     raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
 
 
-def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _Asked:
+def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _InferRequest:
     """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
     body = receive_body(request.environ, settings.max_body_bytes)
     check_model(name, version or "")
     share = share_of(request.environ)
-    with taking_apart(share, len(body), deadline):
+    with limited_parsing(share, len(body), deadline):
         return _read_request(body, request.headers.get(HEADER_LENGTH), share)
 
 
-def _read_request(body: bytes, header_length: str | None, share: Share) -> _Asked:
+def _read_request(body: bytes, header_length: str | None, share: Share) -> _InferRequest:
     """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
 
     Raises:
@@ -155,7 +157,7 @@ def _read_request(body: bytes, header_length: str | None, share: Share) -> _Aske
     parameters = _members(head.get("parameters"), "parameters")
     binary = parameters.get("binary_data_output") is True
     elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
-    return _Asked(_id(head), parameters, name, elements, batch, outputs, binary)
+    return _InferRequest(_id(head), parameters, name, elements, batch, outputs, binary)
 
 
 def _id(head: Mapping[str, object]) -> object:
@@ -178,12 +180,12 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 
-def _raw_request(raw: memoryview) -> _Asked:
+def _raw_request(raw: memoryview) -> _InferRequest:
     """The whole body is the one input: an image file, with or without its length in front."""
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
-    return _Asked(None, {}, IMAGE.name, [bytes(image)], (1,), {})
+    return _InferRequest(None, {}, IMAGE.name, [bytes(image)], (1,), {})
 
 
 def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
@@ -198,9 +200,9 @@ def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: 
     parameters = _members(tensor.get("parameters"), "parameters")
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
-            told = shown(parameters["binary_data_size"])[:40]
+            sent_size = shown(parameters["binary_data_size"])[:40]
             raise BadTensor(
-                f"binary_data_size is {told}, and {len(raw)} bytes follow the JSON.",
+                f"binary_data_size is {sent_size}, and {len(raw)} bytes follow the JSON.",
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
         return unpack_elements(raw, count)
@@ -238,17 +240,17 @@ def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
     return wanted
 
 
-def _answer(asked: _Asked, arrays: list[Array]) -> Response:
+def _answer(asked: _InferRequest, arrays: list[Array]) -> Response:
     raw: list[bytes] = []
     head: dict[str, object] = {"id": asked.id} if asked.id else {}
     head |= {"model_name": NAME, "model_version": VERSION}
     head["outputs"] = [_output(array, raw, binary=asked.is_binary(array.name)) for array in arrays]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
-        return packed(Response(members, content_type="application/json"))
+        return compressed(Response(members, content_type="application/json"))
     response = Response(b"".join([members, *raw]), content_type=BINARY_TYPE)
     response.headers[HEADER_LENGTH] = str(len(members))
-    return packed(response)
+    return compressed(response)
 
 
 def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object]:

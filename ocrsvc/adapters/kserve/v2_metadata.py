@@ -1,4 +1,4 @@
-"""How does the model describe itself to clients of the KServe v2 protocol and of Triton?
+"""How the model describes itself to clients of the KServe v2 protocol and of Triton.
 
 As the members of JSON objects, which are those of the protocol's gRPC messages too.
 """
@@ -19,7 +19,7 @@ CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TY
 
 
 def server_metadata() -> Node:
-    """Who answers, and which extensions it speaks."""
+    """The server's name and version, and the extensions that it has."""
     return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
 
 

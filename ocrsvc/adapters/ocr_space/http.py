@@ -1,7 +1,7 @@
-"""How does the API of OCR.space speak?
+"""The API of OCR.space over HTTP.
 
-What the caller got wrong is told in an HTTP 200 with IsErroredOnProcessing, as there; what the service refuses keeps
-its true status beside it.
+What the caller got wrong is reported in an HTTP 200 with IsErroredOnProcessing, as there; what the service refuses
+keeps its true status beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames
 from ocrsvc.formats.json_lines import column, json_list, text_column
@@ -20,15 +21,14 @@ from ocrsvc.http.responses import (
     any_file,
     as_json,
     flag,
-    is_told_in_a_200,
+    is_reported_in_a_200,
     looks_like_a_url,
     read_pages,
-    turning,
+    rotate_option,
     with_headers,
 )
-from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.pipeline.read import FileRead
 from ocrsvc.records import Page, Reading, ReadOptions
-from ocrsvc.settings import Settings
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")
@@ -62,29 +62,30 @@ LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 
-def make_ocr_space(settings: Settings, reader: Reader) -> Blueprint:
+def make_ocr_space(context: AdapterContext) -> Blueprint:
     """POST /parse/image and GET /parse/imageurl over a reader, in both spellings."""
-    dialect = Blueprint("ocr_space", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("ocr_space", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/parse/image")
-    @dialect.post("/Parse/Image")
+    @blueprint.post("/parse/image")
+    @blueprint.post("/Parse/Image")
     def image() -> Response:
         began_s = time.monotonic()
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        options = _options(incoming)
-        overlay = _flag(incoming, "isOverlayRequired") is True
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        options = _options(parsed)
+        overlay = _flag(parsed, "isOverlayRequired") is True
         most = settings.max_pages
-        file = read_pages(reader, _image(incoming), options, left_s(deadline), context_of(request.environ), most=most)
+        file = read_pages(reader, _image(parsed), options, left_s(deadline), context_of(request.environ), most=most)
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
 
-    @dialect.get("/parse/imageurl")
-    @dialect.get("/Parse/ImageUrl")
+    @blueprint.get("/parse/imageurl")
+    @blueprint.get("/Parse/ImageUrl")
     def imageurl() -> Response:
         raise _no_addresses()
 
-    return dialect
+    return blueprint
 
 
 def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, object]:
@@ -135,36 +136,36 @@ def _overlay(page: Page) -> dict[str, object]:
     return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(texts)}"}
 
 
-def _options(incoming: ParsedRequest) -> ReadOptions:
+def _options(parsed: ParsedRequest) -> ReadOptions:
     """What the fields ask for. Raises BadOption for what is unknown, or cannot be done."""
-    language, engine = (last_field(incoming, name) for name in ("language", "OCREngine"))
+    language, engine = (last_field(parsed, name) for name in ("language", "OCREngine"))
     # One model reads all that it can read, so that the language decides nothing.
     if language and language.lower() not in LANGUAGES:
         raise BadOption(f"Value for parameter 'language' is invalid: {language[:20]!r}.")
     if engine and engine not in ENGINES:
         raise BadOption(f"Value for parameter 'OCREngine' is invalid: {engine[:20]!r}.")
-    if _flag(incoming, "isCreateSearchablePdf"):
+    if _flag(parsed, "isCreateSearchablePdf"):
         raise BadOption("Searchable PDF files are not made here.", "Leave isCreateSearchablePdf out.")
-    return ReadOptions(rotate=turning(_flag(incoming, "detectOrientation")))
+    return ReadOptions(rotate=rotate_option(_flag(parsed, "detectOrientation")))
 
 
-def _flag(incoming: ParsedRequest, name: str) -> bool | None:
+def _flag(parsed: ParsedRequest, name: str) -> bool | None:
     try:
-        return flag(incoming, name)
+        return flag(parsed, name)
     except ValueError as error:
         raise BadOption(f"Value for parameter '{name}' is invalid: it is neither true nor false.") from error
 
 
-def _image(incoming: ParsedRequest) -> bytes:
+def _image(parsed: ParsedRequest) -> bytes:
     """A file under any name, else base64, with a data URI or without."""
-    data = any_file(incoming)
+    data = any_file(parsed)
     if data is not None:
         return data
-    if last_field(incoming, "url") or any(
-        looks_like_a_url(value) for name, value in incoming.fields if name == BASE64_FIELD
+    if last_field(parsed, "url") or any(
+        looks_like_a_url(value) for name, value in parsed.fields if name == BASE64_FIELD
     ):
         raise _no_addresses()
-    return first_image(incoming, (), (BASE64_FIELD,))
+    return first_image(parsed, (), (BASE64_FIELD,))
 
 
 def _no_addresses() -> CallerError:
@@ -183,4 +184,4 @@ def _failure(error: Exception) -> Response:
         "ErrorDetails": failure.title,
         "ProcessingTimeInMilliseconds": "0",
     }
-    return with_headers(as_json(answer, 200 if is_told_in_a_200(error) else failure.status), failure)
+    return with_headers(as_json(answer, 200 if is_reported_in_a_200(error) else failure.status), failure)

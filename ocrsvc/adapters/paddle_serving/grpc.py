@@ -1,12 +1,14 @@
-"""How does the pipeline service of Paddle Serving speak over gRPC?
+"""The pipeline service of Paddle Serving over gRPC.
 
-As over its HTTP gateway: what is wrong with an image is told by err_no in an answer, what is refused by the status.
+As over its HTTP gateway: what is wrong with an image is reported by err_no in a response, what is refused by the
+status.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from ocrsvc.adapters.context import GrpcService
 from ocrsvc.errors import CallerError, ClientGone, NothingSent
 from ocrsvc.formats.python_list import to_result
 from ocrsvc.grpc_server.method import Call, Method, Methods
@@ -52,3 +54,6 @@ def _image(request: Any, share: Share) -> bytes:
     if "image" not in sent:
         raise NothingSent('There is no "image" among the keys.', 'Send key ["image"] and value ["<base64>"].')
     return decode_base64(sent["image"], share)
+
+
+GRPC_SERVICE: Final = GrpcService((FILE,), make_paddle_serving)

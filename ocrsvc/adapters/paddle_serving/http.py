@@ -1,7 +1,7 @@
-"""How does the HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration) speak?
+"""The HTTP gateway of a Paddle Serving pipeline (port 9998 in PaddleOCR's configuration).
 
-Its success answer to the letter: a list as Python writes it, which clients hand to eval(). What is wrong with an image
-is told by err_no in an HTTP 200, as there; what is wrong with the body, or refused, as its gateway does.
+Its success response to the letter: a list as Python writes it, which clients hand to eval(). What is wrong with an
+image is reported by err_no in an HTTP 200, as there; what is wrong with the body, or refused, as its gateway does.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.body import share_of
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive
-from ocrsvc.http.responses import as_json, is_told_in_a_200, with_headers
+from ocrsvc.http.responses import as_json, is_reported_in_a_200, with_headers
 from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings import Settings
 
 OK, NO_SERVICE, BAD_INPUT = 0, 3002, 5000
 NO_SERVICE_TEXT: Final = "Failed to inference: Service name error."
@@ -43,12 +42,13 @@ class _NoService(CallerError):
     """The path names another service than ocr."""
 
 
-def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
+def make_paddle_serving(context: AdapterContext) -> Blueprint:
     """POST /ocr/{anything} and /{service}/prediction over a reader."""
-    dialect = Blueprint("paddle_serving", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("paddle_serving", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/ocr/<_method>")
+    @blueprint.post("/ocr/<_method>")
     def inference(_method: str) -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
         sent = to_pairs(receive(request.environ, settings.max_body_bytes, deadline))
@@ -56,16 +56,16 @@ def make_paddle_serving(settings: Settings, reader: Reader) -> Blueprint:
         page = reader.read(image, ReadOptions(), left_s(deadline), context_of(request.environ)).page
         return _answer(OK, "", result=to_result(page))
 
-    @dialect.post("/<_service>/prediction")
+    @blueprint.post("/<_service>/prediction")
     def no_service(_service: str) -> Response:
         raise _NoService(NO_SERVICE_TEXT)
 
-    return dialect
+    return blueprint
 
 
-def to_pairs(incoming: ParsedRequest) -> dict[str, str]:
+def to_pairs(parsed: ParsedRequest) -> dict[str, str]:
     """The members `key` and `value`, side by side. Raises CallerError for other types than lists of text."""
-    members = dict(incoming.fields)
+    members = dict(parsed.fields)
     keys, values = (_texts(members.get(name), name) for name in ("key", "value"))
     return dict(zip(keys, values, strict=False))
 
@@ -100,7 +100,7 @@ def _failure(error: Exception) -> Response:
         )
     if isinstance(error, _NoService):
         return _answer(NO_SERVICE, NO_SERVICE_TEXT)
-    if type(error) not in {CallerError, _WrongType} and is_told_in_a_200(error):
+    if type(error) not in {CallerError, _WrongType} and is_reported_in_a_200(error):
         return _answer(BAD_INPUT, str(failure))
     message = str(failure)
     code = GRPC_CODES.get(failure.status, INVALID_ARGUMENT if isinstance(error, CallerError) else UNKNOWN)

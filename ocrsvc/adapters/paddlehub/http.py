@@ -1,7 +1,7 @@
-"""How does PaddleHub Serving (port 8868 for ocr_system) speak?
+"""The API of PaddleHub Serving (port 8868 for ocr_system) over HTTP.
 
-Its success answer to the letter. What the caller got wrong is told in an HTTP 200 with a status of its own, as there;
-what the service refuses keeps its true status beside it.
+Its success response to the letter. What the caller got wrong is reported in an HTTP 200 with a status of its own, as
+there; what the service refuses keeps its true status beside it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_s, receive
-from ocrsvc.http.responses import NO_IMAGE, as_json, is_told_in_a_200, with_headers
+from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
-from ocrsvc.settings import Settings
 
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
@@ -32,23 +32,24 @@ class _NoModule(CallerError):
     """The path names a module that is not served."""
 
 
-def make_paddlehub(settings: Settings, reader: Reader) -> Blueprint:
+def make_paddlehub(context: AdapterContext) -> Blueprint:
     """POST /predict/{module} over a reader."""
-    dialect = Blueprint("paddlehub", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("paddlehub", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/predict/<module>")
+    @blueprint.post("/predict/<module>")
     def predict(module: str) -> Response:
         if module not in MODULES:
             raise _NoModule(f"Module {module} is not available.")
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        images = images_or_errors(incoming, IMAGE_FIELDS, IMAGE_FIELDS)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        images = images_or_errors(parsed, IMAGE_FIELDS, IMAGE_FIELDS)
         options = ReadOptions(detect=module != "ocr_rec")
         pages = _pages(reader, images, options, left_s(deadline))
         return as_json({"msg": "", "results": MODULES[module](pages), "status": OK})
 
-    return dialect
+    return blueprint
 
 
 def _pages(
@@ -104,4 +105,4 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     status = NO_MODULE if isinstance(error, _NoModule) else NOT_JSON if type(error) is CallerError else FAILED
     answer = {"msg": str(failure), "results": "", "status": status}
-    return with_headers(as_json(answer, 200 if is_told_in_a_200(error) else failure.status), failure)
+    return with_headers(as_json(answer, 200 if is_reported_in_a_200(error) else failure.status), failure)

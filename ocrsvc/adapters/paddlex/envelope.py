@@ -1,7 +1,7 @@
-"""How does PaddleX's JSON become a reading, and how does a reading become PaddleX's JSON?
+"""PaddleX's JSON: parses its requests, and writes readings as its responses.
 
-Two doors need to know: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a
-tensor of a Triton model. `infer` is all that the second one calls.
+Two adapters use it: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a tensor
+of a Triton model. `infer` is all that the second one calls.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import orjson
 from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.json_lines import as_text as as_json_text
-from ocrsvc.http.drawn_pages import picture_of
+from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.json_body import parse_any_json
 from ocrsvc.http.request import as_text, is_image, left_s
-from ocrsvc.http.responses import NO_IMAGE, looks_like_a_url, parse_flag, read_pages, turning, within_bounds_px
+from ocrsvc.http.responses import NO_IMAGE, clamp_side_px, looks_like_a_url, parse_flag, read_pages, rotate_option
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.read import Reader
@@ -69,7 +69,7 @@ class WrongFile(CallerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PaddlexRequest:
     """What one request asks for.
 
     Attributes:
@@ -85,32 +85,32 @@ class Asked:
     members: Mapping[str, Any]
 
 
-def infer(body: bytes, reader: Reader, limit_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
-    """One whole exchange, from JSON to JSON; whatever goes wrong is in the answer's envelope.
+def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
+    """Answer one request, from JSON to JSON; whatever goes wrong is in the answer's envelope.
 
     Args:
         body: A JSON object in UTF-8.
         reader: Reads the image.
         limit_s: Seconds within which the answer is worth having.
-        wish: Priority, and whether somebody still waits.
+        context: Priority, and whether somebody still waits.
 
     Returns:
         The HTTP status of the answer, which is 200 or its errorCode, and the answer.
     """
     log_id: object = None
     try:
-        members = _members(body, wish.share)
+        members = _members(body, context.share)
         log_id = members.get("logId")
-        return 200, success(asked_by(members, wish.share), reader, limit_s, wish)
+        return 200, success(parse_members(members, context.share), reader, limit_s, context)
     except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
 
 
-def success(asked: Asked, reader: Reader, limit_s: float, wish: RequestContext = DEFAULT_CONTEXT) -> bytes:
-    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.look` raise."""
+def success(asked: PaddlexRequest, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> bytes:
+    """The answer to what was asked, as JSON. Raises what `Reader.read` and `Reader.decoded_image` raise."""
     deadline = time.monotonic() + limit_s
-    file = read_pages(reader, asked.data, asked.options, limit_s, wish, most=MOST_PAGES)
+    file = read_pages(reader, asked.data, asked.options, limit_s, context, most=MOST_PAGES)
     if file.errors:
         # The format has no place for a page that failed.
         raise file.errors[0][1]
@@ -118,10 +118,10 @@ def success(asked: Asked, reader: Reader, limit_s: float, wish: RequestContext =
 
     def pictures_of(page: Page, held: Share) -> dict[str, orjson.Fragment]:
         number = None if file.kind == "image" else page.number
-        with reader.look(asked.data, number, left_s(deadline), wish) as image:
-            return _pictures(asked, image, page, held, make_check(wish, deadline, time.monotonic))
+        with reader.decoded_image(asked.data, number, left_s(deadline), context) as image:
+            return _pictures(asked, image, page, held, make_check(context, deadline, time.monotonic))
 
-    with wish.share.part() as held:
+    with context.share.part() as held:
         results = [
             {"prunedResult": to_pruned(page, asked.members), **(pictures_of(page, held) if asked.visualize else {})}
             for page in pages
@@ -155,7 +155,7 @@ def failure_envelope(error: Exception, failure: Failure, log_id: object = None) 
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 
 
-def asked_by(members: Mapping[str, Any], share: Share) -> Asked:
+def parse_members(members: Mapping[str, Any], share: Share) -> PaddlexRequest:
     """What a JSON object asks for; its file is counted in the share.
 
     Raises:
@@ -170,7 +170,7 @@ def asked_by(members: Mapping[str, Any], share: Share) -> Asked:
     _refuse_what_cannot_be(values)
     data = _file(values, share)
     del values["file"]
-    return Asked(data, _options(values), values.get("visualize") is not False, values)
+    return PaddlexRequest(data, _options(values), values.get("visualize") is not False, values)
 
 
 def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
@@ -181,7 +181,7 @@ def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
     pruned: dict[str, object] = {"model_settings": _model_settings(members)}
     if members.get("useDocOrientationClassify") is True:
         own = {"use_doc_orientation_classify": True, "use_doc_unwarping": False}
-        # PaddleX tells by how much the page was turned anticlockwise to be upright.
+        # PaddleX reports by how much the page was turned anticlockwise to be upright.
         pruned["doc_preprocessor_res"] = {"model_settings": own, "angle": -page.angle % 360}
     return pruned | {
         "dt_polys": corners,
@@ -297,7 +297,7 @@ def _refuse_what_cannot_be(values: Mapping[str, Any]) -> None:
 
 
 def _file(values: Mapping[str, Any], share: Share) -> bytes:
-    """The bytes in `file`; of what kind they are, they tell themselves. Raises WrongFile, CallerError."""
+    """The bytes in `file`, whose kind is read from themselves. Raises WrongFile, CallerError."""
     sent, kind = values["file"], values.get("fileType")
     if looks_like_a_url(sent):
         raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
@@ -311,9 +311,9 @@ def _file(values: Mapping[str, Any], share: Share) -> bytes:
 
 def _options(values: Mapping[str, Any]) -> ReadOptions:
     side = values.get("textDetLimitSideLen")
-    longest = within_bounds_px(side) if side is not None and values.get("textDetLimitType") == "max" else None
+    longest = clamp_side_px(side) if side is not None and values.get("textDetLimitType") == "max" else None
     return ReadOptions(
-        rotate=turning(values.get("useDocOrientationClassify")),
+        rotate=rotate_option(values.get("useDocOrientationClassify")),
         max_side=longest,
         min_confidence=values.get("textRecScoreThresh"),
     )
@@ -338,11 +338,11 @@ def _det_params(members: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _pictures(asked: Asked, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
+def _pictures(asked: PaddlexRequest, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
     """The image with its lines framed, and the image as it is."""
-    text = picture_of(image, replace(page, lines=()), held, check)
+    text = drawn_page(image, replace(page, lines=()), held, check)
     plain = orjson.Fragment(text)
-    pictures = {"ocrImage": orjson.Fragment(picture_of(image, page, held, check))}
+    pictures = {"ocrImage": orjson.Fragment(drawn_page(image, page, held, check))}
     if asked.members.get("useDocOrientationClassify") is True:
         held.take(len(text))
         pictures["docPreprocessingImage"] = plain

@@ -1,6 +1,7 @@
-"""How does rapidocr_api (RapidAI/RapidOCRAPI, port 9003) speak?
+"""The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003) over HTTP.
 
-Its success answer to the letter; its errors as FastAPI shapes them, with true statuses where the original answers 500.
+Its success response to the letter; its errors as FastAPI shapes them, with true statuses where the original answers
+500.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.box_values import to_boxes, to_scores
 from ocrsvc.formats.json_lines import column, json_object, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, first_image, left_s, receive
-from ocrsvc.http.responses import as_json, flag, turning, with_headers
-from ocrsvc.pipeline.read import Reader
+from ocrsvc.http.responses import as_json, flag, rotate_option, with_headers
 from ocrsvc.records import Page, ReadOptions
-from ocrsvc.settings import Settings
 
 FILE_FIELDS: Final = ("image_file",)
 TEXT_FIELDS: Final = ("image_data",)
@@ -40,24 +40,25 @@ class _BadField(BadOption):
         self.item = {"type": kind, "loc": ["body", field], "msg": message, "input": sent}
 
 
-def make_rapidocr_api(settings: Settings, reader: Reader) -> Blueprint:
+def make_rapidocr_api(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET / over a reader."""
-    dialect = Blueprint("rapidocr_api", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("rapidocr_api", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/ocr")
+    @blueprint.post("/ocr")
     def ocr() -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        options = _options(incoming)
-        data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        options = _options(parsed)
+        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
         return as_json(to_answer(reader.read(data, options, left_s(deadline), context_of(request.environ)).page))
 
-    @dialect.get("/")
+    @blueprint.get("/")
     def banner() -> Response:
         return as_json({"message": BANNER})
 
-    return dialect
+    return blueprint
 
 
 def to_answer(page: Page) -> orjson.Fragment:
@@ -72,10 +73,10 @@ def to_answer(page: Page) -> orjson.Fragment:
     )
 
 
-def _options(incoming: ParsedRequest) -> ReadOptions:
+def _options(parsed: ParsedRequest) -> ReadOptions:
     """What the flags ask for; an empty one counts as not sent. Raises BadOption."""
-    flags = {name: _flag(incoming, name) for name in FLAGS}
-    for name, value in incoming.fields:
+    flags = {name: _flag(parsed, name) for name in FLAGS}
+    for name, value in parsed.fields:
         if name in FILE_FIELDS:
             raise _BadField("value_error", name, NOT_A_FILE, as_text(value)[:100])
     if flags["use_rec"] is False:
@@ -86,12 +87,12 @@ def _options(incoming: ParsedRequest) -> ReadOptions:
 
 
 def _as_read_options(flags: Mapping[str, bool | None]) -> ReadOptions:
-    return ReadOptions(rotate=turning(flags["use_cls"]), detect=flags["use_det"] is not False)
+    return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False)
 
 
-def _flag(incoming: ParsedRequest, name: str) -> bool | None:
+def _flag(parsed: ParsedRequest, name: str) -> bool | None:
     try:
-        return flag(incoming, name)
+        return flag(parsed, name)
     except ValueError as error:
         raise _BadField("bool_parsing", name, NOT_A_BOOL, str(error)[:100]) from error
 

@@ -1,4 +1,4 @@
-"""How do tensorflow.serving.PredictionService and ModelService speak over gRPC?"""
+"""TensorFlow Serving's PredictionService and ModelService over gRPC."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ocrsvc.adapters.context import GrpcService
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel, wanted_outputs
@@ -33,7 +34,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         messages: With those of FILES.
         model: Reads the images.
     """
-    predicted, described, standing, signatures = (
+    predict_response, metadata_response, status_response, signatures = (
         messages[f"tensorflow.serving.{name}"]
         for name in ("PredictResponse", "GetModelMetadataResponse", "GetModelStatusResponse", "SignatureDefMap")
     )
@@ -44,7 +45,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         names = wanted_outputs(list(request.output_filter))
         elements, batch = _elements(request)
         pages = _read(model, elements, call)
-        response = predicted()
+        response = predict_response()
         _sign(response.model_spec, request.model_spec.name, request.model_spec.signature_name or SIGNATURE)
         for array in arrays_of(pages, names, batch):
             _fill(response.outputs[array.name], array)
@@ -54,7 +55,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         check_servable(*_place(request.model_spec))
         if set(request.metadata_field) != {"signature_def"}:
             raise BadTensor("The one metadata_field that there is is 'signature_def'.", "Ask for it.")
-        response = described()
+        response = metadata_response()
         _sign(response.model_spec, request.model_spec.name, "")
         signed = response.metadata["signature_def"]
         signed.type_url, signed.value = TYPE_URL, _describe(signatures()).SerializeToString()
@@ -65,7 +66,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         if name != "ocr":
             raise UnknownModel(f"Could not find any versions of model {name[:100]}")
         check_version(version, label)
-        response = standing()
+        response = status_response()
         served = response.model_version_status.add(version=int(VERSION), state=_AVAILABLE if model.ready else _LOADING)
         served.status.error_code = 0
         return response
@@ -142,3 +143,6 @@ def _describe_tensor(info: Any, tensor: Tensor) -> None:
     info.name, info.dtype = f"{tensor.name}:0", DTYPES[tensor.datatype]
     for length in tensor.shape[:1] if tensor.dims == (1,) else tensor.shape:
         info.tensor_shape.dim.add(size=length)
+
+
+GRPC_SERVICE: Final = GrpcService(FILES, make_tfserving)

@@ -1,4 +1,4 @@
-"""How does TensorFlow Serving's REST API (port 8501) speak?"""
+"""TensorFlow Serving's REST API (port 8501)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError
 from ocrsvc.model_api.metadata import IMAGE, NAME, OUTPUTS, VERSION, Tensor, UnknownModel
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.predict import METHOD, OTHER_VERBS, SIGNATURE, check_version, predict, status, wrong_method
 from ocrsvc.model_api.rest import json_answer, serve_paths
-from ocrsvc.settings import Settings
 
 DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 
 
-def make_tfserving(settings: Settings, model: OcrModel) -> Blueprint:
+def make_tfserving(context: AdapterContext) -> Blueprint:
     """Predictions, status and metadata below /v1/models, over a model."""
-    door = Blueprint("tfserving", __name__)
+    settings, model = context.settings, context.model
+    blueprint = Blueprint("tfserving", __name__)
 
     def run(name: str, version: str | None, label: str | None) -> Response:
         return predict(settings, model, name, version, label)
@@ -30,7 +30,7 @@ def make_tfserving(settings: Settings, model: OcrModel) -> Blueprint:
         return status(model, name, version, label)
 
     serve_paths(
-        door,
+        blueprint,
         ("/v1/models/<path:rest>",),
         (
             ("POST", _MODEL + ":predict", run),
@@ -42,7 +42,7 @@ def make_tfserving(settings: Settings, model: OcrModel) -> Blueprint:
         ),
         re.IGNORECASE,
     )
-    return door
+    return blueprint
 
 
 def _malformed() -> Response:

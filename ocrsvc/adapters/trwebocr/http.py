@@ -1,7 +1,7 @@
-"""How does TrWebOCR (alisen39/TrWebOCR, port 8089) speak?
+"""The API of TrWebOCR (alisen39/TrWebOCR, port 8089) over HTTP.
 
-Its success answer to the letter; its errors in its own shape but with true statuses, where the original answers 500 or
-a 200 that is none. chineseocr_lite has the same address with another answer: a setting chooses.
+Its success response to the letter; its errors in its own shape but with true statuses, where the original answers 500
+or a 200 that is none. chineseocr_lite has the same address with another response: a setting chooses.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.box_values import to_boxes
 from ocrsvc.formats.tr_rects import shrink_page, to_raw_out_text
-from ocrsvc.http.drawn_pages import picture_of
+from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_image, last_field, left_s, receive
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext, make_check
-from ocrsvc.settings import Settings
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -41,43 +41,44 @@ BAD_COMPRESS: Final = "compress参数类型有误，只能是int类型"
 USE_POST: Final = "404 : Please use POST"
 
 
-def make_trwebocr(settings: Settings, reader: Reader) -> Blueprint:
+def make_trwebocr(context: AdapterContext) -> Blueprint:
     """POST /api/tr-run/, with and without the last slash, over a reader."""
-    dialect = Blueprint("trwebocr", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("trwebocr", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post(PATH, strict_slashes=False)
+    @blueprint.post(PATH, strict_slashes=False)
     def tr_run() -> Response:
         began_s = time.monotonic()
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
         if settings.trwebocr_boxes == "poly":
-            return _tr_run_poly(reader, incoming, deadline, began_s)
-        data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-        max_side = _max_side(incoming)
-        wish = context_of(request.environ)
-        page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), wish).page
+            return _tr_run_poly(reader, parsed, deadline, began_s)
+        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
+        max_side = _max_side(parsed)
+        context = context_of(request.environ)
+        page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), context).page
         answer = {"raw_out": to_raw_out_text(page, max_side).encode()}
-        if last_field(incoming, "is_draw") == "0":
+        if last_field(parsed, "is_draw") == "0":
             return _success(answer | {"speed_time": _spent_s(began_s)})
         shrunk = page if max_side is None else shrink_page(page, max_side)
-        with _drawn(reader, data, shrunk, deadline, wish) as picture:
+        with _drawn(reader, data, shrunk, deadline, context) as picture:
             return _success(answer | {"speed_time": _spent_s(began_s), "img_detected": picture})
 
-    @dialect.get(PATH, strict_slashes=False)
+    @blueprint.get(PATH, strict_slashes=False)
     def use_post() -> Response:
         return Response(USE_POST, 404, content_type="text/html; charset=UTF-8")
 
-    return dialect
+    return blueprint
 
 
-def _tr_run_poly(reader: Reader, incoming: ParsedRequest, deadline: float, began_s: float) -> Response:
+def _tr_run_poly(reader: Reader, parsed: ParsedRequest, deadline: float, began_s: float) -> Response:
     """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
-    _check_short_side(incoming)
-    data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
-    wish = context_of(request.environ)
-    page = reader.read(data, ReadOptions(), left_s(deadline), wish).page
-    with _drawn(reader, data, page, deadline, wish) as picture:
+    _check_short_side(parsed)
+    data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
+    context = context_of(request.environ)
+    page = reader.read(data, ReadOptions(), left_s(deadline), context).page
+    with _drawn(reader, data, page, deadline, context) as picture:
         raw_out = json.dumps(to_numbered(page)).encode()
         return _success({"img_detected": picture, "raw_out": raw_out, "speed_time": _spent_s(began_s)})
 
@@ -89,9 +90,9 @@ def to_numbered(page: Page) -> list[list[object]]:
     return [[box, f"{number}、 {line.text}", line.confidence] for number, (box, line) in numbered]
 
 
-def _check_short_side(incoming: ParsedRequest) -> None:
+def _check_short_side(parsed: ParsedRequest) -> None:
     """Raises BadOption for a `compress` that chineseocr_lite refuses; the engine sees the page as it sees fit."""
-    sent = last_field(incoming, "compress")
+    sent = last_field(parsed, "compress")
     if sent is not None and not (_WHOLE.fullmatch(sent) and int(sent) >= SHORTEST_SIDE_PX):
         raise BadOption(f"compress is {sent[:20]!r}: accepted is a whole number from {SHORTEST_SIDE_PX}.")
 
@@ -100,9 +101,9 @@ def _spent_s(began_s: float) -> bytes:
     return str(round(time.monotonic() - began_s, 2)).encode()
 
 
-def _max_side(incoming: ParsedRequest) -> int | None:
+def _max_side(parsed: ParsedRequest) -> int | None:
     """The longest side that the field `compress` allows, in pixels; None for one below 1. Raises BadOption."""
-    sent = last_field(incoming, "compress")
+    sent = last_field(parsed, "compress")
     if sent is None:
         return DEFAULT_COMPRESS_PX
     if not _WHOLE.fullmatch(sent):
@@ -111,12 +112,12 @@ def _max_side(incoming: ParsedRequest) -> int | None:
 
 
 @contextmanager
-def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, wish: RequestContext) -> Iterator[bytes]:
+def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, context: RequestContext) -> Iterator[bytes]:
     """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
-    check = make_check(wish, deadline, time.monotonic)
-    with wish.share.part() as held:
-        with reader.look(data, limit_s=left_s(deadline), wish=wish) as image:
-            picture = picture_of(image, page, held, check, prefix=b"data:image/jpeg;base64,")
+    check = make_check(context, deadline, time.monotonic)
+    with context.share.part() as held:
+        with reader.decoded_image(data, limit_s=left_s(deadline), context=context) as image:
+            picture = drawn_page(image, page, held, check, prefix=b"data:image/jpeg;base64,")
         yield picture
 
 

@@ -1,6 +1,6 @@
-"""How does TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006) speak?
+"""The API of TrWebOCR.cpp (SamuraiBUPT/TrWebOCR.cpp, port 6006) over HTTP.
 
-Its success answer to the letter; its error texts with true statuses, where the original answers 200 to everything.
+Its success response to the letter; its error texts with true statuses, where the original answers 200 to everything.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
 from ocrsvc.formats.text import to_bar_separated
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.settings import Settings
 
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img_base64", "file")
@@ -27,24 +26,25 @@ NO_IMAGE: Final = "Failed to load image"
 BAD_BODY: Final = "Invalid JSON data"
 
 
-def make_trwebocr_cpp(settings: Settings, reader: Reader) -> Blueprint:
+def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     """POST /api/trocr and GET /hi over a reader."""
-    dialect = Blueprint("trwebocr_cpp", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("trwebocr_cpp", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/api/trocr", strict_slashes=False)
+    @blueprint.post("/api/trocr", strict_slashes=False)
     def trocr() -> Response:
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        data = first_image(incoming, FILE_FIELDS, TEXT_FIELDS)
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
         reading = reader.read(data, ReadOptions(), left_s(deadline), context_of(request.environ))
         return Response(to_bar_separated(reading.page), content_type=TEXT_TYPE)
 
-    @dialect.get("/hi")
+    @blueprint.get("/hi")
     def hi() -> Response:
         return Response(HELLO, content_type="text/plain")
 
-    return dialect
+    return blueprint
 
 
 def _failure(error: Exception) -> Response:

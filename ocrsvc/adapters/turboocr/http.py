@@ -1,4 +1,4 @@
-"""How does TurboOCR (aiptimizer/TurboOCR, port 8000) speak?"""
+"""The API of TurboOCR (aiptimizer/TurboOCR, port 8000) over HTTP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from flask import Blueprint, Response, request
 from werkzeug.datastructures import Headers
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import (
     BadBase64,
     BadOption,
@@ -33,9 +34,9 @@ from ocrsvc.http.request import (
     first_image,
     images_or_errors,
     left_s,
+    limited_parsing,
     receive,
     request_id,
-    taking_apart,
 )
 from ocrsvc.http.responses import any_file, as_json, with_headers
 from ocrsvc.pipeline.read import Reader
@@ -47,7 +48,7 @@ HEALTHY: Final = "ok"
 MAX_SIDE_PX: Final = 16_384
 _WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
-# Which of the original's codes tells this error; the first that fits.
+# The original's code for each error; the first that fits.
 CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NothingSent, "MISSING_IMAGE"),
     (BadBase64, "BASE64_DECODE_FAILED"),
@@ -66,7 +67,7 @@ class _Coded(CallerError):
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
-        self.told = code
+        self.original_code = code
 
 
 class _NoPdf(OcrsvcError):
@@ -77,42 +78,43 @@ class _NoPdf(OcrsvcError):
     title = "PDF files are not read"
 
 
-def make_turboocr(settings: Settings, reader: Reader) -> Blueprint:
+def make_turboocr(context: AdapterContext) -> Blueprint:
     """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels and GET /health over a reader."""
-    dialect = Blueprint("turboocr", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader = context.settings, context.reader
+    blueprint = Blueprint("turboocr", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/ocr")
+    @blueprint.post("/ocr")
     def ocr() -> Response:
         return _read(reader, first_image(_receive(settings), (), ("image",)), settings)
 
-    @dialect.post("/ocr/raw")
+    @blueprint.post("/ocr/raw")
     def raw() -> Response:
         return _read(reader, _raw_image(_receive(settings)), settings)
 
-    @dialect.post("/ocr/pixels")
+    @blueprint.post("/ocr/pixels")
     def pixels() -> Response:
         return _read(reader, _pixels(settings), settings)
 
-    @dialect.post("/ocr/batch")
+    @blueprint.post("/ocr/batch")
     def batch() -> Response:
         return _read_batch(reader, _receive(settings), settings)
 
-    @dialect.post("/ocr/pdf")
+    @blueprint.post("/ocr/pdf")
     def pdf() -> Response:
         raise _NoPdf("PDF files are not read.", "Send each page as an image.")
 
-    _add_health(dialect, reader)
-    return dialect
+    _add_health(blueprint, reader)
+    return blueprint
 
 
-def _add_health(dialect: Blueprint, reader: Reader) -> None:
-    @dialect.get("/health")
-    @dialect.get("/health/live")
+def _add_health(blueprint: Blueprint, reader: Reader) -> None:
+    @blueprint.get("/health")
+    @blueprint.get("/health/live")
     def health() -> Response:
         return Response(HEALTHY, content_type="text/plain; charset=utf-8")
 
-    @dialect.get("/health/ready")
+    @blueprint.get("/health/ready")
     def ready() -> Response:
         if not reader.ready:
             raise NotReady("Pipeline not ready.")
@@ -135,17 +137,17 @@ def _read(reader: Reader, data: bytes, settings: Settings) -> Response:
     return response
 
 
-def _read_batch(reader: Reader, incoming: ParsedRequest, settings: Settings) -> Response:
-    if not dict(incoming.fields).get("images"):
+def _read_batch(reader: Reader, parsed: ParsedRequest, settings: Settings) -> Response:
+    if not dict(parsed.fields).get("images"):
         raise _Coded("EMPTY_BATCH", "Empty images array")
-    images = images_or_errors(incoming, (), ("images",))
+    images = images_or_errors(parsed, (), ("images",))
     datas = [image for image in images if isinstance(image, bytes)]
     outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings), context_of(request.environ)))
     return _batch([next(outcomes) if isinstance(image, bytes) else image for image in images])
 
 
-def _raw_image(incoming: ParsedRequest) -> bytes:
-    data = incoming.raw if incoming.raw is not None else any_file(incoming)
+def _raw_image(parsed: ParsedRequest) -> bytes:
+    data = parsed.raw if parsed.raw is not None else any_file(parsed)
     if not data:
         raise _Coded("EMPTY_BODY", "Empty body")
     return data
@@ -160,7 +162,7 @@ def _pixels(settings: Settings) -> bytes:
     if len(body) != size:
         raise _Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size} bytes, got {len(body)}")
     share = share_of(request.environ)
-    with taking_apart(share, size, deadline_of(request.environ, settings.deadline_s)), share.holding(size):
+    with limited_parsing(share, size, deadline_of(request.environ, settings.deadline_s)), share.holding(size):
         share.take(size)
         return header + (body if header.startswith(b"P5") else swap_colours(body))
 
@@ -218,14 +220,14 @@ def _entry(outcome: Reading | OcrsvcError) -> dict[str, object]:
     return (
         to_results(outcome.page)
         if isinstance(outcome, Reading)
-        else {"results": [], **_told(outcome, failure_of(outcome))}
+        else {"results": [], **_error_members(outcome, failure_of(outcome))}
     )
 
 
-def _told(error: Exception, failure: Failure) -> dict[str, object]:
+def _error_members(error: Exception, failure: Failure) -> dict[str, object]:
     code = next((code for kind, code in CODES if isinstance(error, kind)), failure.code.upper())
     if isinstance(error, _Coded):
-        code = error.told
+        code = error.original_code
     elif type(error) is CallerError:
         code = "INVALID_JSON"
     return {"error": {"code": code, "message": str(failure)}}
@@ -233,4 +235,4 @@ def _told(error: Exception, failure: Failure) -> dict[str, object]:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    return with_headers(as_json(_told(error, failure), failure.status), failure)
+    return with_headers(as_json(_error_members(error, failure), failure.status), failure)

@@ -1,7 +1,7 @@
-"""How does Umi-OCR take in documents, tell how far they are, and give back what was read of them?
+"""Umi-OCR's document API: takes in documents, reports their progress, and returns what was read of them.
 
-Its tasks outlive requests: they wait in `ocrsvc.tasks`, and any worker answers for any of them. Only PDF is taken of
-the formats that it knows.
+Its tasks outlive requests: they wait in `ocrsvc.jobs`, and any worker answers for any of them. Only PDF is taken of the
+formats that it knows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ocrsvc.imaging.text_layer import add_text_layer
 from ocrsvc.jobs.store import Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
-from ocrsvc.serving.limiter import Turns
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import deadline_passed
 from ocrsvc.settings import Settings
 
@@ -74,14 +74,14 @@ _NAME_LETTERS: Final = 100
 _SENT_NAME_LETTERS: Final = 1000
 # A file system takes 255 for a name, and files that are made add to this one.
 _NAME_BYTES: Final = 230
-_MAKING_WAIT: Final = 8
+_MAKE_WAITING: Final = 8
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
 
 
-def add_documents(dialect: Blueprint, settings: Settings, reader: Reader, tasks: Tasks) -> None:
-    """/api/doc/… in the dialect."""
-    door = _Door(settings, reader, tasks)
+def add_documents(blueprint: Blueprint, settings: Settings, reader: Reader, tasks: Tasks) -> None:
+    """Add /api/doc/… to the adapter's blueprint."""
+    views = _DocumentViews(settings, reader, tasks)
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
         def answer(**names: str) -> Response:
@@ -89,38 +89,38 @@ def add_documents(dialect: Blueprint, settings: Settings, reader: Reader, tasks:
                 return view(**names)
 
         setattr(answer, WITHOUT_ENGINE, True)
-        dialect.add_url_rule(f"{PATH}{path}", f"documents_{name}", answer, methods=[method])
+        blueprint.add_url_rule(f"{PATH}{path}", f"documents_{name}", answer, methods=[method])
 
     add("GET", "get_options", "options", lambda: as_json({**OPTIONS, **DOCUMENT_OPTIONS}))
-    add("POST", "upload", "upload", door.upload)
-    add("POST", "result", "result", door.result)
-    add("POST", "download", "make", door.make)
-    add("GET", "download/<task_id>/<name>", "download", door.download)
-    add("GET", "clear/<task_id>", "clear", door.clear)
+    add("POST", "upload", "upload", views.upload)
+    add("POST", "result", "result", views.result)
+    add("POST", "download", "make", views.make)
+    add("GET", "download/<task_id>/<name>", "download", views.download)
+    add("GET", "clear/<task_id>", "clear", views.clear)
 
 
-class _Door:
+class _DocumentViews:
     """The views, each called with the names in its path."""
 
     def __init__(self, settings: Settings, reader: Reader, tasks: Tasks) -> None:
         self._settings, self._reader, self._tasks = settings, reader, tasks
         # Each may take a gigabyte, and a core.
-        self._making = Turns(1, _MAKING_WAIT)
+        self._make_limiter = Limiter(1, _MAKE_WAITING)
 
     def upload(self) -> Response:
         """Take in a document."""
-        deadline, incoming = self._receive()
-        part = next((part for part in incoming.files if part.name == "file" and part.data), None)
+        deadline, parsed = self._receive()
+        part = next((part for part in parsed.files if part.name == "file" and part.data), None)
         if part is None:
             raise Coded(NO_FILE, "[Error] No file was uploaded.")
-        name, options = name_of(part.filename or ""), _options_of(dict(incoming.fields).get("json"))
+        name, options = name_of(part.filename or ""), _options_of(dict(parsed.fields).get("json"))
         if not is_pdf(part.data):
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
         count = self._reader.count_pages(part.data, left_s(deadline), context_of(request.environ))
         read = to_read_options(options)
         about = {
             "name": name,
-            "numbers": self._few(numbers_of(options, count)),
+            "numbers": self._check_count(numbers_of(options, count)),
             "options": {"rotate": read.rotate, "max_side": read.max_side},
             "asked": {**options, "count": count},
         }
@@ -128,21 +128,21 @@ class _Door:
         return as_json({"code": OK, "data": self._tasks.add(part.data, about, caller).id})
 
     def result(self) -> Response:
-        """Tell how far a task is, and what it has read."""
+        """Report how far a task is, and what it has read."""
         sent = dict(self._receive()[1].fields)
         with self._asked_for(sent) as task:
             return as_json(_progress(task, sent))
 
     def make(self) -> Response:
-        """Make files of what was read, and tell where they are."""
-        deadline, incoming = self._receive()
-        sent = dict(incoming.fields)
+        """Make files of what was read, and return where they are."""
+        deadline, parsed = self._receive()
+        sent = dict(parsed.fields)
 
         def check() -> None:
             if not left_s(deadline):
                 raise deadline_passed()
 
-        with self._asked_for(sent) as task, self._making.take(check):
+        with self._asked_for(sent) as task, self._make_limiter.take(check):
             name = _make(self._tasks, task, sent, partial(_file_of, dpi=self._settings.pdf_dpi, deadline=deadline))
             url = f"{request.host_url}{PATH[1:]}download/{task.id}/{quote(name)}"
             return as_json({"code": OK, "data": url, "name": name})
@@ -150,13 +150,13 @@ class _Door:
     def download(self, task_id: str, name: str) -> Response:
         """A file that was made."""
         task = self._tasks.find(task_id)
-        data = task.out(name) if task is not None else None
+        data = task.result_file(name) if task is not None else None
         if data is None:
             raise NotFound
         return Response(data, headers=_FILE_HEADERS, content_type="application/octet-stream")
 
     def clear(self, task_id: str) -> Response:
-        """Forget a task."""
+        """Delete a task."""
         task = self._tasks.find(task_id)
         if task is None:
             raise Coded(NOT_THERE, f"{task_id[:100]} does not exist.")
@@ -182,7 +182,7 @@ class _Door:
         except FileNotFoundError as error:
             raise unknown from error
 
-    def _few(self, numbers: list[int]) -> list[int]:
+    def _check_count(self, numbers: list[int]) -> list[int]:
         """The pages themselves. Raises TooManyPages."""
         most = self._settings.max_pages
         if len(numbers) > most:
@@ -197,9 +197,9 @@ _FILE_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Content-Dispositio
 
 
 def code_of(error: Exception) -> int | None:
-    """The number by which the original tells this error of a document; None where it is that of an image."""
+    """The original's code for this error of a document; None where it is that of an image."""
     if isinstance(error, Coded):
-        return error.told
+        return error.original_code
     if type(error) is CallerError:
         return NOT_JSON
     return next((code for kind, code in CODES if isinstance(error, kind)), None)
@@ -273,9 +273,9 @@ def _progress(task: Task, sent: Mapping[str, Any]) -> dict[str, Any]:
     if why:
         answer["message"] = why
     if sent.get("is_data"):
-        told = task.take_untold() if sent.get("is_unread", True) else task.pages()
+        rows = task.take_unreported() if sent.get("is_unread", True) else task.pages()
         kind = "text" if sent.get("format") == "text" else "dict"
-        pages = [_page_of(row, about, kind) for row in told]
+        pages = [_page_of(row, about, kind) for row in rows]
         answer["data"] = "".join(page["data"] for page in pages if page["code"] == OK) if kind == "text" else pages
     return answer
 
@@ -323,7 +323,7 @@ def _make(tasks: Tasks, task: Task, sent: Mapping[str, Any], make: Maker) -> str
     stem = f"[OCR]_{PurePath(about['name']).stem}"
     files = {f"{stem}{ENDINGS[kind]}": make(kind, task, about, rows, ignores_blank) for kind in dict.fromkeys(kinds)}
     name, data = next(iter(files.items())) if len(files) == 1 else (f"{stem}.zip", _zipped(files))
-    tasks.put_out(task, name, data)
+    tasks.put_result_file(task, name, data)
     return name
 
 
@@ -362,7 +362,7 @@ def _file_of(
     return {"txt": _as_txt, "txtPlain": _as_plain, "csv": _as_csv}[kind](texts, task).encode()
 
 
-def _told(page: Mapping[str, Any]) -> str:
+def _text_or_error(page: Mapping[str, Any]) -> str:
     """The text of a page, or why it has none."""
     if page["code"] == ENGINE_FAILED:
         return f"[Error] OCR failed. Code: {page['code']}, Msg: {page['data']}\n"
@@ -372,7 +372,7 @@ def _told(page: Mapping[str, Any]) -> str:
 def _as_txt(pages: Sequence[Mapping[str, Any]], task: Task) -> str:
     came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(task.came_at_s()))
     return f"{came}\n\n" + "".join(
-        f"≦ {page['fileName']} ≧\n{_told(page)}{chr(10) if page['code'] == OK else ''}\n" for page in pages
+        f"≦ {page['fileName']} ≧\n{_text_or_error(page)}{chr(10) if page['code'] == OK else ''}\n" for page in pages
     )
 
 
@@ -384,7 +384,7 @@ def _as_csv(pages: Sequence[Mapping[str, Any]], _task: Task) -> str:
     whole = io.StringIO(newline="")
     rows = csv.writer(whole)
     rows.writerow(["Name", "OCR", "Path"])
-    rows.writerows([page["fileName"], _told(page), page["path"]] for page in pages)
+    rows.writerows([page["fileName"], _text_or_error(page), page["path"]] for page in pages)
     return whole.getvalue()
 
 
@@ -400,8 +400,8 @@ ENDINGS: Final[Mapping[str, str]] = {
 
 
 def _number(title: str, hint: str, default: int) -> dict[str, object]:
-    told = {"title": title, "toolTip": hint, "default": default, "isInt": True}
-    return {**told, "type": "number", "advanced": False}
+    described = {"title": title, "toolTip": hint, "default": default, "isInt": True}
+    return {**described, "type": "number", "advanced": False}
 
 
 DOCUMENT_OPTIONS: Final[Mapping[str, object]] = {

@@ -1,7 +1,7 @@
-"""How does Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) speak?
+"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) over HTTP.
 
-Its success answer to the letter. What the caller got wrong is told in an HTTP 200 with a code of its own, as there;
-what the service refuses keeps its true status beside it.
+Its success response to the letter. What the caller got wrong is reported in an HTTP 200 with a code of its own, as
+there; what the service refuses keeps its true status beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response, request
 
+from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
 from ocrsvc.adapters.umi_ocr.images import (
     CODES,
@@ -28,10 +29,7 @@ from ocrsvc.adapters.umi_ocr.images import (
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
-from ocrsvc.http.responses import JSON_TYPE, is_told_in_a_200, with_headers
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, with_headers
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -48,44 +46,45 @@ class _NotServed(OcrsvcError):
     title = "Not served"
 
 
-def make_umi_ocr(settings: Settings, reader: Reader, tasks: Tasks | None = None) -> Blueprint:
+def make_umi_ocr(context: AdapterContext) -> Blueprint:
     """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
-    dialect = Blueprint("umi_ocr", __name__)
-    dialect.register_error_handler(Exception, _failure)
+    settings, reader, tasks = context.settings, context.reader, context.tasks
+    blueprint = Blueprint("umi_ocr", __name__)
+    blueprint.register_error_handler(Exception, _failure)
 
-    @dialect.post("/api/ocr")
+    @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
         deadline = deadline_of(request.environ, settings.deadline_s)
-        incoming = receive(request.environ, settings.max_body_bytes, deadline)
-        members = dict(incoming.fields)
-        options = options_of(members, empty=not members and incoming.raw is None)
-        data = first_image(incoming, (), ("base64",))
+        parsed = receive(request.environ, settings.max_body_bytes, deadline)
+        members = dict(parsed.fields)
+        options = options_of(members, empty=not members and parsed.raw is None)
+        data = first_image(parsed, (), ("base64",))
         page = reader.read(data, to_read_options(options), left_s(deadline), context_of(request.environ)).page
         return _as_html(to_answer(page, options, time.monotonic() - began_s))
 
-    @dialect.get("/api/ocr/get_options")
+    @blueprint.get("/api/ocr/get_options")
     def get_options() -> Response:
         return _as_html(OPTIONS)
 
-    @dialect.get("/")
-    @dialect.get("/umiocr")
+    @blueprint.get("/")
+    @blueprint.get("/umiocr")
     def banner() -> Response:
         return Response(BANNER, content_type=HTML)
 
-    @dialect.post("/api/qrcode")
+    @blueprint.post("/api/qrcode")
     def qr_codes() -> Response:
         raise _NotServed("QR codes are not served here; /api/ocr reads images.")
 
     if tasks is not None:
-        add_documents(dialect, settings, reader, tasks)
-        return dialect
+        add_documents(blueprint, settings, reader, tasks)
+        return blueprint
 
-    @dialect.route("/api/doc/<path:_rest>", methods=["GET", "POST"])
+    @blueprint.route("/api/doc/<path:_rest>", methods=["GET", "POST"])
     def no_documents(_rest: str) -> Response:
         raise _NotServed("Documents are not taken in here: the operator has switched them off.")
 
-    return dialect
+    return blueprint
 
 
 def _failure(error: Exception) -> Response:
@@ -93,8 +92,8 @@ def _failure(error: Exception) -> Response:
     if failure.status in {404, 405}:
         answer = Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
         return with_headers(answer, failure)
-    # The original tells that its engine broke in a 200, too; a refusal keeps its status for those who retry.
-    in_a_200 = is_told_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
+    # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
+    in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
     code = (code_of(error) if of_documents else None) or _code(error, failure.code)
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
@@ -116,10 +115,10 @@ def _as_html(answer: object, status: int = 200) -> Response:
 
 def _code(error: Exception, name: str) -> int:
     if isinstance(error, Coded):
-        return error.told
+        return error.original_code
     if isinstance(error, NothingSent):
         return NO_BASE64
     if type(error) is CallerError:
         return NOT_JSON
-    told = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    return told or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)
+    code = next((code for kind, code in CODES if isinstance(error, kind)), None)
+    return code or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)

@@ -1,4 +1,4 @@
-"""How does Umi-OCR ask for a page, and in which words does it answer?"""
+"""Umi-OCR's request for one page, and its response: the options, the lines and the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, Unsupp
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.request import shown
-from ocrsvc.http.responses import turning, within_bounds_px
+from ocrsvc.http.responses import clamp_side_px, rotate_option
 from ocrsvc.records import Line, Page, ReadOptions
 
 OK, NO_TEXT = 100, 101
@@ -25,7 +25,7 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnsupportedImage, 301),
     (BrokenImage, 301),
 )
-"""Which code tells this error; 300 and 301 are those of the engine in the original."""
+"""The code for each error; 300 and 301 are those of the engine in the original."""
 
 MODELS: Final = (("models/config_chinese.txt", "简体中文"), ("models/config_en.txt", "English"))
 SIDES_PX: Final = (960, 2880, 4320, 999999)
@@ -47,7 +47,7 @@ class Coded(CallerError):
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)
-        self.told = code
+        self.original_code = code
 
 
 def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[str, object]:
@@ -74,7 +74,7 @@ def to_read_options(options: Mapping[str, Any]) -> ReadOptions:
     """What the options ask of the engine."""
     side = options.get("ocr.limit_side_len")
     return ReadOptions(
-        rotate=turning(options.get("ocr.cls")), max_side=within_bounds_px(side) if side is not None else None
+        rotate=rotate_option(options.get("ocr.cls")), max_side=clamp_side_px(side) if side is not None else None
     )
 
 

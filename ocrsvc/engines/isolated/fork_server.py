@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from ocrsvc.registry import ENGINES
 from ocrsvc.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_threads
@@ -36,26 +37,6 @@ _FAILED: Final = 70
 
 # SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains first, then closes the socket.
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-# Without ONNX Runtime, which starts a thread when it is imported; a child imports it in 50 ms.
-_PRELOADED: Final = {
-    "ppocr": (
-        "cv2",
-        "onnx",
-        "onnx.numpy_helper",
-        "ocrsvc.engines.ppocr.pipeline.db_postprocess",
-        "ocrsvc.engines.ppocr.pipeline.page",
-    ),
-    "tr": ("cv2", "ocrsvc.engines.tr.engine"),
-    "tr_crnn": (
-        "cv2",
-        "onnx",
-        "onnx.numpy_helper",
-        "ocrsvc.engines.ppocr.pipeline.db_postprocess",
-        "ocrsvc.engines.ppocr.pipeline.page",
-    ),
-    "fake": ("ocrsvc.engines.fake",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +192,7 @@ def _report_exit(end: socket.socket, how: object) -> None:
 
 def preload(engine: str) -> None:
     """Import what the engine needs; what is missing is reported by the child that opens it."""
-    for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *_PRELOADED[engine]):
+    for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *ENGINES[engine].preload):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     # What is imported stays: no garbage collection in a child touches, and so copies, these pages.

@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, SingleLineRunner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecogniser, Recogniser, read_characters
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
 from ocrsvc.engines.ppocr.runtime.providers import Device, GpuConfig, Precision, Provider
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
@@ -27,6 +27,8 @@ from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -172,3 +174,21 @@ def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, s
     batches = BatchRunner(recognition, settings.batch, runners=len(recognition.sessions))
     batches.warm_up()
     return batches
+
+
+def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
+    """The engine as the settings and the thread plan want it. Raises EngineUnavailable."""
+    return PpocrEngine(
+        PpocrSettings(
+            settings.device,
+            plan.library_threads,
+            plan.engine_threads,
+            settings.model_cache or default_folder(),
+            Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s),
+            provider=settings.provider,
+            precision=settings.precision,
+            streams=settings.gpu_streams,
+            gpu_arena_bytes=settings.gpu_arena_bytes,
+            imaging=settings.imaging,
+        )
+    )

@@ -15,6 +15,8 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 WARM_UP_PAGE: Final = (480, 640)
 WARM_UP_LINE: Final = (32, 256)
@@ -141,3 +143,8 @@ def to_box(rect: tuple[float, float, float, float, float]) -> Box:
 
     right, down = width / 2, height / 2
     return corner(-right, -down), corner(right, -down), corner(right, down), corner(-right, down)
+
+
+def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:
+    """The engine as the settings want it. Raises EngineUnavailable."""
+    return TrEngine(TrSettings(settings.tr_home, settings.tr_shared_sessions, settings.device))

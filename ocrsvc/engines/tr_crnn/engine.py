@@ -14,6 +14,8 @@ from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
 from ocrsvc.records import EngineInfo
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 
 class TrCrnnEngine:
@@ -47,3 +49,8 @@ class TrCrnnEngine:
 
     def close(self) -> None:
         """The library stays loaded: it cannot be unloaded safely; the sessions go with the last reference."""
+
+
+def open_tr_crnn(settings: Settings, plan: ThreadPlan) -> TrCrnnEngine:
+    """The engine as the settings and the thread plan want it. Raises EngineUnavailable."""
+    return TrCrnnEngine(settings.device, plan.library_threads)

@@ -1,0 +1,215 @@
+"""The boot of a worker: take its GPU, load and warm the engine, start what runs beside it, and say READY."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
+from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
+from ocrsvc.system.memory import read_rss_bytes
+from ocrsvc.system.thread_plan import device_for
+from ocrsvc.telemetry.metrics_store import STUCK, WAITING, Sampler
+from ocrsvc.telemetry.worker_limits import Limits
+from ocrsvc.telemetry.worker_table import State
+from ocrsvc.worker.boot_limits import ending_at_failure, heartbeat, leaver, leaving_at_sigterm, limited_boot
+from ocrsvc.worker.connection import RequestLimits
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
+from ocrsvc.worker.memory_limits import gpu_bounds, rss_bounds
+from ocrsvc.worker.replacement_policy import is_next_to_load
+from ocrsvc.worker.service_context import ServiceContext
+
+if TYPE_CHECKING:
+    # It needs numpy, which must not come into the arbiter.
+    from ocrsvc.pipeline.read import Reader
+
+_TURN_CHECK_S: Final = 0.1
+# Of Python's own 5 ms each of many busy threads takes its turn before a health check comes to it.
+_SWITCH_S: Final = 0.001
+# By now every request has had its graceful time; what still runs is past its deadline.
+_STOP_S: Final = 2.0
+_LAST_LINES_S: Final = 1.0
+
+
+def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """Right after the fork, before the application is imported: everything that the reader depends on, and the reader.
+
+    Ends the process when that fails.
+    """
+    # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
+    signal.signal(signal.SIGTERM, leaver(worker))
+    service.controller.in_worker(worker)
+    service.statistics.row = worker.place
+    service.worker.metrics = service.metrics.tally(worker.place)
+    _log_like_gunicorn(worker)
+    limit_arenas()
+    sys.setswitchinterval(_SWITCH_S)
+    _take_gpu(service, worker)
+    with ending_at_failure(worker, service.controller.board.head):
+        worker.guard()
+        plan = service.plan(worker.cfg.workers, worker.cfg.threads)
+        _limit_requests(service, worker)
+        service.worker.reader = service.make_reader(plan)
+        worker.engine_threads = plan.engine_threads
+
+
+def _log_like_gunicorn(worker: RecyclingWorker) -> None:
+    logger = logging.getLogger("ocrsvc")
+    logger.handlers = list(worker.log.error_log.handlers)
+    logger.setLevel(worker.log.error_log.level)
+    logger.propagate = False
+
+
+def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """See one GPU only, the one that the arbiter chose, if there are several or somebody named one."""
+    if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
+        pin_gpu(os.environ, service.controller.card_name(worker.slot.card))
+        worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
+
+
+def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """What requests may take, before a thread sees them and after; the memory is one for both."""
+    from ocrsvc.http.admission import shared_limits_of
+    from ocrsvc.serving.request_guard import RequestGuard
+
+    settings = service.settings
+    guard = RequestGuard(service.in_flight.recorder(worker.place), service.request_denylist)
+    limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
+    worker.limits = RequestLimits(
+        limits.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=service.slow_paths()
+    )
+
+
+def load(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
+    # Whatever goes wrong here would otherwise end the workers that serve, too.
+    with ending_at_failure(worker, service.controller.board.head):
+        _load(service, worker)
+
+
+def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
+    reader = service.worker.reader
+    assert reader is not None, "it was made right after the fork"
+    with leaving_at_sigterm(worker), heartbeat(worker):
+        came = time.monotonic()
+        gauge = _open_gauge(service, worker)
+        began = time.monotonic()
+        worker.log.info("Loading the engine %s", service.settings.engine)
+        with limited_boot(worker, service.settings.boot_limit_s):
+            reader.start()
+    engine = reader.describe()
+    worker.log.info(
+        "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
+        *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
+    )
+    if engine.device == "cuda" and gauge is None:
+        worker.log.warning("The engine computes on a card that cannot be read: only RSS limits hold in this worker.")
+    gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
+    service.worker.sampler = Sampler(service.worker.metrics, gauges)
+    service.worker.sampler.start()
+    _start_grpc(service, worker, reader)
+    _start_runner(service, worker, reader)
+    _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
+
+
+def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
+    """What reads the GPU, once it is this worker's turn to load on it; None when there is none, or none is used.
+
+    Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
+    """
+    settings, table = service.settings, service.controller.board
+    if "cpu" in (settings.device, settings.provider):
+        return None
+    gauge = open_gpu_memory_reader(worker.log, worker.siblings())
+    # A GPU that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
+    on_gpu = gauge is not None or device_for(settings) == "cuda"
+    if not on_gpu or is_next_to_load(worker.place, table.live()):
+        return gauge
+    while not is_next_to_load(worker.place, table.live()):
+        time.sleep(_TURN_CHECK_S)
+    return open_gpu_memory_reader(worker.log, worker.siblings())
+
+
+def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
+    """Serve gRPC beside HTTP, if it is asked for."""
+    if not service.grpc_listeners:
+        return
+    from ocrsvc.grpc_server.call_metrics import CallMetrics
+    from ocrsvc.grpc_server.server import RpcServer
+    from ocrsvc.grpc_services import make_services
+    from ocrsvc.model_api.model import OcrModel
+
+    def count(change: int) -> None:
+        worker.nr += max(0, change)
+        worker.count_beside(change)
+
+    settings, own = service.settings, service.worker
+    own.grpc_server = worker.companion = RpcServer(
+        service.grpc_listeners,
+        make_services(OcrModel(reader, service.statistics), settings.dialects),
+        threads=worker.cfg.threads,
+        most_bytes=settings.max_body_bytes,
+        limit_s=settings.deadline_s,
+        limits=own.limits,
+        call_metrics=CallMetrics(own.metrics, own.access_log),
+        on_call=count,
+    )
+    own.grpc_server.start()
+
+
+def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
+    """Read the documents that nobody waits for, until this worker is to go."""
+    if service.tasks is None:
+        return
+    from ocrsvc.jobs.runner import Runner
+
+    def is_leaving() -> bool:
+        return worker.slot.state == State.DRAINING or not worker.alive
+
+    service.worker.runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving)
+    service.worker.runner.start()
+
+
+def _note_ready(
+    service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None, waited_s: float
+) -> None:
+    """Begin to watch, and enter READY; `waited_s` is what this worker waited for others before it loaded."""
+    settings, head, slot = service.settings, service.controller.board.head, worker.slot
+    slot.rss_bytes = read_rss_bytes()
+    limits = Limits(
+        max_age_s=settings.max_age_s,
+        rss=rss_bounds(worker, settings),
+        gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
+    )
+    head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, slot.gpu_bytes)
+    slot.ready_s = time.monotonic()
+    boot_s = slot.ready_s - slot.forked_s - waited_s
+    # While a thread that is refused still ends this worker.
+    worker.watch(Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, reader.stuck_threads))
+    head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
+    # SIGTERM may have come meanwhile.
+    if slot.state != State.DRAINING:
+        slot.state = State.READY
+    worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
+
+
+def end(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """When gunicorn has waited for the requests: end the threads, close the engine, end the log."""
+    # Whoever comes so far did not die over a request.
+    service.in_flight.clear(worker.place)
+    own = service.worker
+    if own.grpc_server is not None:
+        own.grpc_server.stop(0.0)
+    if own.runner is not None:
+        own.runner.stop(_STOP_S)
+    if own.sampler is not None:
+        own.sampler.stop()
+    if own.reader is not None:
+        own.reader.stop(_STOP_S)
+    if own.access_log is not None:
+        own.access_log.stop(_LAST_LINES_S)

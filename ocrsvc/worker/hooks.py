@@ -1,0 +1,189 @@
+"""gunicorn's configuration and hooks: what happens when in the arbiter and in each worker.
+
+The arbiter loads neither model nor numeric library; its hooks hand over to the replacement controller. Each worker runs
+`post_fork` (plans, and makes its reader), imports the application, runs `post_worker_init` (loads and warms the engine;
+only then does it accept requests, and watch over itself), and `worker_exit` last.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ocrsvc import __version__
+from ocrsvc.errors import SettingsError
+from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
+from ocrsvc.settings import read_settings
+from ocrsvc.system.thread_plan import gpus_for, set_library_threads
+from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
+from ocrsvc.telemetry.worker_table import State
+from ocrsvc.worker import boot
+from ocrsvc.worker.arbiter import take_over
+from ocrsvc.worker.config import configuration
+from ocrsvc.worker.grpc_socket import address_of, listen
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.hung_requests import HungRequests
+from ocrsvc.worker.pidfile import remove_stale
+from ocrsvc.worker.replacement_controller import Arbiter
+from ocrsvc.worker.server_check import check_server
+from ocrsvc.worker.service_context import ServiceContext
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+_MOST_FILES: Final = 65_536
+
+# gunicorn hands hooks neither to each other nor to the application: this is where they meet, one for each process.
+_services: list[ServiceContext] = []
+
+
+class Request(Protocol):
+    """gunicorn's request, as far as it is used here."""
+
+    method: str
+    path: str
+
+
+def configuration_or_exit() -> Mapping[str, object]:
+    """gunicorn's settings, from ours; for gunicorn.conf.py.
+
+    Runs in the arbiter, at the start and at each SIGHUP, before any numeric library is loaded. Wrong settings are
+    reported on stderr; at the start they end the process with exit code 78, at a SIGHUP the ones before stay.
+    """
+    set_library_threads(os.environ)
+    try:
+        settings = read_settings()
+    except SettingsError as error:
+        if not _services:
+            _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
+            sys.exit(error.exit_code)
+        _write_line(f"ocrsvc keeps its settings: {error.title.lower()}.\n{error}")
+    else:
+        if not _services:
+            _services.append(ServiceContext(settings))
+        _services[0].settings = settings
+    [service] = _services
+    # Here, because each worker sees its own GPU only.
+    service.gpus = gpus_for(service.settings)
+    gunicorns = dict(configuration(service.settings, service.plan()))
+    # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
+    service.addresses = service.addresses or gunicorns["bind"]
+    if gunicorns["bind"] != service.addresses:
+        _write_line("ocrsvc keeps its addresses: they are read at the start only.")
+        gunicorns["bind"] = service.addresses
+    return {**gunicorns, **_hooks()}
+
+
+def _write_line(text: str) -> None:
+    """On stderr, for there is no log yet; a full disk behind it must not stop a reload."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+
+
+def _hooks() -> Mapping[str, object]:
+    """gunicorn's hooks, by its own names."""
+    hooks = (on_starting, nworkers_changed, on_reload, pre_fork, post_fork, post_worker_init)
+    return {hook.__name__: hook for hook in (*hooks, pre_request, worker_exit, child_exit, on_exit)}
+
+
+def current_service() -> ServiceContext:
+    """The context of this process; without gunicorn's configuration file, one with the settings of the environment."""
+    return _services[0] if _services else ServiceContext(read_settings())
+
+
+def build_app() -> Flask:
+    """The application over this process's reader; for wsgi.py. Loads no model."""
+    return current_service().make_app()
+
+
+def on_starting(server: Arbiter) -> None:
+    """Arbiter: refuse what cannot work, and say what starts."""
+    service = current_service()
+    settings = service.settings
+    take_over(server, service.controller)
+    try:
+        check_server(server.cfg)
+        service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
+        if service.stores_documents():
+            service.tasks = Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
+    except SettingsError as error:
+        server.log.error("%s", error)
+        sys.exit(error.exit_code)
+    _allow_many_files()
+    service.hung_requests = HungRequests(service.in_flight, service.request_denylist, server.log)
+    service.hung_requests.watch(server)
+    plan = service.plan(server.cfg.workers, server.cfg.threads)
+    for listener in service.grpc_listeners:
+        server.log.info("Listening for gRPC at: %s", address_of(listener))
+    server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _allow_many_files() -> None:
+    """As many descriptors as may be: a thousand connections are more than the usual soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
+    """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
+    if before is None and server.cfg.pidfile:
+        remove_stale(server.cfg.pidfile)
+    current_service().controller.count_changed(server, count, before)
+
+
+def on_reload(server: Arbiter) -> None:
+    """Arbiter, at SIGHUP, with the new configuration already read."""
+    current_service().controller.reload(server)
+
+
+def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
+    """Arbiter, before each fork."""
+    service = current_service()
+    service.controller.before_fork(worker, service.gpus, service.settings.boot_limit_s)
+    service.metrics.claim(worker.place)
+    service.in_flight.clear(worker.place)
+
+
+def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
+    """Arbiter, when it has reaped a worker."""
+    service = current_service()
+    if worker.slot.state == State.BOOTING:
+        service.metrics.common.count(BOOT_FAILURES)
+    service.metrics.fold(worker.place)
+    if service.hung_requests is not None:
+        service.hung_requests.note_exit(worker.pid, worker.place, expected=worker.slot.state == State.BOOTING)
+    service.controller.after_exit(server, worker)
+
+
+def on_exit(_server: Arbiter) -> None:
+    """Arbiter, last, when all workers have ended."""
+    tasks = current_service().tasks
+    if tasks is not None:
+        remove_folder(tasks.folder)
+
+
+def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
+    """Worker, before it imports the application."""
+    boot.prepare(current_service(), worker)
+
+
+def post_worker_init(worker: RecyclingWorker) -> None:
+    """Worker, before it accepts requests."""
+    boot.load(current_service(), worker)
+
+
+def pre_request(worker: RecyclingWorker, request: Request) -> None:
+    """Worker, in the thread of each request, before it."""
+    worker.log.debug("%s %s", request.method, request.path)
+    worker.balance(request)
+
+
+def worker_exit(_server: Arbiter, worker: RecyclingWorker) -> None:
+    """Worker, last."""
+    boot.end(current_service(), worker)

@@ -1,0 +1,73 @@
+"""Memory limits of a worker, from the settings and from what it holds after its warm-up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ocrsvc.settings import Settings, bytes_of, variable_of
+from ocrsvc.system.gpu import GpuMemoryReader
+from ocrsvc.system.memory import read_memory_bytes
+from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_card
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+
+
+def rss_bounds(worker: RecyclingWorker, settings: Settings) -> Bounds:
+    """How much resident memory this worker may hold."""
+    memory_bytes, footprint_bytes = read_memory_bytes(), worker.slot.rss_bytes
+    given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
+    bounds = calibrate(
+        *given.values(), footprint_bytes=footprint_bytes, memory_bytes=memory_bytes, workers=worker.cfg.workers
+    )
+    _log_limits_left_off(worker, given, bounds, footprint_bytes)
+    return bounds
+
+
+def gpu_bounds(worker: RecyclingWorker, settings: Settings, gauge: GpuMemoryReader | None, gpus: int) -> Bounds:
+    """How much GPU memory this worker may hold; writes what it holds now into the worker table.
+
+    Args:
+        worker: With the engine loaded and warm.
+        settings: The effective settings.
+        gauge: Reads the GPU; None when the engine does not compute on one, or it cannot be read.
+        gpus: How many the workers share.
+    """
+    slot, siblings = worker.slot, worker.siblings()
+    reading = gauge.read(siblings) if gauge is not None else None
+    if reading is None:
+        for name in ("gpu_soft_bytes", "gpu_hard_bytes"):
+            if getattr(settings, name):
+                worker.log.error("%s is set, and this worker has no readings of a card.", variable_of(name))
+        return Bounds()
+    slot.gpu_bytes, slot.card_free_bytes = reading.own_bytes, reading.free_bytes
+    given = {
+        name: bytes_of(getattr(settings, name), reading.total_bytes) for name in ("gpu_soft_bytes", "gpu_hard_bytes")
+    }
+    workers = math.ceil(worker.cfg.workers / max(1, gpus))
+    foreign_bytes = max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
+    bounds = calibrate_card(
+        *given.values(),
+        footprint_bytes=reading.own_bytes,
+        card_bytes=reading.total_bytes - foreign_bytes,
+        workers=workers,
+    )
+    _log_limits_left_off(worker, given, bounds, reading.own_bytes)
+    if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
+        worker.log.error(
+            "The card has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
+            "Set fewer OCRSVC_WORKERS.",
+            *(reading.total_bytes - foreign_bytes, workers, reading.own_bytes),
+        )
+    return bounds
+
+
+def _log_limits_left_off(
+    worker: RecyclingWorker, given: Mapping[str, int | None], bounds: Bounds, footprint_bytes: int
+) -> None:
+    """Say so when a limit that was asked for cannot be kept."""
+    for (name, asked), kept in zip(given.items(), (bounds.soft_bytes, bounds.hard_bytes), strict=True):
+        if asked and not kept:
+            worker.log.error(
+                "%s is %s, and a worker holds %s after its warm-up: replacing it would not help, so this limit is off.",
+                *(variable_of(name), asked, footprint_bytes),
+            )

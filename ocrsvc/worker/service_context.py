@@ -1,0 +1,140 @@
+"""What one process of the service knows: the arbiter's part, which workers inherit by fork, and the worker's own."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.registry import ADAPTERS
+from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.serving.requests_in_flight import InFlightTable
+from ocrsvc.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan, plan_for
+from ocrsvc.telemetry.access_log import AccessLog
+from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, Sampler, WorkerMetrics, count_reading
+from ocrsvc.telemetry.model_statistics import Statistics
+from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
+from ocrsvc.worker.hung_requests import HungRequests
+from ocrsvc.worker.replacement_controller import ReplacementController
+
+if TYPE_CHECKING:
+    # They need numpy and Flask, which must not come into the arbiter.
+    from flask import Flask
+
+    from ocrsvc.grpc_server.server import RpcServer
+    from ocrsvc.jobs.runner import Runner
+    from ocrsvc.pipeline.read import Reader
+    from ocrsvc.serving.memory_budget import SharedLimits
+    from ocrsvc.serving.request_guard import RequestGuard
+
+
+class ServiceContext:
+    """Made once, in the arbiter; a worker inherits it by fork, and fills its own part.
+
+    The settings come to the workers by fork too: a file that is edited later cannot make a worker that is replaced
+    differ from its siblings, or fail.
+
+    Attributes:
+        settings: The effective settings, those of the last reload that was right.
+        gpus: Those that the workers share, by name; seen before a worker is given one.
+        addresses: Where gunicorn listens, as it was at the start.
+        controller: Decides which worker is forked, replaced and killed.
+        statistics: Of requests to the model.
+        image_denylist: Images that ended an engine's child process.
+        request_denylist: Bodies of requests that stopped a worker.
+        in_flight: What all workers work on.
+        hung_requests: Finds out which request stopped a worker.
+        metrics: Of all workers.
+        grpc_listeners: Shared by all workers.
+        tasks: Documents that nobody waits for; None where none are taken in.
+        worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.gpus: tuple[str, ...] = ()
+        self.addresses: object = None
+        self.controller = ReplacementController(WorkerTable())
+        self.statistics = Statistics(SLOTS)
+        self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
+        self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
+        self.in_flight = InFlightTable(SLOTS)
+        self.hung_requests: HungRequests | None = None
+        self.metrics = MetricsStore(SLOTS)
+        self.grpc_listeners: tuple[socket.socket, ...] = ()
+        self.tasks: Tasks | None = None
+        self.worker = WorkerContext(self.metrics.common)
+
+    def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
+        """How many engine threads a worker runs, given gunicorn's workers and threads; None leaves them to the plan."""
+        return plan_for(self.settings, workers=workers, threads=threads)
+
+    def make_reader(self, plan: ThreadPlan) -> Reader:
+        """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+        from ocrsvc.engines.opening import open_engine
+        from ocrsvc.pipeline.read import Reader
+
+        return Reader(
+            self.settings,
+            plan,
+            engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
+            on_reading=partial(count_reading, self.worker.metrics),
+        )
+
+    def make_app(self) -> Flask:
+        """The WSGI application over this worker's reader, which may be started later. Loads no model."""
+        from ocrsvc.app import create_app
+        from ocrsvc.http.admission import shared_limits_of
+        from ocrsvc.http.request_metrics import RequestMetrics
+
+        settings, worker = self.settings, self.worker
+        metrics = worker.metrics
+        if settings.access_log != "off":
+            worker.access_log = AccessLog(settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED))
+        worker.limits = worker.limits or shared_limits_of(settings)
+        worker.reader = worker.reader or self.make_reader(self.plan())
+        image_denylist = self.image_denylist if settings.isolation == "process" else None
+        requests = RequestMetrics(
+            self.metrics,
+            metrics,
+            self.controller.board,
+            worker.access_log,
+            image_denylist,
+            self.request_denylist,
+        )
+        return create_app(settings, worker.reader, requests, self.statistics, worker.limits, self.tasks)
+
+    def slow_paths(self) -> tuple[str, ...]:
+        """Where paths begin that may take time without the engine, of the adapters that are on."""
+        return tuple(path for name in self.settings.dialects for path in ADAPTERS[name].slow_paths)
+
+    def stores_documents(self) -> bool:
+        """Whether documents are taken in that nobody waits for."""
+        settings = self.settings
+        is_wanted = any(ADAPTERS[name].stores_documents for name in settings.dialects)
+        return bool(is_wanted and settings.pdf_dpi and settings.tasks_bytes)
+
+
+@dataclass(slots=True)
+class WorkerContext:
+    """One worker's own.
+
+    Attributes:
+        metrics: What this worker counts with.
+        reader: Reads images and documents.
+        limits: What all requests to this worker may take together.
+        guard: Refuses bodies that stopped workers.
+        access_log, sampler, grpc_server, runner: Threads that end with the worker.
+    """
+
+    metrics: WorkerMetrics
+    reader: Reader | None = None
+    limits: SharedLimits | None = None
+    guard: RequestGuard | None = None
+    access_log: AccessLog | None = None
+    sampler: Sampler | None = None
+    grpc_server: RpcServer | None = None
+    runner: Runner | None = None
