@@ -33,7 +33,7 @@ from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.routing import choose_by_body, choose_by_head
 from ocrsvc.serving.memory_budget import SharedLimits
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.model_statistics import Statistics
 
 Factory = Callable[[Settings, Reader], Blueprint]

@@ -13,7 +13,7 @@ from werkzeug.routing import Rule
 
 from ocrsvc.adapter_ports import names_at
 from ocrsvc.http.request import glance
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 Environ = dict[str, Any]
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]

@@ -8,7 +8,8 @@ from web_support import json_of, running_app
 from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.app import DIALECTS, MODEL_DIALECTS
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings import Settings, read_settings
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.config import addresses
 
 

@@ -34,7 +34,7 @@ from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
 from ocrsvc.serving.decompression import Damaged, unpack
 from ocrsvc.serving.memory_budget import Budget, Share
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 Parse = Callable[[bytes], object]
 

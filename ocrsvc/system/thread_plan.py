@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1

@@ -25,7 +25,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from ocrsvc import __version__
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
-from ocrsvc.settings import Settings, bytes_of, read_settings, variable_of
+from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.gpu import Gauge, open_gauge
 from ocrsvc.system.gpu_devices import VISIBLE, pin

@@ -10,7 +10,7 @@ from ocrsvc.model_api.metadata import NAME, NotOffered
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.predict import OTHER_VERBS, check_servable, predict, status, wrong_method
 from ocrsvc.model_api.rest import json_answer, serve_paths
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 

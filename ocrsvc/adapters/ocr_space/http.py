@@ -28,7 +28,7 @@ from ocrsvc.http.responses import (
 )
 from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import Page, Reading, ReadOptions
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")

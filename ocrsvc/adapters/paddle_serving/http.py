@@ -21,7 +21,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 OK, NO_SERVICE, BAD_INPUT = 0, 3002, 5000
 NO_SERVICE_TEXT: Final = "Failed to inference: Service name error."

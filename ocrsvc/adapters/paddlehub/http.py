@@ -20,7 +20,7 @@ from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_told_in_a_200, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"

@@ -12,7 +12,7 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive, request_id
 from ocrsvc.http.responses import JSON_TYPE, as_json, with_headers
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 HEALTHY: Final = "Healthy"
 

@@ -19,7 +19,7 @@ from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of,
 from ocrsvc.http.responses import as_json, flag, turning, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 FILE_FIELDS: Final = ("image_file",)
 TEXT_FIELDS: Final = ("image_data",)

@@ -12,7 +12,7 @@ from ocrsvc.model_api.metadata import IMAGE, NAME, OUTPUTS, VERSION, Tensor, Unk
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.predict import METHOD, OTHER_VERBS, SIGNATURE, check_version, predict, status, wrong_method
 from ocrsvc.model_api.rest import json_answer, serve_paths
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 

@@ -25,7 +25,7 @@ from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_im
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext, make_check
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600

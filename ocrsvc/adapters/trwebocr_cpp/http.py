@@ -15,7 +15,7 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 FILE_FIELDS: Final = ("file",)
 TEXT_FIELDS: Final = ("img_base64", "file")

@@ -31,7 +31,7 @@ from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, re
 from ocrsvc.http.responses import JSON_TYPE, is_told_in_a_200, with_headers
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
