@@ -1,4 +1,4 @@
-"""How settings are read: from the environment, else from a TOML file, else the default; with all refusals at once.
+"""Reading the settings from the environment and a TOML file, and refusing what is wrong, all at once.
 
 A value comes from the environment (`OCRSVC_WORKERS=4`), else from the TOML file that `OCRSVC_CONFIG` names
 (`workers = 4`), else from the default. An empty variable counts as not set. Settings are read once, at the start.

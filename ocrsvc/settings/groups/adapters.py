@@ -1,4 +1,4 @@
-"""Which foreign wire formats are spoken, and at which of their usual ports."""
+"""Settings of the API adapters: which foreign wire formats are spoken, and at which of their usual ports."""
 
 from __future__ import annotations
 

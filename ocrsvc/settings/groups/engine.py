@@ -1,4 +1,4 @@
-"""Which engine reads the pages, and on which device."""
+"""Settings of the engine: its name, its device and the GPUs it may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the engine `fake`, which reads nothing and misbehaves as told, for tests."""
+"""Settings of the engine `fake`, which takes as long and misbehaves as told, for tests and load generators."""
 
 from __future__ import annotations
 

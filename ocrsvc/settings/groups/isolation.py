@@ -1,4 +1,4 @@
-"""Whether the engine runs in child processes, when these are replaced, and which images are denied after crashes."""
+"""Settings of process isolation: the engine's child processes, their replacement and the crash denylist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where documents that nobody waits for are kept, how many bytes of them, and how long."""
+"""Settings of the job store: the folder of documents that nobody waits for, their bytes and their lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one request may send, hold and take, and how many wait: the bounds that are answered 413, 429, 503 and 504."""
+"""Settings of the limits of requests (queue, time, bytes, callers, pixels, pages): answered 413, 429, 503 or 504."""
 
 from __future__ import annotations
 

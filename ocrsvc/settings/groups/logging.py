@@ -1,4 +1,4 @@
-"""What is logged, and in which format."""
+"""Settings of the service's log and of the access log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where pages that were read are kept, and how long."""
+"""Settings of the result cache: its memory or its Redis, and the lifetime of a page."""
 
 from __future__ import annotations
 

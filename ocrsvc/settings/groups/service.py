@@ -1,4 +1,4 @@
-"""Where the service listens, for which hosts and sites, and who may ask for its metrics."""
+"""Settings of the service as a whole: its addresses, hosts and sites, its metrics and its pidfile."""
 
 from __future__ import annotations
 

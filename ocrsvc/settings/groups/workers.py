@@ -1,4 +1,4 @@
-"""How many worker processes and threads there are, and when a worker is replaced by a fresh one."""
+"""Settings of the workers: how many processes and threads, and the limits at which one is replaced."""
 
 from __future__ import annotations
 
