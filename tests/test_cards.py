@@ -17,7 +17,7 @@ import requests
 from support import run_server
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.gpu import Siblings, _handle_of
 from ocrsvc.system.gpu_devices import emptiest, find_gpus, pin
 from ocrsvc.system.thread_plan import cards_for, device_for, plan

@@ -31,7 +31,7 @@ from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard, mark_of, take_body, waiting
 from ocrsvc.serving.requests_in_flight import BodyMark, InFlight, InFlightTable, Stage
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import hooks

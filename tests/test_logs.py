@@ -17,7 +17,7 @@ from web_support import as_base64, picture
 from ocrsvc.app import create_app
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.access_log import AccessLog, Event, as_json, as_text
 from ocrsvc.telemetry.metrics_store import MetricsStore

@@ -23,7 +23,7 @@ from web_support import as_base64, json_of, picture, running_app
 
 from ocrsvc.api.operators import is_local
 from ocrsvc.cli.status import address_of
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.prometheus import HEAD_ROWS, SLOT_ROWS
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import Head, WorkerEntry

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 # Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ocrsvc import __version__
 from ocrsvc.errors import SettingsError
 from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import cards_for, set_library_threads
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State

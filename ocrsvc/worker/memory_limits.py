@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ocrsvc.settings import Settings, bytes_of, variable_of
+from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.gpu import Gauge
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_card
