@@ -101,7 +101,7 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """One image file and what is asked of it, for an engine that decodes by itself (engines.base.Driving.decodes).
+    """One image file and what is asked of it, for an engine that decodes by itself (EngineTraits.decodes).
 
     Attributes:
         data: The whole file.

@@ -82,7 +82,7 @@ def _bare(value: Any) -> Any:
 
 
 class StrictArrays:
-    """Arrays over the strict module; see engines.ppocr.card.arrays."""
+    """Arrays over the strict module; see engines.ppocr.gpu.arrays."""
 
     xp: Any = StrictModule()
     name = "strict"

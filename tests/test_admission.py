@@ -15,7 +15,7 @@ from flask import Flask
 from web_support import KnownEngine, json_of, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.admission import caller_of
 from ocrsvc.pipeline.read import Reader
@@ -30,7 +30,7 @@ PNG = picture()
 class Gated(KnownEngine):
     """The known engine behind a gate."""
 
-    driving = Driving()
+    traits = EngineTraits()
 
     def __init__(self) -> None:
         self.gate = threading.Event()

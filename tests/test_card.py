@@ -19,7 +19,7 @@ import requests
 from support import Server, clean_environment, run_server, wait_until
 from web_support import picture
 
-from ocrsvc.system.gpu import Gauge, Siblings, Unreadable
+from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Siblings
 
 DOUBLES = Path(__file__).parent / "doubles"
 sys.path.insert(0, str(DOUBLES))
@@ -34,10 +34,10 @@ MODEL_BYTES = 100 * MB
 
 PROBE = """
 import ctypes, dataclasses, json, logging, os, sys
-from ocrsvc.system.gpu import Siblings, open_gauge
+from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
 
 logging.basicConfig(format="%(message)s")
-gauge = open_gauge(logging.getLogger(), Siblings())
+gauge = open_gpu_memory_reader(logging.getLogger(), Siblings())
 home = sys.argv[1]
 ctypes.CDLL(home + "/libtr.so").tr_init(0, 0, os.fsencode(home + "/ctpn.bin"), None)
 reading = gauge and gauge.read(Siblings())
@@ -151,21 +151,21 @@ class Totals:
 
     def totals(self) -> tuple[int, int]:
         if self.fails:
-            raise Unreadable("gone")
+            raise GpuUnreadable("gone")
         return self.used, 1000
 
     def processes(self) -> Mapping[int, int | None]:
         return {}
 
 
-def own_bytes(gauge: Gauge, siblings: Siblings) -> int | None:
+def own_bytes(gauge: GpuMemoryReader, siblings: Siblings) -> int | None:
     reading = gauge.read(siblings)
     return reading.own_bytes if reading else None
 
 
 def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
     source = Totals(used=150)
-    gauge = Gauge(source, logging.getLogger("test-card"), Siblings(gpu_bytes=100))
+    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings(gpu_bytes=100))
     source.used = 350
     assert own_bytes(gauge, Siblings(gpu_bytes=100)) == 200
     # The sibling is gone, with its memory.
@@ -175,7 +175,7 @@ def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
 
 def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
     source = Totals(used=0)
-    gauge = Gauge(source, logging.getLogger("test-card"), Siblings())
+    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings())
     source.used = 200
     assert own_bytes(gauge, Siblings()) == 200
     source.used = 400
@@ -186,7 +186,7 @@ def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
 
 def test_a_card_that_stops_answering_is_told_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
     source = Totals(used=0)
-    gauge = Gauge(source, logging.getLogger("test-card"), Siblings())
+    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings())
     with caplog.at_level(logging.INFO):
         for source.fails in (True, True, False, False):
             gauge.read(Siblings())

@@ -19,8 +19,8 @@ from support import run_server
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.gpu import Siblings, _handle_of
-from ocrsvc.system.gpu_devices import emptiest, find_gpus, pin
-from ocrsvc.system.thread_plan import cards_for, device_for, plan
+from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
+from ocrsvc.system.thread_plan import device_for, gpus_for, plan
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import Granted, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
@@ -70,10 +70,10 @@ def test_a_provider_that_contradicts_the_device_is_refused(device: str, provider
 
 
 def test_an_engine_on_the_cpu_uses_no_card() -> None:
-    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_DEVICE": "cpu"})) == ()
-    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
-    assert cards_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
-    assert cards_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
+    assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_DEVICE": "cpu"})) == ()
+    assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
+    assert gpus_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
+    assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
 
 
 @pytest.mark.parametrize(("shown", "device"), [("", "cpu"), ("-1", "cpu"), ("0", "cuda")])
@@ -89,7 +89,7 @@ def test_cards_that_the_environment_hides_are_not_planned_for(
 @pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
 def test_a_worker_on_the_cpu_does_not_look_at_a_card(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ServiceContext(read_settings({setting: "cpu"}))
-    monkeypatch.setattr(boot, "open_gauge", lambda *_: pytest.fail("a card was looked at"))
+    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a card was looked at"))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
     assert boot._open_gauge(service, worker) is None
 
@@ -100,7 +100,7 @@ def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
 ) -> None:
     turns = iter([False, True])
     service = ServiceContext(read_settings({}))
-    monkeypatch.setattr(boot, "open_gauge", lambda *_: None)
+    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: None)
     monkeypatch.setattr(boot, "device_for", lambda _settings: device)
     monkeypatch.setattr(boot, "is_next_to_load", lambda *_: next(turns))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
@@ -109,24 +109,24 @@ def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
 
 
 def test_there_are_two_workers_on_each_card() -> None:
-    assert plan(8, "cuda", 64, cards=3).workers == 6
-    assert plan(8, "cuda", 64, cards=0).workers == 2
-    assert plan(8, "cuda", 64, cards=3, workers=4).workers == 4
+    assert plan(8, "cuda", 64, gpu_count=3).workers == 6
+    assert plan(8, "cuda", 64, gpu_count=0).workers == 2
+    assert plan(8, "cuda", 64, gpu_count=3, workers=4).workers == 4
 
 
 @pytest.mark.parametrize(
     ("busy", "cards", "taken"), [([], 2, 0), ([0], 2, 1), ([0, 1], 2, 0), ([0, 1, 1], 2, 0), ([1, 2], 3, 0), ([], 0, 0)]
 )
 def test_the_emptiest_card_is_taken(busy: list[int], cards: int, taken: int) -> None:
-    assert emptiest(busy, cards) == taken
+    assert least_loaded_gpu(busy, cards) == taken
 
 
 def test_a_pinned_process_sees_its_card_only_in_the_order_of_nvidia_smi() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    pin(environ, "1")
+    pin_gpu(environ, "1")
     assert environ == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     kept = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    pin(kept, PART)
+    pin_gpu(kept, PART)
     assert kept == {"CUDA_VISIBLE_DEVICES": PART, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
 
 
@@ -147,7 +147,7 @@ def test_nvml_looks_at_the_card_that_a_worker_is_pinned_to(card: str, handle: st
         nvmlDeviceGetMigMode=no_parts,
     )
     environ: dict[str, str] = {}
-    pin(environ, card)
+    pin_gpu(environ, card)
     assert _handle_of(nvml, environ["CUDA_VISIBLE_DEVICES"]) == handle
 
 

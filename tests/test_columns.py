@@ -14,13 +14,13 @@ from ocrsvc.formats.box_values import to_boxes
 from ocrsvc.formats.json_lines import (
     as_text,
     column,
+    fill_template,
     json_list,
     json_object,
     python_number_column,
     python_row_column,
     row_column,
     text_column,
-    weave,
 )
 from ocrsvc.records import Line
 
@@ -70,4 +70,4 @@ def test_every_coordinate_of_the_largest_image_keeps_its_decimals(decimals: int)
 )
 def test_columns_that_do_not_fit_are_refused(template: str, columns: tuple[list[str], ...]) -> None:
     with pytest.raises(ValueError, match=r"zip\(\) argument|extended slice"):
-        weave(template, *columns)
+        fill_template(template, *columns)

@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_session
 from ocrsvc.engines.ppocr.runtime.providers import CUDA
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.records import Image, Page, ReadTask
-from ocrsvc.system.gpu import Siblings, open_gauge
+from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
 
 PAGES = Path(__file__).parent / "pages"
 
@@ -85,7 +85,7 @@ def test_auto_takes_the_gpu() -> None:
 
 
 def test_the_card_tells_what_this_process_holds() -> None:
-    gauge = open_gauge(logging.getLogger("test-gpu"), Siblings())
+    gauge = open_gpu_memory_reader(logging.getLogger("test-gpu"), Siblings())
     assert gauge is not None
     engine = PpocrEngine(PpocrSettings(device="cuda"))
     handle = engine.open_handle()

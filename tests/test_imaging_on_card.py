@@ -176,7 +176,7 @@ def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[PpocrEngine]:
-    """The real models in lanes, in batches and padded, behind the strict double of a card."""
+    """The real models in a session pool, in batches and padded, behind the strict double of a card."""
     as_it_is = Session.run_arrays
 
     def run_arrays(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
@@ -235,7 +235,7 @@ def test_what_is_read_on_a_card_is_what_the_cpu_reads_and_in_few_shapes(engine: 
     with ThreadPoolExecutor(4) as pool:
         handles = (engine.open_handle(), in_memory(engine)) * 2
         pages = list(pool.map(lambda handle: read(handle, pixels), handles))
-    # The padding makes a box 4 px taller, and a full stop is lost; what the corpus shows is in docs/design/accuracy-and-speed.md.
+    # The padding makes a box 4 px taller, and a full stop is lost; docs/design/accuracy-and-speed.md has the corpus.
     letters = "".join(filter(str.isalnum, (PAGES / "notice.txt").read_text("utf-8")))
     assert ["".join(filter(str.isalnum, page.text)) for page in pages] == [letters] * 4
     assert {(1, 3, *size) for size in WARM_PX} <= CardDouble.shapes

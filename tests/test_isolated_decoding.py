@@ -22,7 +22,7 @@ from ocrsvc.engines.isolated.messages import unpack_answers
 from ocrsvc.engines.isolated.shared_memory import SharedMemory
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.page_values import Nonsense
+from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import FileTask, Pixels, Reading, ReadOptions
@@ -158,7 +158,7 @@ def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: S
         assert summary(handle.read([FileTask(bad)])) == [ImageCrashesEngine]
         assert handle.child.images == images
         assert summary(handle.read([FileTask(bad + b" ")])) == [ImageCrashesEngine]
-        assert [(entry.cause, entry.crashes) for entry in handle._quarantine.entries()] == [("SIGSEGV", 2)] * 2
+        assert [(entry.cause, entry.crashes) for entry in handle._denylist.entries()] == [("SIGSEGV", 2)] * 2
 
 
 def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -> None:
@@ -202,7 +202,7 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
 def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
     area = SharedMemory()
     area.put_bytes(0, sent)
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidData):
         unpack_answers([0, len(sent)], [FileTask(b"file")], area)
     area.close()
 
@@ -210,6 +210,6 @@ def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
 def test_a_page_without_its_image_is_no_answer_to_who_wants_the_image() -> None:
     area, sent = SharedMemory(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
     area.put_bytes(0, sent)
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidData):
         unpack_answers([0, len(sent)], [FileTask(b"file", None)], area)
     area.close()

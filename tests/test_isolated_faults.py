@@ -100,7 +100,7 @@ def test_the_engine_describes_itself_as_the_child_does_that_was_opened_last() ->
     ready = handle.child.ready
     assert ready is not None
     handle.child.ready = replace(ready, info=replace(ready.info, precision="int8"))
-    engine._crew.note_opened(handle.child)
+    engine._pool.note_opened(handle.child)
     assert engine.describe().precision == "int8"
     second = engine.open_handle()
     assert engine.describe().precision == ready.info.precision
@@ -142,7 +142,7 @@ def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_b
             assert summary(handle.read([image])) == [EngineFailed]
             assert open_files() <= files
         wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
-        assert handle._quarantine.is_empty()
+        assert handle._denylist.is_empty()
         assert open_files() == files
 
 
@@ -207,7 +207,7 @@ def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task
         late = replace(task, deadline=began_s + 0.3)
         assert summary(handle.read([late])) == [DeadlineExceeded]
         assert 0.3 <= time.monotonic() - began_s < 5.0
-        assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
+        assert (pid_of(handle), handle._denylist.is_empty()) == (first, True)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
@@ -221,7 +221,7 @@ def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner
 
         assert summary(handle.read([replace(task, check=check, deadline=time.monotonic() + 60.0)])) == [ClientGone]
         assert time.monotonic() - gone_s < 5.0
-        assert (pid_of(handle), handle._quarantine.is_empty()) == (first, True)
+        assert (pid_of(handle), handle._denylist.is_empty()) == (first, True)
         # The next one is not given up with it.
         late = replace(task, deadline=time.monotonic() + 0.6)
         assert summary(handle.read([late])) == [DeadlineExceeded]
@@ -239,7 +239,7 @@ def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_serv
         assert not state_of(stopped)
         assert summary(other.read([a_task(image)])) == [crc(image)]
         assert summary(handle.read([a_task(image)])) == [crc(image)]
-        assert handle._quarantine.is_empty()
+        assert handle._denylist.is_empty()
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def handle_on_card(home: Path, mode: Mode, card_bytes: int | Share | None) -> It
         leaking = {"LIBTR_DOUBLE_CARD_BYTES": str(30 * MB), "LIBTR_DOUBLE_CARD_LEAK_BYTES": str(10 * MB)}
         for name, value in {**card.environment, **leaking}.items():
             patch.setenv(name, value)
-        limits = Limits(card_bytes=card_bytes, children=7)
+        limits = Limits(gpu_bytes=card_bytes, children=7)
         yield until.enter_context(opened_handle(limits, engine="tr", tr_home=home, device="cuda"))
 
 
@@ -276,8 +276,8 @@ def test_a_child_that_fills_the_card_is_replaced_at_its_limit(home: Path, card_b
             handle.read([page])
             return pid_of(handle) != first
 
-        wait_until(is_replaced, f"{handle.child.card_bytes} bytes of the card, and nobody minds")
-        assert 0 < handle.child.card_bytes < 200 * MB
+        wait_until(is_replaced, f"{handle.child.gpu_bytes} bytes of the card, and nobody minds")
+        assert 0 < handle.child.gpu_bytes < 200 * MB
 
 
 def test_a_child_whose_share_of_the_card_nobody_tells_is_left_to_the_workers_limits(home: Path) -> None:
@@ -286,9 +286,9 @@ def test_a_child_whose_share_of_the_card_nobody_tells_is_left_to_the_workers_lim
         first = pid_of(handle)
         for _ in range(5):
             handle.read([page])
-        assert (handle.child.card_bytes, pid_of(handle)) == (0, first)
+        assert (handle.child.gpu_bytes, pid_of(handle)) == (0, first)
 
 
 def test_the_limits_of_children_follow_the_settings() -> None:
     limits = limits_for(Settings(boot_limit_s=7.0, child_gpu_bytes=Share(25)), ThreadPlan(2, 8, 4))
-    assert (limits.open_s, limits.card_bytes, limits.children) == (7.0, Share(25), 8)
+    assert (limits.open_s, limits.gpu_bytes, limits.children) == (7.0, Share(25), 8)

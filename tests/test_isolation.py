@@ -38,7 +38,7 @@ from ocrsvc.engines.isolated.engine import limits_for
 from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
 from ocrsvc.engines.isolated.shared_memory import SharedMemory
 from ocrsvc.engines.isolated.spawner import Spawner
-from ocrsvc.engines.opening import open_engine, open_own_engine
+from ocrsvc.engines.opening import open_engine, open_engine_in_process
 from ocrsvc.errors import (
     BrokenImage,
     DeadlineExceeded,
@@ -47,7 +47,7 @@ from ocrsvc.errors import (
     ImageCrashesEngine,
     OcrsvcError,
 )
-from ocrsvc.formats.page_values import Nonsense
+from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
@@ -74,16 +74,16 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     tasks.append(
         ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
     )
-    own = open_own_engine(Settings(engine="fake"), PLAN)
+    own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(nursery=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
 
 
 def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_nothing_open() -> None:
     settings, before = Settings(engine="fake"), open_files()
-    own = open_own_engine(settings, PLAN)
+    own = open_engine_in_process(settings, PLAN)
     engine = open_engine(settings.model_copy(update={"isolation": "process"}), PLAN)
-    assert (engine.describe(), engine.driving) == (own.describe(), replace(own.driving, decodes=True))
+    assert (engine.describe(), engine.traits) == (own.describe(), replace(own.traits, decodes=True))
     handles = [engine.open_handle() for _ in range(2)]
     for handle in handles:
         handle.warm_up()
@@ -136,7 +136,7 @@ def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read
         pids.append(pid_of(handle))
         assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
         assert pid_of(handle) == pids[1] != pids[0]
-        handle._quarantine.forget()
+        handle._denylist.forget()
         batch = handle.read([a_task(pixels) for pixels in (good, bad, noise(3))])
         assert summary(batch) == [crc(good), ImageCrashesEngine, crc(noise(3))]
     assert [(entry.cause, entry.crashes) for entry in quarantine.entries()] == [(cause, 2)]
@@ -151,7 +151,7 @@ def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         killer.join()
         assert pid_of(handle) != first
-        assert handle._quarantine.is_empty()
+        assert handle._denylist.is_empty()
 
 
 def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> None:
@@ -160,7 +160,7 @@ def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> 
         for _ in range(3):
             os.kill(pid_of(handle), signal.SIGKILL)
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        assert handle._quarantine.is_empty()
+        assert handle._denylist.is_empty()
 
 
 def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
         began_s = time.monotonic()
         assert summary(handle.read([a_task(bad, 0.2)])) == [DeadlineExceeded]
         assert time.monotonic() - began_s < 2.0
-        assert [entry.crashes for entry in handle._quarantine.entries()] == [1]
+        assert [entry.crashes for entry in handle._denylist.entries()] == [1]
         assert summary(handle.read([a_task(good)])) == [crc(good)]
         assert summary(handle.read([a_task(bad, 0.2)])) == [ImageCrashesEngine]
         began_s = time.monotonic()
@@ -182,7 +182,7 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(Limits(grace_s=0.05), nursery=slow) as handle:
         assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
-        assert handle._quarantine.is_empty()
+        assert handle._denylist.is_empty()
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
 
 
@@ -193,11 +193,11 @@ def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
         stopper.start()
         assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
         stopper.join()
-        assert [entry.crashes for entry in handle._quarantine.entries()] == [1]
+        assert [entry.crashes for entry in handle._denylist.entries()] == [1]
         assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
-        assert [entry.crashes for entry in handle._quarantine.entries()] == [1]
+        assert [entry.crashes for entry in handle._denylist.entries()] == [1]
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        assert handle._quarantine.entries() == []
+        assert handle._denylist.entries() == []
 
 
 def test_an_image_that_failed_for_the_engine_fails_here_and_costs_no_child() -> None:
@@ -263,7 +263,7 @@ def test_a_killed_zygote_is_replaced_and_no_image_is_blamed() -> None:
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         killer.join()
         wait_until(lambda: not state_of(first), "the child has outlived its zygote")
-        assert handle._quarantine.is_empty()
+        assert handle._denylist.is_empty()
 
 
 def test_dead_children_leave_no_zombie(plain: Spawner) -> None:
@@ -390,7 +390,7 @@ def test_pages_and_errors_come_through_unchanged() -> None:
 def test_nonsense_is_not_believed(sent: bytes) -> None:
     area = SharedMemory()
     area.put_bytes(0, sent)
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidData):
         unpack_answers([0, len(sent)], [a_task(noise(1))], area)
     area.close()
 
@@ -398,7 +398,7 @@ def test_nonsense_is_not_believed(sent: bytes) -> None:
 @pytest.mark.parametrize("place", [None, 7, [], [0], [-1, 4], [0, -4], [0, 1 << 40], [1 << 40, 4], ["0", 4]])
 def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
     area = SharedMemory()
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidData):
         unpack_answers(place, [a_task(noise(1))], area)
     area.close()
 

@@ -73,7 +73,7 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents are drawn by the double, and nobody waits long for it."""
     monkeypatch.setattr(pdf_room, "_PROGRAM", "doubles.pdf_program")
     monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
-    monkeypatch.setattr(child_process, "_LOOK_UP_S", 0.05)
+    monkeypatch.setattr(child_process, "_POLL_S", 0.05)
 
 
 def open_files() -> list[str]:
@@ -260,7 +260,7 @@ def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
 
 
 def lay_text() -> bytes:
-    return text_layer.lay_text(pdf(GRAY, GRAY), [READ], 30.0)
+    return text_layer.add_text_layer(pdf(GRAY, GRAY), [READ], 30.0)
 
 
 @pytest.mark.parametrize("read", [lambda: Pdf(pdf(GRAY), MEGAPIXEL, bool).close(), lay_text])
@@ -343,7 +343,7 @@ def test_a_program_ends_when_its_parent_closes_the_connection() -> None:
 def test_a_program_is_late_by_its_own_clock_too() -> None:
     endless = (
         "import os, signal, sys; from ocrsvc.system import child_program; child_program._GRACE_S = 0; "
-        "child_program.begin(); child_program.serve({'wait': signal.pause}, ())"
+        "child_program.apply_limits(); child_program.serve({'wait': signal.pause}, ())"
     )
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -454,6 +454,6 @@ def test_the_size_of_a_page_is_known_before_it_is_drawn(gray: bool) -> None:
 def test_a_text_layer_s_process_is_held_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter([0.0] + [100.0] * 1000)
     monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
-    monkeypatch.setattr(child_process, "_LOOK_UP_S", 0.01)
+    monkeypatch.setattr(child_process, "_POLL_S", 0.01)
     with pytest.raises(DeadlineExceeded):
         lay_text()

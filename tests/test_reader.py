@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import wait_until
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.fake import FakeEngine, FakeSettings
 from ocrsvc.errors import (
     BodyTooLarge,
@@ -47,7 +47,7 @@ class Mirror:
     """An engine that answers with the size and shade of what it sees, and a box around all of it."""
 
     def __init__(self, *, wants_gray: bool = False, gate: threading.Event | None = None, opens: bool = True) -> None:
-        self.driving = Driving(wants_gray=wants_gray)
+        self.traits = EngineTraits(wants_gray=wants_gray)
         self.gate = gate
         self.opens = opens
         self.seen: list[ReadTask] = []

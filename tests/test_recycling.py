@@ -265,7 +265,7 @@ def test_a_worker_that_hangs_while_it_drains_is_killed_with_its_stacks_in_the_lo
             server.wait_for("POST /v1/ocr")
             os.kill(old, signal.SIGUSR2)
             server.wait_for(r"Timeout \(")
-            server.wait_for(r'File ".*fake\.py", line \d+ in _misbehave')
+            server.wait_for(r'File ".*fake\.py", line \d+ in _inject_fault')
             server.wait_for(f"Worker {old} drains for more than 7 s; it is killed")
             wait_until(lambda: old not in server.workers(), server.log)
         finally:
@@ -282,7 +282,7 @@ def test_a_worker_with_a_stuck_thread_is_replaced_successor_first_with_its_stack
             answer = requests.post(f"{server.url}/v1/ocr", data=hanging, timeout=_ANSWER_S)
             assert answer.status_code == 504
             server.wait_for("STUCK: 1 of 2 engine threads")
-            server.wait_for(r'File ".*fake\.py", line \d+ in _misbehave')
+            server.wait_for(r'File ".*fake\.py", line \d+ in _inject_fault')
             server.wait_for(f"RECYCLED worker {old}: stuck")
         assert set(statuses) == {200}
         order = [line for line in server.lines if "READY in" in line or "DRAINING" in line]

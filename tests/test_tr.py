@@ -291,8 +291,8 @@ def test_a_warm_up_that_fails_makes_the_engine_unavailable(handle: TrHandle, mon
 
 
 def test_tr_wants_gray_images_one_at_a_time_and_serial_opens(double: Double) -> None:
-    driving = TrEngine(TrSettings(double.home)).driving
-    assert (driving.serial_open, driving.best_batch, driving.wants_gray) == (True, 1, True)
+    traits = TrEngine(TrSettings(double.home)).traits
+    assert (traits.serial_open, traits.best_batch, traits.wants_gray) == (True, 1, True)
 
 
 def test_no_home_is_refused_naming_the_setting() -> None:

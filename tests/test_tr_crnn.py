@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary, Steps
-from ocrsvc.engines.tr_crnn.lines import LONGEST, TrCrnnLineReader, decode, prepare
+from ocrsvc.engines.tr_crnn.lines import MOST_WIDTH_PER_HEIGHT, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.records import Pixels
 
@@ -213,4 +213,4 @@ def test_the_margin_takes_the_colour_of_the_line_s_edge() -> None:
 
 
 def test_a_line_longer_than_the_limit_is_squeezed() -> None:
-    assert prepare(np.zeros((10, 5000), np.uint8)).shape == (12, LONGEST * 10 + 2)
+    assert prepare(np.zeros((10, 5000), np.uint8)).shape == (12, MOST_WIDTH_PER_HEIGHT * 10 + 2)

@@ -16,15 +16,15 @@ from support import ROOT, clean_environment
 from ocrsvc.cli.main import run
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
-from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads
-from ocrsvc.tuning.frontier import Measured, choose, frontier, to_toml
+from ocrsvc.tuning.candidates import SettingValues, batches, precisions, workers_and_threads
+from ocrsvc.tuning.frontier import Measurement, choose, frontier, to_toml
 from ocrsvc.tuning.trial import Load
 
 MB = 10**6
 
 
-def measured(pages_per_s: float, p95_s: float, peak_mb: int = 500, *, failed: int = 0, workers: int = 1) -> Measured:
-    return Measured({"workers": workers}, pages_per_s, p95_s / 2, p95_s, peak_mb * MB, failed)
+def measured(pages_per_s: float, p95_s: float, peak_mb: int = 500, *, failed: int = 0, workers: int = 1) -> Measurement:
+    return Measurement({"workers": workers}, pages_per_s, p95_s / 2, p95_s, peak_mb * MB, failed)
 
 
 @given(st.floats(0.5, 128), st.sampled_from(["cpu", "cuda"]))
@@ -55,8 +55,8 @@ def test_the_quickest_that_keeps_the_goal_is_chosen() -> None:
 
 
 def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:
-    knobs: Knobs = {"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002, "precision": "int8"}
-    chosen = Measured(knobs, 3.0, 1.0, 2.0, 500 * MB)
+    knobs: SettingValues = {"workers": 2, "batch_pixels": 1_474_560, "batch_wait_s": 0.002, "precision": "int8"}
+    chosen = Measurement(knobs, 3.0, 1.0, 2.0, 500 * MB)
     text = to_toml(chosen, [chosen, measured(1, 1, workers=4)], "two cores")
     assert tomllib.loads(text) == knobs
     assert "# Made by `ocrsvc tune`: two cores" in text
@@ -95,10 +95,10 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
 def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(_command: Sequence[str], knobs: Knobs, _load: Load, _environ: Mapping[str, str]) -> Measured:
+    def measure(_command: Sequence[str], knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
         if knobs.get("precision") == "int8":
             raise OperatorError("It does not start.", "Try `ocrsvc check`.")
-        return Measured(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)
+        return Measurement(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)
 
     monkeypatch.setattr("ocrsvc.cli.tune.measure", measure)
     monkeypatch.setattr("ocrsvc.cli.tune._has_two_precisions", lambda *_: True)

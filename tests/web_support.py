@@ -18,7 +18,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from ocrsvc.app import create_app
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
@@ -34,7 +34,7 @@ INFO = EngineInfo("known", "none", "1", "cpu", "fp32", "python")
 class KnownEngine:
     """A complete engine with two known lines."""
 
-    driving = Driving()
+    traits = EngineTraits()
 
     def describe(self) -> EngineInfo:
         return INFO

@@ -15,9 +15,9 @@ from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, read_cpus
-from ocrsvc.tuning.candidates import Knobs, batches, precisions, workers_and_threads, written
-from ocrsvc.tuning.frontier import Measured, choose, table, to_toml
-from ocrsvc.tuning.trial import Load, free_of_settings, measure
+from ocrsvc.tuning.candidates import SettingValues, batches, format_value, precisions, workers_and_threads
+from ocrsvc.tuning.frontier import Measurement, choose, table, to_toml
+from ocrsvc.tuning.trial import Load, measure, without_settings
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise OperatorError(f"{args.out} is there already.", "Name another file with --out, or move it away.")
     settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
     device = device_for(settings)
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     _try_all(workers_and_threads(read_cpus(), device), load, measured)
     best = choose(measured, args.p95)
     if device == "cuda" and best is not None:
@@ -86,11 +86,11 @@ def _read(files: Sequence[Path]) -> list[bytes]:
         raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
 
 
-def _try_all(candidates: Sequence[Knobs], load: Load, measured: list[Measured]) -> None:
+def _try_all(candidates: Sequence[SettingValues], load: Load, measured: list[Measurement]) -> None:
     """Measure all candidates that start. Raises OperatorError where the first of all does not: none would."""
-    environ = free_of_settings(os.environ, _TRIED)
+    environ = without_settings(os.environ, _TRIED)
     for number, knobs in enumerate(candidates):
-        choice = " ".join(f"{name}={written(value)}" for name, value in knobs.items())
+        choice = " ".join(f"{name}={format_value(value)}" for name, value in knobs.items())
         tell(number, len(candidates), choice)
         try:
             measured.append(measure(command_line(()), knobs, load, environ))

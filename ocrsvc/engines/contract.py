@@ -15,8 +15,8 @@ from ocrsvc.records import EngineInfo, Page, ReadTask
 
 
 @dataclass(frozen=True, slots=True)
-class Driving:
-    """How an engine wants to be driven.
+class EngineTraits:
+    """How the executor should use an engine.
 
     Attributes:
         serial_open: Handles must be opened one after the other (Tr 2.8 aborts the process otherwise).
@@ -33,7 +33,7 @@ class Driving:
 
 
 class Handle(Protocol):
-    """One thread's way into an engine. All calls come from the thread that opened it."""
+    """One thread's access to an engine. All calls come from the thread that opened it."""
 
     def warm_up(self) -> None:
         """Run every shape bucket once, so that the first request finds everything loaded. Raises EngineUnavailable."""
@@ -55,8 +55,8 @@ class Engine(Protocol):
     """A loaded engine: the models, without the threads."""
 
     @property
-    def driving(self) -> Driving:
-        """How the executor should drive it."""
+    def traits(self) -> EngineTraits:
+        """How the executor should use it."""
         ...
 
     def describe(self) -> EngineInfo:

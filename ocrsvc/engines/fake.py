@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
 from ocrsvc.settings.settings import Settings
@@ -55,12 +55,12 @@ class FakeSettings:
 
 
 class FakeHandle:
-    """One thread's way in; see engines.contract.Handle. All handles share the engine's settings and nothing else."""
+    """One thread's access; see engines.contract.Handle. All handles share the engine's settings and nothing else."""
 
-    def __init__(self, settings: FakeSettings, closed: threading.Event, kept: list[bytes]) -> None:
+    def __init__(self, settings: FakeSettings, closed: threading.Event, leaked: list[bytes]) -> None:
         self._settings = settings
         self._closed = closed
-        self._kept = kept
+        self._leaked = leaked
 
     def warm_up(self) -> None:
         """Take as long as the settings say."""
@@ -76,20 +76,20 @@ class FakeHandle:
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         digest = hash_text(task.image.pixels)
         try:
-            self._spend(task.check)
-            if self._is_chosen(digest):
-                self._misbehave(digest)
+            self._use_resources(task.check)
+            if self._is_faulty(digest):
+                self._inject_fault(digest)
         except OcrsvcError as error:
             return error
         page = _page(task, digest)
-        if self._settings.fault == "nonsense" and self._is_chosen(digest):
+        if self._settings.fault == "nonsense" and self._is_faulty(digest):
             return replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
         return page
 
-    def _is_chosen(self, digest: str) -> bool:
+    def _is_faulty(self, digest: str) -> bool:
         return not self._settings.fault_on or digest in self._settings.fault_on
 
-    def _spend(self, check: Check) -> None:
+    def _use_resources(self, check: Check) -> None:
         """The wait, the CPU time and the memory of one image. Raises what `check` does."""
         self._wait(check)
         end = time.thread_time() + self._settings.burn_s
@@ -98,14 +98,14 @@ class FakeHandle:
             zlib.crc32(_WORK)
         if self._settings.leak_bytes:
             # Not bytes(n), whose pages the kernel would not count before they are touched.
-            self._kept.append(b"\1" * self._settings.leak_bytes)
+            self._leaked.append(b"\1" * self._settings.leak_bytes)
 
     def _wait(self, check: Check) -> None:
         end = time.monotonic() + self._settings.latency_s
         while (left_s := end - time.monotonic()) > 0 and not self._closed.wait(min(left_s, _CHECK_S)):
             check()
 
-    def _misbehave(self, digest: str) -> None:
+    def _inject_fault(self, digest: str) -> None:
         """The chosen fault. Raises EngineFailed."""
         if self._settings.fault == "fail":
             raise EngineFailed(f"The fake engine was told to fail on the image {digest}.")
@@ -119,12 +119,12 @@ class FakeHandle:
 class FakeEngine:
     """The engine without a model."""
 
-    driving = Driving()
+    traits = EngineTraits()
 
     def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
         self._closed = threading.Event()
-        self._kept: list[bytes] = []
+        self._leaked: list[bytes] = []
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -132,12 +132,12 @@ class FakeEngine:
 
     def open_handle(self) -> FakeHandle:
         """See engines.contract.Engine."""
-        return FakeHandle(self._settings, self._closed, self._kept)
+        return FakeHandle(self._settings, self._closed, self._leaked)
 
     def close(self) -> None:
-        """End every hanging read and wait, and give the kept memory back."""
+        """End every hanging read and wait, and free the leaked memory."""
         self._closed.set()
-        self._kept.clear()
+        self._leaked.clear()
 
 
 def hash_text(pixels: Pixels) -> str:

@@ -9,26 +9,26 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 
-def open_engine(settings: Settings, plan: ThreadPlan, quarantine: CrashDenylist | None = None) -> Engine:
+def open_engine(settings: Settings, plan: ThreadPlan, denylist: CrashDenylist | None = None) -> Engine:
     """Open the engine that OCRSVC_ENGINE names, where OCRSVC_ISOLATION says. Call it after the fork.
 
     Args:
         settings: The effective settings.
         plan: Of this process.
-        quarantine: What all workers share; None makes one for this process. Only for isolated engines.
+        denylist: What all workers share; None makes one for this process. Only for isolated engines.
 
     Raises:
         EngineUnavailable: It cannot be opened on this machine; the remedy says what to do.
     """
     if settings.isolation == "thread":
-        return open_own_engine(settings, plan)
+        return open_engine_in_process(settings, plan)
     from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
 
-    quarantine = quarantine or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
-    return IsolatedEngine(settings, plan, quarantine, limits_for(settings, plan))
+    denylist = denylist or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
+    return IsolatedEngine(settings, plan, denylist, limits_for(settings, plan))
 
 
-def open_own_engine(settings: Settings, plan: ThreadPlan) -> Engine:
+def open_engine_in_process(settings: Settings, plan: ThreadPlan) -> Engine:
     """Load the engine in this process, whatever OCRSVC_ISOLATION says.
 
     Raises:

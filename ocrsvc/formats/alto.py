@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import Placed, place_lines
+from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
 from ocrsvc.formats.xml_text import to_markup
 from ocrsvc.records import EngineInfo, Page
 
@@ -51,7 +51,7 @@ def _lines(page: Page) -> Iterator[str]:
         )
 
 
-def _shape(line: Placed) -> str:
+def _shape(line: PlacedLine) -> str:
     """The corners of a line that is not upright."""
     if line.is_upright:
         return ""

@@ -21,7 +21,7 @@ def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
     Args:
         pixels: (H, W) gray or (H, W, 3) BGR image that the page was read from; drawn on, unless it needs a copy: in
             colour, or shrunk to the page's width and height.
-        page: Boxes in pixels of the picture that comes back.
+        page: Boxes in pixels of the JPEG that comes back.
         check: Called before each line, and before the JPEG is made.
     """
     canvas = _canvas(pixels, page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import Placed, place_lines
+from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
 from ocrsvc.formats.xml_text import to_markup
 from ocrsvc.records import EngineInfo, Page
 
@@ -49,7 +49,7 @@ def _lines(page: Page) -> Iterator[str]:
         )
 
 
-def _turned(line: Placed) -> str:
+def _turned(line: PlacedLine) -> str:
     """What the frame does not say of a line that is not upright."""
     if line.is_upright:
         return ""

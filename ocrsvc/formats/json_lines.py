@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.records import Line
 
-MetricsStore = NDArray[np.float64] | NDArray[np.int64]
+NumberArray = NDArray[np.float64] | NDArray[np.int64]
 
 _AS_NUMBERS = orjson.OPT_SERIALIZE_NUMPY
 # Below it Python changes to exponents, and orjson does not yet.
@@ -24,16 +24,16 @@ _LEAST_PLAIN = 1e-4
 
 
 def json_list(template: bytes, *columns: Sequence[bytes]) -> orjson.Fragment:
-    """A JSON list with the template once a line; see `weave`."""
-    return orjson.Fragment(b"[%b]" % weave(b"," + template, *columns)[1:])
+    """A JSON list with the template once a line; see `fill_template`."""
+    return orjson.Fragment(b"[%b]" % fill_template(b"," + template, *columns)[1:])
 
 
 def json_object(template: bytes, *columns: Sequence[bytes]) -> orjson.Fragment:
-    """A JSON object with the template, which begins with a name, once a line; see `weave`."""
-    return orjson.Fragment(b"{%b}" % weave(b"," + template, *columns)[1:])
+    """A JSON object with the template, which begins with a name, once a line; see `fill_template`."""
+    return orjson.Fragment(b"{%b}" % fill_template(b"," + template, *columns)[1:])
 
 
-def weave(template: AnyStr, *columns: Sequence[AnyStr]) -> AnyStr:
+def fill_template(template: AnyStr, *columns: Sequence[AnyStr]) -> AnyStr:
     """The template once a line, and in it for each % the line's piece of the next column.
 
     Args:
@@ -72,7 +72,7 @@ def python_number_column(values: list[float]) -> list[str]:
     return orjson.dumps(values).decode()[1:-1].split(",") if values else []
 
 
-def row_column(rows: MetricsStore) -> list[bytes]:
+def row_column(rows: NumberArray) -> list[bytes]:
     """Of an array (N, ...), whose items have one or two axes, each item as JSON without its outer brackets."""
     if not len(rows):
         return []
@@ -80,7 +80,7 @@ def row_column(rows: MetricsStore) -> list[bytes]:
     return as_text(rows)[brackets:-brackets].split(b"]" * (brackets - 1) + b"," + b"[" * (brackets - 1))
 
 
-def python_row_column(rows: MetricsStore) -> list[str]:
+def python_row_column(rows: NumberArray) -> list[str]:
     """As `row_column`, with the blanks that Python and its json module put behind commas."""
     if not len(rows):
         return []
@@ -89,6 +89,6 @@ def python_row_column(rows: MetricsStore) -> list[str]:
     return text[brackets:-brackets].split("]" * (brackets - 1) + ", " + "[" * (brackets - 1))
 
 
-def as_text(numbers: MetricsStore) -> bytes:
+def as_text(numbers: NumberArray) -> bytes:
     """An array as JSON."""
     return orjson.dumps(np.ascontiguousarray(numbers), option=_AS_NUMBERS)

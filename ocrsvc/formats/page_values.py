@@ -12,12 +12,12 @@ _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
 
 
-class Nonsense(ValueError):
-    """Something came back that nobody sound has packed."""
+class InvalidData(ValueError):
+    """What came back is not what `pack_page` or a working child packs."""
 
 
 def pack_page(page: Page) -> list[object]:
-    """A page as a list that orjson writes; numbers that are not finite become null there, which nobody believes."""
+    """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
     lines = [
         [line.text, float(line.confidence), *(float(number) for corner in line.box for number in corner)]
         for line in page.lines
@@ -26,18 +26,18 @@ def pack_page(page: Page) -> list[object]:
 
 
 def unpack_page(row: Any) -> Page:
-    """The page that was packed, checked completely. Raises Nonsense."""
+    """The page that was packed, checked completely. Raises InvalidData."""
     match row:
         case [int(width), int(height), int(angle), int(number), list(lines)] if width > 0 < height and angle in _ANGLES:
             return Page(width, height, angle, tuple(_unpack_line(line) for line in lines), number)
-    raise Nonsense("a page that is none")
+    raise InvalidData("a page that is none")
 
 
 def _unpack_line(row: Any) -> Line:
     match row:
         case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0 and _are_corners(numbers):
             return Line(text, confidence, _box(numbers))
-    raise Nonsense("a line without a confidence from 0 to 1 and four corners")
+    raise InvalidData("a line without a confidence from 0 to 1 and four corners")
 
 
 def _are_corners(numbers: Sequence[object]) -> bool:

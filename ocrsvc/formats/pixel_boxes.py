@@ -17,7 +17,7 @@ CONFIDENCE_DIGITS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedLine:
     """One line on its page, in whole pixels of the image as displayed.
 
     Attributes:
@@ -25,7 +25,7 @@ class Placed:
         confidence: From 0 to 1.
         left, top, right, bottom: The upright frame around it, inside the page.
         corners: x, y of the four corners, clockwise from where reading starts.
-        is_upright: Is the frame all there is to say?
+        is_upright: Whether the corners are those of the frame.
         angle: Whole degrees, anticlockwise, by which the line is turned against the page; from 0 to 359.
     """
 
@@ -40,7 +40,7 @@ class Placed:
     angle: int
 
 
-def place_lines(page: Page) -> Iterator[Placed]:
+def place_lines(page: Page) -> Iterator[PlacedLine]:
     """The lines of a page, in reading order."""
     boxes = to_boxes(page.lines).round(BOX_DIGITS)
     # Halves go up, as in every browser.
@@ -52,4 +52,4 @@ def place_lines(page: Page) -> Iterator[Placed]:
     for line, score, frame, points, angle in zip(page.lines, scores, frames, corners, angles, strict=True):
         left, top, right, bottom = frame
         is_upright = points == [left, top, right, top, right, bottom, left, bottom]
-        yield Placed(line.text, score, left, top, right, bottom, tuple(points), is_upright, angle)
+        yield PlacedLine(line.text, score, left, top, right, bottom, tuple(points), is_upright, angle)

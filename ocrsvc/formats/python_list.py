@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocrsvc.formats.box_values import to_boxes, to_scores
-from ocrsvc.formats.json_lines import python_number_column, python_row_column, weave
+from ocrsvc.formats.json_lines import fill_template, python_number_column, python_row_column
 from ocrsvc.records import Page
 
 
@@ -12,5 +12,5 @@ def to_result(page: Page) -> str:
     lines = page.lines
     texts = [repr(line.text) for line in lines]
     boxes = python_row_column(to_boxes(lines).round(1))
-    items = weave(", [(%, %), [[%]]]", texts, python_number_column(to_scores(lines)), boxes)
+    items = fill_template(", [(%, %), [[%]]]", texts, python_number_column(to_scores(lines)), boxes)
     return f"[{items[2:]}]"

@@ -12,6 +12,6 @@ def to_text(pages: Sequence[Page]) -> str:
     return "\f".join("".join(f"{line.text}\n" for line in page.lines) for page in pages)
 
 
-def to_bars(page: Page) -> str:
+def to_bar_separated(page: Page) -> str:
     """Each line's text followed by a bar, in one string: the form that TrWebOCR.cpp answers."""
     return "".join([f"{line.text}|" for line in page.lines])

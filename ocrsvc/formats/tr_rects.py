@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.formats.box_values import Boxes, to_boxes
-from ocrsvc.formats.json_lines import python_number_column, python_row_column, weave
+from ocrsvc.formats.json_lines import fill_template, python_number_column, python_row_column
 from ocrsvc.records import Box, Page
 
 COORDINATE_DIGITS = 2
@@ -62,7 +62,7 @@ def to_raw_out_text(page: Page, max_side: int | None) -> str:
     boxes = to_boxes(page.lines) * [width / page.width, height / page.height]
     texts = [_quoted(line.text) for line in page.lines]
     confidences = python_number_column([float(line.confidence) for line in page.lines])
-    items = weave(", [[%], %, %]", python_row_column(_to_rects(boxes)), texts, confidences)
+    items = fill_template(", [[%], %, %]", python_row_column(_to_rects(boxes)), texts, confidences)
     return f"[{items[2:]}]"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import Placed, place_lines
+from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
 from ocrsvc.records import Page
 
 COLUMNS: Final = (
@@ -42,7 +42,7 @@ def to_tsv(pages: Sequence[Page]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _line(page: int, number: int, line: Placed) -> str:
+def _line(page: int, number: int, line: PlacedLine) -> str:
     place = f"{line.left}\t{line.top}\t{line.right - line.left}\t{line.bottom - line.top}"
     text = _BREAKS.sub(" ", line.text)
     return f"{LINE_LEVEL}\t{page}\t0\t0\t{number}\t0\t{place}\t{line.confidence * 100:.2f}\t{text}"

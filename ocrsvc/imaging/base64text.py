@@ -20,7 +20,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
-from ocrsvc.imaging.percent import STEP_BYTES, find_stray, part_of, together, undo_escapes
+from ocrsvc.imaging.percent import STEP_BYTES, find_stray, join_pieces, part_of, undo_escapes
 
 # What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
 DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
@@ -29,8 +29,8 @@ BLANKS: Final = b" " + LINE_BREAKS
 TO_LINE_BREAKS: Final = bytes.maketrans(b"\t\r\f\v", b"\n\n\n\n")
 STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 BLANKS_TO_PLUSES: Final = bytes.maketrans(b"-_ ", b"+/+")
-MEANT: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + BLANKS
-SENT_WRONG: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
+ALLOWED: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + BLANKS
+REMEDY: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
 
 _BLANK, _BREAK = ord(" "), ord("\n")
 # The text as bytes, without its escapes, twice while its lines are put together, and what it stands for.
@@ -68,16 +68,16 @@ def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) 
         data = pybase64.b64decode(text, validate=True)
     except ValueError:
         if memory is None:
-            data = _decode_bruised(text)
+            data = _decode_repaired(text)
         else:
             with memory.holding(len(text) * _COPIES_TO_REPAIR):
-                data = _decode_bruised(text)
+                data = _decode_repaired(text)
     if not data:
-        raise NothingSent("The base64 text is empty.", SENT_WRONG)
+        raise NothingSent("The base64 text is empty.", REMEDY)
     return data
 
 
-def _decode_bruised(text: str | bytes | memoryview) -> bytes:
+def _decode_repaired(text: str | bytes | memoryview) -> bytes:
     joined = _joined(_without_data_uri(undo_escapes(_stripped(_ascii(text), BLANKS))))
     letters = _end_without(joined, b"=")
     if letters % 4 != 1:
@@ -86,7 +86,7 @@ def _decode_bruised(text: str | bytes | memoryview) -> bytes:
         except ValueError:
             pass
     del joined
-    raise _complaint(_ascii(text), letters)
+    raise _error_of(_ascii(text), letters)
 
 
 def _slices(text: bytes, begin: int, end: int) -> Iterator[bytes]:
@@ -95,7 +95,7 @@ def _slices(text: bytes, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _ascii(text: str | bytes | memoryview) -> bytes:
-    return text if isinstance(text, bytes) else together(_ascii_slices(text), len(text))
+    return text if isinstance(text, bytes) else join_pieces(_ascii_slices(text), len(text))
 
 
 def _ascii_slices(text: str | memoryview) -> Iterator[bytes]:
@@ -104,29 +104,29 @@ def _ascii_slices(text: str | memoryview) -> Iterator[bytes]:
         try:
             yield piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
         except UnicodeEncodeError as cause:
-            raise _strange(cause.object[cause.start], at + cause.start) from cause
+            raise _bad_character_error(cause.object[cause.start], at + cause.start) from cause
 
 
-def _stripped(text: bytes, signs: bytes, begin: int = 0) -> bytes:
+def _stripped(text: bytes, characters: bytes, begin: int = 0) -> bytes:
     """What follows a place in the text, without such signs at its ends."""
-    begin, end = _begin_without(text, signs, begin), _end_without(text, signs)
+    begin, end = _begin_without(text, characters, begin), _end_without(text, characters)
     return part_of(text, begin, end)
 
 
-def _begin_without(text: bytes, signs: bytes, begin: int) -> int:
+def _begin_without(text: bytes, characters: bytes, begin: int) -> int:
     """Where the first other sign stands from a place on; else the length."""
     for at in range(begin, len(text), STEP_BYTES):
         piece = text[at : at + STEP_BYTES]
-        if others := piece.lstrip(signs):
+        if others := piece.lstrip(characters):
             return at + len(piece) - len(others)
     return len(text)
 
 
-def _end_without(text: bytes, signs: bytes) -> int:
+def _end_without(text: bytes, characters: bytes) -> int:
     """Behind the last other sign; else 0."""
     for end in range(len(text), 0, -STEP_BYTES):
         begin = max(0, end - STEP_BYTES)
-        if others := text[begin:end].rstrip(signs):
+        if others := text[begin:end].rstrip(characters):
             return begin + len(others)
     return 0
 
@@ -146,7 +146,7 @@ def _padded(text: bytes, letters: int) -> bytes:
     """So many letters of the text, and the padding that belongs to them."""
     padding = b"=" * (-letters % 4)
     size_bytes = letters + len(padding)
-    return text if size_bytes == len(text) else together(chain(_slices(text, 0, letters), [padding]), size_bytes)
+    return text if size_bytes == len(text) else join_pieces(chain(_slices(text, 0, letters), [padding]), size_bytes)
 
 
 def _joined(text: bytes) -> bytes:
@@ -167,7 +167,7 @@ def _joined(text: bytes) -> bytes:
 
 def _best_lines(text: bytes) -> bytes:
     """The lines without the blanks at their edges, unless only these make them equally long."""
-    if not any(sign in text for sign in LINE_BREAKS):
+    if not any(character in text for character in LINE_BREAKS):
         stripped = _stripped(text, BLANKS)
         return text if _are_wrapped(text, b"\n") and not _are_wrapped(stripped, b"\n") else stripped
     lines = _lines(text, strips=True)
@@ -183,13 +183,13 @@ def _translated(text: bytes, table: bytes | None, without: bytes = b"") -> bytes
     """As `bytes.translate`, in slices."""
     if len(text) <= STEP_BYTES:
         return text.translate(table, without)
-    return together((piece.translate(table, without) for piece in _slices(text, 0, len(text))), len(text))
+    return join_pieces((piece.translate(table, without) for piece in _slices(text, 0, len(text))), len(text))
 
 
 def _lines(text: bytes, *, strips: bool) -> bytes:
     """The lines that are not empty, with one line feed between; without the blanks at their edges if it `strips`."""
     text = _stripped(text, BLANKS if strips else LINE_BREAKS)
-    return together(_line_slices(text, strips=strips), len(text))
+    return join_pieces(_line_slices(text, strips=strips), len(text))
 
 
 def _line_slices(text: bytes, *, strips: bool) -> Iterator[memoryview]:
@@ -197,14 +197,14 @@ def _line_slices(text: bytes, *, strips: bool) -> Iterator[memoryview]:
     while at < len(text):
         # A slice ends before what is no blank, so that none cuts what stands between two lines.
         end = _begin_without(text, BLANKS, at + STEP_BYTES)
-        piece = together((part.translate(TO_LINE_BREAKS) for part in _slices(text, at, end)), end - at)
+        piece = join_pieces((part.translate(TO_LINE_BREAKS) for part in _slices(text, at, end)), end - at)
         letters = np.frombuffer(piece, np.uint8)
         again = letters == _BREAK
         again[1:] &= again[:-1].copy()
         again[0] = False
         letters = letters[~again]
-        kept = _without_edges(letters) if strips else letters
-        yield from (kept[start : start + STEP_BYTES].data for start in range(0, len(kept), STEP_BYTES))
+        remaining = _without_edges(letters) if strips else letters
+        yield from (remaining[start : start + STEP_BYTES].data for start in range(0, len(remaining), STEP_BYTES))
         at = end
 
 
@@ -217,12 +217,12 @@ def _without_edges(letters: NDArray[np.uint8]) -> NDArray[np.uint8]:
     begins = np.flatnonzero(np.diff(blank, prepend=~blank[:1]))
     have_break = np.logical_or.reduceat(breaks, begins)
     at_edge = np.repeat(have_break, np.diff(begins, append=len(letters)))
-    kept: NDArray[np.uint8] = letters[breaks | ~at_edge]
-    return kept
+    remaining: NDArray[np.uint8] = letters[breaks | ~at_edge]
+    return remaining
 
 
 def _are_wrapped(text: bytes, between: bytes) -> bool:
-    """Are these the lines of one text: all as long as the first, in whole groups of four, the last no longer?"""
+    """Whether these are lines of one text: all as long as the first, in whole groups of four, the last no longer."""
     length = text.find(between)
     if length < 0:
         length = len(text)
@@ -230,48 +230,48 @@ def _are_wrapped(text: bytes, between: bytes) -> bool:
         return False
     count, last = divmod(len(text), length + 1)
     # A text that ends in a full line has no sign behind it.
-    signs = np.frombuffer(text, np.uint8)[length :: length + 1]
-    if last % 4 == 1 or last == 0 or len(signs) != count or (signs != ord(between)).any():
+    characters = np.frombuffer(text, np.uint8)[length :: length + 1]
+    if last % 4 == 1 or last == 0 or len(characters) != count or (characters != ord(between)).any():
         return False
     return _count(text, between) == count
 
 
-def _count(text: bytes, sign: bytes) -> int:
+def _count(text: bytes, character: bytes) -> int:
     """How often a sign occurs; `bytes.count` takes ten times as long where that is often."""
     letters = np.frombuffer(text, np.uint8)
     slices = range(0, len(letters), STEP_BYTES)
-    return sum(int(np.count_nonzero(letters[at : at + STEP_BYTES] == ord(sign))) for at in slices)
+    return sum(int(np.count_nonzero(letters[at : at + STEP_BYTES] == ord(character))) for at in slices)
 
 
-def _complaint(text: bytes, letters: int) -> BadBase64:
+def _error_of(text: bytes, letters: int) -> BadBase64:
     uri = DATA_URI.match(text)
-    at = _find_strange(text, uri.end() if uri else 0)
+    at = _find_bad_character(text, uri.end() if uri else 0)
     if at is not None:
-        return _strange(chr(text[at]), at)
+        return _bad_character_error(chr(text[at]), at)
     if letters % 4 == 1:
-        return BadBase64(f"The base64 text has {letters} letters, which no file gives; it seems cut off.", SENT_WRONG)
-    return BadBase64("The base64 text has percent escapes for what is not base64.", SENT_WRONG)
+        return BadBase64(f"The base64 text has {letters} letters, which no file gives; it seems cut off.", REMEDY)
+    return BadBase64("The base64 text has percent escapes for what is not base64.", REMEDY)
 
 
-def _find_strange(text: bytes, start: int) -> int | None:
+def _find_bad_character(text: bytes, start: int) -> int | None:
     """Where the first sign stands that base64 has not, or padding with something behind it."""
     content_end = _end_without(text, BLANKS + b"=")
     padding = text.find(b"=", start, content_end)
-    strange = _other_letter(text, start, padding if padding >= 0 else content_end)
-    stray = find_stray(text, start, strange)
+    bad = _other_letter(text, start, padding if padding >= 0 else content_end)
+    stray = find_stray(text, start, bad)
     if stray is not None:
         return stray
-    return strange if strange < content_end else None
+    return bad if bad < content_end else None
 
 
 def _other_letter(text: bytes, begin: int, end: int) -> int:
     """Where the first sign stands, in a part of the text, that has no meaning at all; else its end."""
     for at in range(begin, end, STEP_BYTES):
         piece = text[at : min(at + STEP_BYTES, end)]
-        if others := piece.translate(None, MEANT):
+        if others := piece.translate(None, ALLOWED):
             return at + piece.index(others[:1])
     return end
 
 
-def _strange(letter: str, position: int) -> BadBase64:
-    return BadBase64(f"The base64 text has {letter!r} at position {position}, counted from 0.", SENT_WRONG)
+def _bad_character_error(letter: str, position: int) -> BadBase64:
+    return BadBase64(f"The base64 text has {letter!r} at position {position}, counted from 0.", REMEDY)

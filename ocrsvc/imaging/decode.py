@@ -32,9 +32,9 @@ FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], EncodedImage]], ...] =
     (re.compile(rb"BM.{12}[\x0c-\x7c]\0\0\0", re.DOTALL), open_bmp),
     (re.compile(rb"P[456][ \t\r\n#]"), open_pnm),
 )
-READ = "JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM"
+SUPPORTED = "JPEG, PNG, WebP, BMP, GIF, TIFF and binary PNM"
 
-STRANGERS: tuple[tuple[re.Pattern[bytes], str], ...] = (
+UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"%PDF-"), "a PDF"),
     (re.compile(rb"....ftyp(?:avif|avis)", re.DOTALL), "an AVIF image"),
     (re.compile(rb"....ftyp(?:hei|hev|mif1|msf1)", re.DOTALL), "a HEIC image"),
@@ -75,7 +75,7 @@ class PixelLimits:
 
 
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
-    """The first picture in `data`, upright, over an opaque ground.
+    """The first image in `data`, upright, over an opaque background.
 
     Args:
         data: The whole file.
@@ -91,14 +91,14 @@ def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Imag
 
 
 def open_encoded_image(data: bytes | memoryview, limits: PixelLimits) -> EncodedImage:
-    """The file with its header read and held against the limits. Raises what `decode` raises; see there."""
+    """The file with its header read and checked against the limits. Raises what `decode` raises; see there."""
     raw = bytes(data)
-    picture = _opener_of(raw)(raw)
-    check_size(picture, limits)
-    return picture
+    encoded = _opener_of(raw)(raw)
+    check_size(encoded, limits)
+    return encoded
 
 
-def open_own(data: bytes, limits: PixelLimits) -> EncodedImage | None:
+def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None:
     """As `open_encoded_image`, where code of our own reads the header; None for GIF and TIFF, which Pillow reads.
 
     For processes that must survive whatever a library does with a file, and so decode none.
@@ -106,15 +106,15 @@ def open_own(data: bytes, limits: PixelLimits) -> EncodedImage | None:
     return None if _opener_of(data) in (open_gif, open_tiff) else open_encoded_image(data, limits)
 
 
-def decode_pixels(picture: EncodedImage, *, gray: bool) -> Image:
+def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
     """Decode, flatten and turn upright; in the calling thread, without the GIL where OpenCV decodes.
 
     Raises:
         BrokenImage: Cut off or damaged.
     """
-    gray = gray or picture.gray
+    gray = gray or encoded.gray
     # Without a name for what comes in between, which would keep it until the end.
-    return Image(turn_upright(flatten(picture.read(gray=gray), gray=gray), picture.orientation), picture.format)
+    return Image(turn_upright(flatten(encoded.read(gray=gray), gray=gray), encoded.orientation), encoded.format)
 
 
 def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
@@ -124,20 +124,20 @@ def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
         if pattern.match(raw):
             return open_encoded_image
     raise UnsupportedImage(
-        f"This is {_name_stranger(raw[:SNIFFED_BYTES])}.", f"Send one of: {READ}; PDF where documents are read."
+        f"This is {_name_unsupported(raw[:SNIFFED_BYTES])}.", f"Send one of: {SUPPORTED}; PDF where documents are read."
     )
 
 
-def _name_stranger(head: bytes) -> str:
-    for pattern, name in STRANGERS:
+def _name_unsupported(head: bytes) -> str:
+    for pattern, name in UNSUPPORTED_FORMATS:
         if pattern.match(head):
             return name
     return f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
 
 
-def check_size(picture: EncodedImage, limits: PixelLimits) -> None:
-    """Raises ImageTooLarge when the header declares more than the limits allow, BrokenImage for an empty picture."""
-    name, width, height = picture.format.upper(), picture.width, picture.height
+def check_size(encoded: EncodedImage, limits: PixelLimits) -> None:
+    """Raises ImageTooLarge when the header declares more than the limits allow, BrokenImage for an empty image."""
+    name, width, height = encoded.format.upper(), encoded.width, encoded.height
     if not width or not height:
         raise broken(name, f"declares {width} x {height} pixels, so there is nothing to read")
     if max(width, height) > limits.max_side:
@@ -145,17 +145,17 @@ def check_size(picture: EncodedImage, limits: PixelLimits) -> None:
             f"This {name} declares {width} x {height} pixels; no side may be longer than {limits.max_side}.",
             "Send a smaller image or cut it into pages.",
         )
-    _check_area(picture, limits)
+    _check_area(encoded, limits)
 
 
-def _check_area(picture: EncodedImage, limits: PixelLimits) -> None:
-    own = limits.by_format.get(picture.format)
+def _check_area(encoded: EncodedImage, limits: PixelLimits) -> None:
+    own = limits.by_format.get(encoded.format)
     limit = limits.max_pixels if own is None else min(own, limits.max_pixels)
-    area = picture.width * picture.height
+    area = encoded.width * encoded.height
     if area > limit:
         setting = "OCRSVC_FORMAT_MAX_PIXELS" if own == limit else "OCRSVC_MAX_PIXELS"
         raise ImageTooLarge(
-            f"This {picture.format.upper()} declares {picture.width} x {picture.height} = {area} pixels; the limit is "
+            f"This {encoded.format.upper()} declares {encoded.width} x {encoded.height} = {area} pixels; the limit is "
             f"{limit} ({setting}).",
             "Send a smaller image, or ask the operator to raise the limit.",
         )

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
-from ocrsvc.imaging.decode import FORMATS, READ, PixelLimits, check_size, open_encoded_image
+from ocrsvc.imaging.decode import FORMATS, SUPPORTED, PixelLimits, check_size, open_encoded_image
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.gif_and_tiff import open_tiff
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
@@ -23,7 +23,7 @@ from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.records import Image
 from ocrsvc.system.child_process import Check
 
-Take = Callable[[int], object]
+TakeMemory = Callable[[int], object]
 """Asks for so many bytes before they are allocated; raises QueueFull or BodyTooLarge."""
 
 # In the memory that a PDF's child draws into.
@@ -46,24 +46,24 @@ class Document(Protocol):
     count: int
     file_bytes: int
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> EncodedImage | Image:
-        """One page, from 1: to be developed, with its header held against the limits, or, of a PDF, drawn.
+    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage | Image:
+        """One page, from 1: to be decoded, with its header checked against the limits, or, of a PDF, drawn.
 
         `take` is asked for the pixels that are drawn. Raises what `ocrsvc.imaging.decode` raises, and what `check` and
         `take` do.
         """
         ...
 
-    def file(self, number: int, take: Take) -> bytes | None:
+    def file(self, number: int, take: TakeMemory) -> bytes | None:
         """An image file whose first page it is, of whose bytes `take` is asked for what is copied; None of a PDF."""
         ...
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
-        """What the picture holds that `open` draws; 0 where it draws none. Raises as `open` does."""
+        """Bytes of the image that `open` draws; 0 where it draws none. Raises as `open` does."""
         ...
 
     def key(self, number: int) -> bytes:
-        """What tells the page from every other that has been seen: bytes of which equal ones mean the same page."""
+        """The page's key in the result cache: bytes that are equal only for the same page."""
         ...
 
     def close(self) -> None:
@@ -79,22 +79,22 @@ class DocumentPage:
     number: int
 
     @property
-    def is_drawn_apart(self) -> bool:
-        """Does another process make it an image, so that decoders here are not what bounds it?"""
-        return isinstance(self.document, _PdfPages)
+    def is_drawn_in_child(self) -> bool:
+        """Whether another process draws it, so that decoders here do not bound it."""
+        return isinstance(self.document, _PdfDocument)
 
 
 def is_pdf(data: bytes | memoryview) -> bool:
-    """Do the first bytes say that it is a PDF?"""
+    """Whether the first bytes are those of a PDF."""
     return _PDF.match(data[:32]) is not None
 
 
 def may_have_pages(data: bytes | memoryview) -> bool:
-    """Is it of a kind that may have several pages?"""
+    """Whether the file is of a kind that may have several pages."""
     return is_pdf(data) or _TIFF.match(data[:32]) is not None
 
 
-def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: Take) -> Document:
+def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> Document:
     """A file as a document.
 
     Args:
@@ -110,10 +110,10 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
     """
     if is_pdf(data):
         if not dpi:
-            raise UnsupportedImage("This is a PDF, and this service reads none.", f"Send one of: {READ}.")
-        return _PdfPages(data, limits, dpi, check, take)
+            raise UnsupportedImage("This is a PDF, and this service reads none.", f"Send one of: {SUPPORTED}.")
+        return _PdfDocument(data, limits, dpi, check, take)
     pages = find_pages(data) if may_have_pages(data) else []
-    return _TiffPages(data, limits, pages) if len(pages) > 1 else _Single(data, limits)
+    return _TiffDocument(data, limits, pages) if len(pages) > 1 else _SinglePage(data, limits)
 
 
 def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) -> Sequence[int]:
@@ -142,7 +142,7 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
     return numbers[:most]
 
 
-class _Single:
+class _SinglePage:
     """A file that is one page."""
 
     kind = "image"
@@ -152,11 +152,11 @@ class _Single:
         self._data, self._limits = data, limits
         self.file_bytes = len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> EncodedImage:
+    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage:
         del number, gray, check, take
         return open_encoded_image(self._data, self._limits)
 
-    def file(self, number: int, take: Take) -> bytes:
+    def file(self, number: int, take: TakeMemory) -> bytes:
         del number, take
         return self._data
 
@@ -172,7 +172,7 @@ class _Single:
         pass
 
 
-class _TiffPages:
+class _TiffDocument:
     """A TIFF of several pages."""
 
     kind = "TIFF"
@@ -181,14 +181,14 @@ class _TiffPages:
         self._data, self._limits, self._pages = data, limits, pages
         self.count, self.file_bytes = len(pages), len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> EncodedImage:
+    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage:
         del gray, take
         check()
-        picture = open_tiff(self._data, self._pages[number - 1])
-        check_size(picture, self._limits)
-        return picture
+        encoded = open_tiff(self._data, self._pages[number - 1])
+        check_size(encoded, self._limits)
+        return encoded
 
-    def file(self, number: int, take: Take) -> bytes:
+    def file(self, number: int, take: TakeMemory) -> bytes:
         take(len(self._data))
         return begin_with(self._data, self._pages[number - 1])
 
@@ -207,12 +207,12 @@ class _TiffPages:
         return blake2b(self._data, digest_size=32).digest()
 
 
-class _PdfPages:
+class _PdfDocument:
     """A PDF."""
 
     kind = "PDF"
 
-    def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: Take) -> None:
+    def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
         self._data, self._dpi, self._longest_side = data, dpi, limits.max_side
         self._take, self._canvas_bytes = take, 0
         # The child has the file in memory, too.
@@ -221,14 +221,14 @@ class _PdfPages:
         self._pdf = Pdf(data, self._most_pixels, check)
         self.count, self.file_bytes = self._pdf.count, len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: Take) -> Image:
+    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> Image:
         check()
         width, height = self._pdf.measure(number, self._dpi, self._longest_side, check)
         self._grow_canvas(width * height * _CANVAS_BYTES_PER_PIXEL)
         take(width * height * (1 if gray else 3))
         return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
 
-    def file(self, number: int, take: Take) -> None:
+    def file(self, number: int, take: TakeMemory) -> None:
         del number, take
 
     def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
@@ -243,7 +243,7 @@ class _PdfPages:
         self._pdf.close()
 
     def _grow_canvas(self, size_bytes: int) -> None:
-        """It stays as large as the largest page so far."""
+        """Reserve what a larger canvas takes; it stays as large as the largest page so far."""
         more_bytes = max(0, size_bytes - self._canvas_bytes)
         self._take(more_bytes)
         self._canvas_bytes += more_bytes

@@ -19,7 +19,7 @@ def read_orientation(exif: bytes) -> int:
 
     Args:
         exif: A TIFF structure ("II*\0..." or "MM\0*..."), with or without "Exif\0\0" in front. Only the first
-            directory is looked at, entry by entry, so that loops and huge counts cost nothing.
+            directory is read, entry by entry, so that loops and huge counts cost nothing.
     """
     tiff = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
@@ -44,14 +44,14 @@ def _find_orientation(tiff: bytes, order: str) -> int:
 
 
 def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
-    """The picture as it is meant to be seen: `pixels` itself for orientation 1, else a turned or mirrored copy."""
+    """The image as it is meant to be seen: `pixels` itself for orientation 1, else a turned or mirrored copy."""
     if orientation in MIRRORED:
         pixels = np.asarray(cv2.flip(pixels, 1), np.uint8)
     turn = CLOCKWISE.get(orientation)
     return pixels if turn is None else np.asarray(cv2.rotate(pixels, turn), np.uint8)
 
 
-# A mirrored picture is mirrored left to right first and turned clockwise afterwards.
+# A mirrored image is mirrored left to right first and turned clockwise afterwards.
 MIRRORED = frozenset({2, 4, 5, 7})
 CLOCKWISE = {
     3: cv2.ROTATE_180,

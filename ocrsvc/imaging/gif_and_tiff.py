@@ -26,7 +26,7 @@ from ocrsvc.imaging.tiff_pages import begin_with
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
 
-# Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them, since it is nobody's file.
+# Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them: it is not the file's fault.
 PARSER_FAILURES = (
     ArithmeticError,
     AssertionError,
@@ -75,7 +75,7 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
     with _failures_translated("TIFF"):
         image = open_image()
         tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
-        # A decoder holds one whole tile, which may be declared larger than the picture.
+        # A decoder holds one whole tile, which may be declared larger than the image.
         width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
         need = _bytes_per_pixel(image)
     # Once by the decoder, and once with the page's directory as the first.

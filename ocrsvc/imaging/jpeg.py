@@ -136,5 +136,5 @@ def _decode(raw: bytes, header: _Header, flags: int) -> Samples:
 
 
 def _is_cut_off(samples: Samples) -> bool:
-    """Is the last block the mid gray that libjpeg fills in for lost data?"""
+    """Whether the last block is the mid gray that libjpeg fills in for lost data."""
     return bool(np.all(samples[-8:, -8:] == 128))

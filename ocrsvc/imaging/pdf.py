@@ -66,7 +66,7 @@ class Pdf:
             with resources_exhausted():
                 self._file = open_memory("pdf", raw, READ_ONLY)
                 opened.callback(os.close, self._file)
-                # It can grow and not shrink: where it is read, a child that went mad must not be able to take it away.
+                # It can grow and not shrink: a child that misbehaves must not be able to take it away while it is read.
                 self._canvas = open_memory("page", seals=fcntl.F_SEAL_SHRINK)
                 opened.callback(os.close, self._canvas)
             opened.callback(self._end)
@@ -134,7 +134,7 @@ class Pdf:
             request: As `ocrsvc.imaging.pdf_child` says.
             what: What the request is about, for people.
             check: Asked meanwhile.
-            word, count: The answer that is hoped for, and how many numbers it has.
+            word, count: The answer expected, and how many numbers it has.
 
         Returns:
             These numbers.
@@ -190,7 +190,7 @@ def _crash(what: str) -> BrokenImage:
 
 
 def _error_of(said: str, numbers: Sequence[float], most_pixels: int) -> OcrsvcError | None:
-    """What the child calls wrong, for people; None where it says what it never does."""
+    """The error for the child's answer; None for an answer that it never gives."""
     match said, numbers:
         case "password", []:
             return EncryptedDocument("This PDF needs a password.", "Send it without one.")

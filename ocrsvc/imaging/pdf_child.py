@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ocrsvc.system.child_program import Wrong, begin, pack, serve
+from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 FONT_FOLDERS: Final = (
     *("/usr/share/fonts", "/usr/local/share/fonts"),
@@ -46,19 +46,19 @@ class _Drawer:
         self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(start), len(self._data), None)
         if not self._handle:
             secret = pdfium.FPDF_GetLastError() in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
-            raise Wrong("password" if secret else "damaged")
+            raise RequestFailed("password" if secret else "damaged")
         self._form = self._open_form()
         return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
 
     def size(self, number: int) -> str:
-        """Width and height of a page in points; its content is not looked at."""
+        """Width and height of a page in points; its content is not read."""
         size = self._pdfium.FS_SIZEF()
         if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
-            raise Wrong("damaged_page", number)
+            raise RequestFailed("damaged_page", number)
         width, height = float(size.width), float(size.height)
         # Neither less nor more is a number that can be sent.
         if not (0 < width < _LARGEST_SIDE and 0 < height < _LARGEST_SIDE):
-            raise Wrong("no_size")
+            raise RequestFailed("no_size")
         return pack("points", width, height)
 
     def draw(self, number: int, width: int, height: int, most_pixels: int) -> str:
@@ -81,7 +81,7 @@ class _Drawer:
     def _page(self, number: int) -> Iterator[Any]:
         page = self._pdfium.FPDF_LoadPage(self._handle, number - 1)
         if not page:
-            raise Wrong("damaged_page", number)
+            raise RequestFailed("damaged_page", number)
         try:
             if self._form:
                 self._pdfium.FORM_OnAfterLoadPage(page, self._form)
@@ -106,11 +106,11 @@ class _Drawer:
                 yield from self._images(item, counting, getting, depth + 1)
 
     def _check_image(self, image: Any, most_pixels: int) -> None:
-        """Raises Wrong: a few bytes can declare an image that takes gigabytes to unpack."""
+        """Raises RequestFailed: a few bytes can declare an image that takes gigabytes to unpack."""
         width, height = ctypes.c_uint(), ctypes.c_uint()
         known = self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
         if known and width.value * height.value > most_pixels:
-            raise Wrong("large_image", width.value, height.value)
+            raise RequestFailed("large_image", width.value, height.value)
 
     def _draw(self, page: Any, width: int, height: int) -> None:
         pdfium, stride = self._pdfium, width * _BYTES_PER_PIXEL
@@ -140,7 +140,7 @@ def load_pdfium() -> Any:
 
 def main() -> None:
     """Serve one parent, until it closes the connection."""
-    file, canvas = begin()
+    file, canvas = apply_limits()
     drawer = _Drawer(load_pdfium(), file, canvas)
     serve({"open": drawer.open, "size": drawer.size, "draw": drawer.draw}, FONT_FOLDERS)
 

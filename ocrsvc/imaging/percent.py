@@ -27,12 +27,12 @@ _DIGITS[list(b"ABCDEF")] = range(10, 16)
 
 def undo_escapes(text: bytes) -> bytes:
     """What urllib's `unquote_to_bytes` gives: an escape that is none stays as it is."""
-    return text if b"%" not in text else _in_slices(text, _undone)
+    return text if b"%" not in text else _change_in_slices(text, _undone)
 
 
 def unquote(text: bytes) -> bytes:
     """The bytes behind urlencoded text, in which a plus sign stands for a blank."""
-    return text if b"%" not in text and b"+" not in text else _in_slices(text, _unquoted)
+    return text if b"%" not in text and b"+" not in text else _change_in_slices(text, _unquoted)
 
 
 def find_stray(text: bytes, begin: int, end: int) -> int | None:
@@ -44,7 +44,7 @@ def find_stray(text: bytes, begin: int, end: int) -> int | None:
     return None
 
 
-def together(pieces: Iterable[bytes | memoryview], most_bytes: int) -> bytes:
+def join_pieces(pieces: Iterable[bytes | memoryview], most_bytes: int) -> bytes:
     """The pieces, joined while they are made: their room is there once, and no call fills it all.
 
     Args:
@@ -65,13 +65,13 @@ def part_of(text: bytes, begin: int, end: int) -> bytes:
     """As `text[begin:end]`, in slices where that would take long."""
     if end - begin <= WHOLE_BYTES or end - begin == len(text):
         return text[begin:end]
-    return together((text[at : min(at + STEP_BYTES, end)] for at in range(begin, end, STEP_BYTES)), end - begin)
+    return join_pieces((text[at : min(at + STEP_BYTES, end)] for at in range(begin, end, STEP_BYTES)), end - begin)
 
 
-def _in_slices(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
+def _change_in_slices(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
     if len(text) <= STEP_BYTES:
         return change(text)
-    return together((change(text[start:stop]) for start, stop in _slices(text, 0, len(text))), len(text))
+    return join_pieces((change(text[start:stop]) for start, stop in _slices(text, 0, len(text))), len(text))
 
 
 def _slices(text: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,7 @@ def bands(height: int, width: int) -> Iterator[slice]:
 def flatten(samples: Samples, *, gray: bool) -> Pixels:
     """Eight bits, no transparency: (H, W) where `samples` has one channel or `gray` asks for it, else (H, W, 3) BGR."""
     if samples.ndim == 3 and samples.shape[2] == 4:
-        return _on_a_ground(samples, gray=gray)
+        return _composite(samples, gray=gray)
     if samples.dtype == np.uint8 and (samples.ndim == 2 or not gray):
         return np.ascontiguousarray(samples, np.uint8)
     flat = _empty(samples, gray=gray)
@@ -41,7 +41,7 @@ def flatten(samples: Samples, *, gray: bool) -> Pixels:
 
 
 def stretch(values: NDArray[Any]) -> Pixels:
-    """8-bit gray from (H, W) float or 32-bit samples, whose white no header tells.
+    """8-bit gray from (H, W) float or 32-bit samples, whose white is in no header.
 
     Up to 1 they are read as fractions, up to 255 as they are, and anything else from its darkest to its lightest value.
     """
@@ -72,43 +72,43 @@ def _to_8_bits(samples: Samples) -> Pixels:
     return samples.astype(np.uint8, copy=False)
 
 
-def _on_a_ground(bgra: Samples, *, gray: bool) -> Pixels:
-    """Composite over white; over black where white would swallow the page, as it does white letters."""
+def _composite(bgra: Samples, *, gray: bool) -> Pixels:
+    """Composite over white; over black where white would hide the page, as it does white letters."""
     flat, is_opaque = _empty(bgra, gray=gray), True
     for rows in bands(*bgra.shape[:2]):
-        colour, alpha = _apart(bgra[rows], gray=gray)
+        colour, alpha = _split_alpha(bgra[rows], gray=gray)
         if int(alpha.min()) < OPAQUE:
             is_opaque = False
-            on_black = _on_black(colour, alpha)
-            colour = _u8(cv2.add(on_black, cv2.bitwise_not(_as_wide(alpha, colour))))
+            on_black = _over_black(colour, alpha)
+            colour = _u8(cv2.add(on_black, cv2.bitwise_not(_with_channels_of(alpha, colour))))
         flat[rows] = colour
     if is_opaque:
         return flat
     contrast = _contrast(flat[rows] for rows in bands(*flat.shape[:2]))
-    if contrast >= FLAT_LEVELS or _contrast(_all_on_black(bgra, gray=gray)) <= 2 * contrast:
+    if contrast >= FLAT_LEVELS or _contrast(_bands_on_black(bgra, gray=gray)) <= 2 * contrast:
         return flat
-    for rows, on_black in zip(bands(*bgra.shape[:2]), _all_on_black(bgra, gray=gray), strict=True):
+    for rows, on_black in zip(bands(*bgra.shape[:2]), _bands_on_black(bgra, gray=gray), strict=True):
         flat[rows] = on_black
     return flat
 
 
-def _all_on_black(bgra: Samples, *, gray: bool) -> Iterator[Pixels]:
+def _bands_on_black(bgra: Samples, *, gray: bool) -> Iterator[Pixels]:
     """The page over black, band by band."""
-    return (_on_black(*_apart(bgra[rows], gray=gray)) for rows in bands(*bgra.shape[:2]))
+    return (_over_black(*_split_alpha(bgra[rows], gray=gray)) for rows in bands(*bgra.shape[:2]))
 
 
-def _apart(bgra: Samples, *, gray: bool) -> tuple[Pixels, Pixels]:
+def _split_alpha(bgra: Samples, *, gray: bool) -> tuple[Pixels, Pixels]:
     """Colour, gray where that is asked for, and alpha."""
     eight = _to_8_bits(bgra)
     colour = cv2.cvtColor(eight, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
     return _u8(colour), _u8(cv2.extractChannel(eight, 3))
 
 
-def _on_black(colour: Pixels, alpha: Pixels) -> Pixels:
-    return _u8(cv2.multiply(colour, _as_wide(alpha, colour), scale=1 / OPAQUE))
+def _over_black(colour: Pixels, alpha: Pixels) -> Pixels:
+    return _u8(cv2.multiply(colour, _with_channels_of(alpha, colour), scale=1 / OPAQUE))
 
 
-def _as_wide(alpha: Pixels, colour: Pixels) -> Pixels:
+def _with_channels_of(alpha: Pixels, colour: Pixels) -> Pixels:
     """Alpha with as many channels as the colour has."""
     return alpha if colour.ndim == 2 else _u8(cv2.merge([alpha, alpha, alpha]))
 

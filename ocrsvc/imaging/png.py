@@ -20,7 +20,7 @@ IHDR = struct.Struct(">IIBBBBB")
 FRAME_BYTES = 12
 """Length, type and checksum around a chunk's body."""
 END_CHUNK = b"\0\0\0\0IEND\xaeB`\x82"
-KEPT = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
+CRITICAL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 MAX_CHUNKS = 100_000
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
@@ -29,9 +29,9 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 
 @dataclass(slots=True)
 class _Chunks:
-    """The chunks that matter: byte ranges of `raw` to keep, and what the others told."""
+    """Byte ranges of the critical chunks, and what the other chunks say."""
 
-    kept: list[tuple[int, int]]
+    ranges: list[tuple[int, int]]
     palette: bytes = b""
     exif: bytes = b""
     transparent: bool = False
@@ -63,7 +63,7 @@ def open_png(raw: bytes) -> EncodedImage:
         read_orientation(chunks.exif),
         colourless,
         need,
-        0 if _is_kept_whole(chunks) else len(raw),
+        0 if _has_only_critical(chunks) else len(raw),
     )
 
 
@@ -77,11 +77,11 @@ def _read_ihdr(raw: bytes) -> tuple[int, int, int, int]:
 
 
 def _read_chunks(raw: bytes) -> _Chunks:
-    chunks = _Chunks(kept=[(0, len(MAGIC))])
+    chunks = _Chunks(ranges=[(0, len(MAGIC))])
     for name, start, stop in _walk(raw):
         body = slice(start + 8, stop - 4)
-        if name in KEPT:
-            _keep(chunks.kept, start, stop)
+        if name in CRITICAL_CHUNKS:
+            _append_range(chunks.ranges, start, stop)
         if name == b"IDAT":
             chunks.pixels = True
         elif name == b"PLTE":
@@ -109,21 +109,21 @@ def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
     raise broken("PNG", f"has more than {MAX_CHUNKS} chunks")
 
 
-def _keep(kept: list[tuple[int, int]], start: int, stop: int) -> None:
-    if kept[-1][1] == start:
-        kept[-1] = (kept[-1][0], stop)
+def _append_range(ranges: list[tuple[int, int]], start: int, stop: int) -> None:
+    if ranges[-1][1] == start:
+        ranges[-1] = (ranges[-1][0], stop)
     else:
-        kept.append((start, stop))
+        ranges.append((start, stop))
 
 
-def _is_kept_whole(chunks: _Chunks) -> bool:
-    return len(chunks.kept) == 1 and chunks.ended
+def _has_only_critical(chunks: _Chunks) -> bool:
+    return len(chunks.ranges) == 1 and chunks.ended
 
 
 def _critical_only(raw: bytes, chunks: _Chunks) -> bytes:
-    if _is_kept_whole(chunks):
+    if _has_only_critical(chunks):
         return raw
-    parts = [memoryview(raw)[start:stop] for start, stop in chunks.kept]
+    parts = [memoryview(raw)[start:stop] for start, stop in chunks.ranges]
     return b"".join([*parts, b"" if chunks.ended else END_CHUNK])
 
 

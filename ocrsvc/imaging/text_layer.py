@@ -30,7 +30,7 @@ _GROWTH: Final = 2
 _MORE_BYTES: Final = 64 << 20
 
 
-def lay_text(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
+def add_text_layer(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
     """The PDF with the lines of these pages over its own; other pages stay as they are.
 
     Args:
@@ -51,28 +51,28 @@ def lay_text(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
                 "Laying text over this PDF takes longer than the request has.", "Ask again, with a later deadline."
             )
 
-    told = json.dumps([[page.number, page.width, page.height, _lines_of(page)] for page in pages]).encode()
+    page_lines = json.dumps([[page.number, page.width, page.height, _lines_of(page)] for page in pages]).encode()
     most_bytes = _GROWTH * len(raw) + _MORE_BYTES
     with ExitStack() as opened:
         files = []
         with resources_exhausted():
-            for name, data, seals in (("pdf", raw, READ_ONLY), ("text", told, READ_ONLY), ("result", b"", 0)):
+            for name, data, seals in (("pdf", raw, READ_ONLY), ("text", page_lines, READ_ONLY), ("result", b"", 0)):
                 files.append(open_memory(name, data, seals))
                 opened.callback(os.close, files[-1])
         child = ChildProcess(_PROGRAM, _MEMORY_BYTES + 4 * len(raw), most_bytes, tuple(files), check)
         opened.callback(child.close)
         try:
-            said, _ = child.ask("lay", limit_s, check)
+            answer, _ = child.ask("lay", limit_s, check)
         except (ChildFailed, ChildLate) as failure:
-            raise _not_laid() from failure
+            raise _failed() from failure
         child.close()
         size_bytes = os.fstat(files[-1]).st_size
-        if said != "written" or size_bytes > most_bytes:
-            raise _not_laid()
+        if answer != "written" or size_bytes > most_bytes:
+            raise _failed()
         return os.pread(files[-1], size_bytes, 0)
 
 
-def _not_laid() -> BrokenImage:
+def _failed() -> BrokenImage:
     return BrokenImage("Text cannot be laid over this PDF.", "Ask for another form of what was read, such as txt.")
 
 

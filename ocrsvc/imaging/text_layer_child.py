@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ocrsvc.imaging.pdf_child import FONT_FOLDERS, load_pdfium
-from ocrsvc.system.child_program import Wrong, begin, pack, serve
+from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _EM: Final = 1000
 _ADVANCE: Final = 500
@@ -95,7 +95,7 @@ class _Layers:
         self._start = ctypes.c_char.from_buffer(data)
         self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(self._start), len(data), None)
         if not self._handle:
-            raise Wrong("damaged")
+            raise RequestFailed("damaged")
         font, glyphs = block_font(), bytes(2 * 65536)
         self._font = pdfium.FPDFText_LoadCidType2Font(
             self._handle,
@@ -117,7 +117,7 @@ class _Layers:
             points = [self._on_page(page, width, height, x, y) for x, y in zip(xs, ys, strict=True)]
             self._write(page, codes_of(text), points)
         if not pdfium.FPDFPage_GenerateContent(page):
-            raise Wrong("damaged")
+            raise RequestFailed("damaged")
         pdfium.FPDF_ClosePage(page)
 
     def save(self, result: int) -> None:
@@ -132,7 +132,7 @@ class _Layers:
 
         kind = dict(pdfium.FPDF_FILEWRITE._fields_)["WriteBlock"]
         if not pdfium.FPDF_SaveAsCopy(self._handle, pdfium.FPDF_FILEWRITE(version=1, WriteBlock=kind(write)), 0):
-            raise Wrong("damaged")
+            raise RequestFailed("damaged")
 
     def _on_page(self, page: Any, width: int, height: int, x: float, y: float) -> tuple[float, float]:
         """A point of the drawn page in the page's own points, however it is turned and cropped."""
@@ -160,7 +160,7 @@ class _Layers:
 
 def main() -> None:
     """Serve one parent, until it closes the connection."""
-    file, text, result = begin()
+    file, text, result = apply_limits()
     pdfium = load_pdfium()
 
     # Python loads it when it is first used, and then no file can be opened any more.

@@ -33,10 +33,10 @@ def find_pages(raw: bytes) -> list[int]:
         if len(seen) == MOST_DIRECTORIES:
             raise TooManyPages(f"This TIFF has more than {MOST_DIRECTORIES} directories.", "Split it.")
         seen.add(at)
-        look = _look(raw, at)
-        if look is None:
+        entry = _read_directory(raw, at)
+        if entry is None:
             break
-        is_page, following = look
+        is_page, following = entry
         if is_page or not pages:
             pages.append(at)
         at = following
@@ -65,8 +65,8 @@ def _first(raw: bytes) -> int:
         return 0
 
 
-def _look(raw: bytes, at: int) -> tuple[bool, int] | None:
-    """Is the directory at `at` a page, and where is the next one? None for one that does not lie in the file."""
+def _read_directory(raw: bytes, at: int) -> tuple[bool, int] | None:
+    """Whether the directory at `at` is a page, and where the next one is; None for one outside the file."""
     order, is_big = _kind(raw)
     count_form, entry_size, next_form = (f"{order}Q", 20, f"{order}Q") if is_big else (f"{order}H", 12, f"{order}I")
     entries = at + struct.calcsize(count_form)

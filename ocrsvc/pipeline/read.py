@@ -15,7 +15,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import ClientGone, NotReady, OcrsvcError, QueueFull
-from ocrsvc.imaging.decode import PixelLimits, open_encoded_image, open_own
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image, open_without_pillow
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.geometry import restore_page
@@ -135,8 +135,8 @@ class Reader:
             lambda: DecodingHandle(engine.open_handle()),
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
-            batch=engine.driving.best_batch,
-            serial_open=engine.driving.serial_open,
+            batch=engine.traits.best_batch,
+            serial_open=engine.traits.serial_open,
             on_idle=give_back,
             clock=self._clock,
         )
@@ -231,7 +231,7 @@ class Reader:
     @property
     def _engine_decodes(self) -> bool:
         """Whether the engine decodes image files by itself, so that a decoder that crashes is not in this process."""
-        return self._engine is not None and self._engine.driving.decodes
+        return self._engine is not None and self._engine.traits.decodes
 
     def check_room(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -426,7 +426,7 @@ class Reader:
         assert engine is not None, "ready means that there is one"
         admitted = self._clock()
         check = make_check(context, deadline, self._clock)
-        job = DecodeJob(options, deadline, engine.driving.wants_gray, check, held=context.share.part())
+        job = DecodeJob(options, deadline, engine.traits.wants_gray, check, held=context.share.part())
         try:
             with executor.admit(context) as place:
                 with self._decode_permit_for(data, deadline, context):
@@ -458,7 +458,7 @@ class Reader:
         if self._engine_decodes:
             file = data.document.file(data.number, job.held.take) if isinstance(data, DocumentPage) else data
             if file is not None:
-                open_own(file, self._limits)
+                open_without_pillow(file, self._limits)
                 # It is copied to where the engine is.
                 job.held.take(len(file))
                 return file
@@ -471,7 +471,7 @@ class Reader:
         self, data: bytes | DocumentPage, deadline: float, context: RequestContext
     ) -> AbstractContextManager[None]:
         """A permit to decode, for what needs one."""
-        is_apart = isinstance(data, DocumentPage) and data.is_drawn_apart
+        is_apart = isinstance(data, DocumentPage) and data.is_drawn_in_child
         return nullcontext() if is_apart else self._decode_permit(deadline, context)
 
     @contextmanager

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import orjson
 
 from ocrsvc import __version__
-from ocrsvc.formats.page_values import Nonsense, pack_page, unpack_page
+from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
 from ocrsvc.records import EngineInfo, Page, ReadOptions
 from ocrsvc.serving.byte_cache import Cache, MemoryCache, open_redis
 from ocrsvc.settings.settings import Settings
@@ -28,7 +28,7 @@ class ResultCache:
             return None
         try:
             return unpack_page(orjson.loads(value))
-        except (Nonsense, orjson.JSONDecodeError):
+        except (InvalidData, orjson.JSONDecodeError):
             return None
 
     def put(self, key: bytes, page: Page) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 from ocrsvc.errors import ResourcesExhausted
 from ocrsvc.system.child_program import MESSAGE_BYTES
-from ocrsvc.system.sandbox.restrict import let_others_go_first
+from ocrsvc.system.sandbox.restrict import lower_priority
 
 LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 
@@ -35,7 +35,7 @@ READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW |
 START_LIMIT_S: Final = 30.0
 """For a process to load its libraries: 45 ms, and much more on a machine that is busy."""
 
-_LOOK_UP_S: Final = 0.25
+_POLL_S: Final = 0.25
 _END_S: Final = 5.0
 _RETRY_AFTER_S: Final = 2
 # Beyond what any of our programs counts or measures.
@@ -54,7 +54,7 @@ class ChildProcess:
     """A process that is ready to be asked; `close` it. For one thread.
 
     Args:
-        program: A module that calls `child_program.begin` and `serve`.
+        program: A module that calls `child_program.apply_limits` and `serve`.
         memory_bytes: The most memory of its own that it may take.
         file_bytes: To which a file may grow on which it writes.
         files: Numbers of open files that it gets.
@@ -69,7 +69,7 @@ class ChildProcess:
             self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, _closed_on_failure(self._wire):
                 self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
-                let_others_go_first(self._process.pid)
+                lower_priority(self._process.pid)
         self.is_open = True
         try:
             with _closed_on_failure(self):
@@ -109,7 +109,7 @@ class ChildProcess:
         self.is_open = False
         self._process.kill()
         self._wire.close()
-        # One that the system does not let die is buried by the next that is started.
+        # One that the system does not let die is reaped when the next is started.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
 
@@ -117,7 +117,7 @@ class ChildProcess:
         stop_s = time.monotonic() + limit_s
         poll = select.poll()
         poll.register(self._wire, select.POLLIN)
-        while not poll.poll(_LOOK_UP_S * 1000):
+        while not poll.poll(_POLL_S * 1000):
             check()
             if time.monotonic() >= stop_s:
                 raise ChildLate

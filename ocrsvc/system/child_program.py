@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from ocrsvc.system.sandbox.restrict import be_ended_first, end_with_parent, limit_resources, restrict
+from ocrsvc.system.sandbox.restrict import end_with_parent, limit_resources, raise_oom_score, restrict
 
 MESSAGE_BYTES: Final = 256
 """The most that a request or an answer holds."""
@@ -24,7 +24,7 @@ _OPEN_FILES: Final = 64
 _GRACE_S: Final = 5
 
 
-class Wrong(Exception):
+class RequestFailed(Exception):
     """Why a request cannot be answered: a word for the parent, and the numbers that belong to it."""
 
     def __init__(self, word: str, *numbers: float) -> None:
@@ -32,12 +32,12 @@ class Wrong(Exception):
         self.answer = pack(word, *numbers)
 
 
-def begin() -> tuple[int, ...]:
+def apply_limits() -> tuple[int, ...]:
     """Take on the limits that the parent has set; gives the numbers of the files that it has passed."""
     parent, memory_bytes, file_bytes, *files = map(int, sys.argv[1:])
     end_with_parent(parent)
     limit_resources(memory_bytes, file_bytes, _OPEN_FILES)
-    be_ended_first()
+    raise_oom_score()
     return tuple(files)
 
 
@@ -45,7 +45,7 @@ def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) ->
     """Give up what is not needed, and answer until the parent closes the connection.
 
     Args:
-        answers: What each word of a request is answered by; it gets the numbers, and may raise Wrong.
+        answers: What each word of a request is answered by; it gets the numbers, and may raise RequestFailed.
         readable: Files and folders that may still be opened.
     """
     restrictions = restrict(readable)
@@ -66,7 +66,7 @@ def pack(word: str, *numbers: float) -> str:
 def _answer(answer: Callable[..., str], numbers: Iterable[int]) -> str:
     try:
         return answer(*numbers)
-    except Wrong as wrong:
+    except RequestFailed as wrong:
         return wrong.answer
 
 

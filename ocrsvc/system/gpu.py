@@ -22,17 +22,17 @@ _NVML: Final = "libnvidia-ml.so.1"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
-class Unreadable(Exception):
-    """The card did not tell; a look later may work."""
+class GpuUnreadable(Exception):
+    """The GPU's memory cannot be read now; a later read may work."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """What a look at the card found, in bytes. Not in records.py, whose numpy the arbiter must not load.
+    """GPU memory, in bytes, at one time. Not in records.py, whose numpy the arbiter must not load.
 
     Attributes:
         own_bytes: Held by this process.
-        used_bytes, free_bytes, total_bytes: The card's, or those of the part of it (MIG) that this process sees.
+        used_bytes, free_bytes, total_bytes: The GPU's, or those of the part of it (MIG) that this process sees.
     """
 
     own_bytes: int
@@ -43,7 +43,7 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The other workers of this service, as far as the scoreboard knows.
+    """The other workers of this service, as far as the worker table knows.
 
     Attributes:
         gpu_bytes: What they last said they hold.
@@ -55,28 +55,28 @@ class Siblings:
 
 
 class Source(Protocol):
-    """Where readings come from. Both calls raise Unreadable."""
+    """Where readings come from. Both calls raise GpuUnreadable."""
 
     def totals(self) -> tuple[int, int]:
-        """Used and total bytes of the card."""
+        """Used and total bytes of the GPU."""
         ...
 
     def processes(self) -> Mapping[int, int | None]:
-        """Bytes that each process holds, by process id, as far as listed; None where the size is not told."""
+        """Bytes that each process holds, by process id, as far as listed; None where the size is not reported."""
         ...
 
 
-class Gauge:
-    """Reads the card for one worker. Make it before the engine is loaded; read it after.
+class GpuMemoryReader:
+    """Reads the GPU for one worker. Make it before the engine is loaded; read it after.
 
     Args:
         source: Where readings come from.
-        log: Told once when the card cannot be read, and once when it can be again.
+        log: Gets one line when the GPU cannot be read, and one when it can be again.
         siblings: How the other workers stand before this one loads.
         pid: This process.
 
     Attributes:
-        is_listed: Whether the last reading is what NVML lists for this process, not reckoned from the card's totals.
+        is_listed: Whether the last reading is what NVML lists for this process, not estimated from the GPU's totals.
     """
 
     def __init__(self, source: Source, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
@@ -92,10 +92,10 @@ class Gauge:
         self.is_listed = False
 
     def read(self, siblings: Siblings) -> MemoryReading | None:
-        """A look at the card, in well under a millisecond; None when it cannot be read just now. Never raises."""
+        """Read the GPU, in well under a millisecond; None when it cannot be read just now. Never raises."""
         try:
             reading = self._read(siblings)
-        except Unreadable as error:
+        except GpuUnreadable as error:
             if self._readable:
                 self._log.error("The card cannot be read (%s); until it can, only RSS limits hold here.", error)
             self._readable = False
@@ -110,7 +110,7 @@ class Gauge:
         own_bytes = self._listed_bytes()
         self.is_listed = own_bytes is not None
         if own_bytes is None:
-            own_bytes = self._reckoned_bytes(used_bytes, siblings)
+            own_bytes = self._estimated_bytes(used_bytes, siblings)
         self._last_own_bytes = own_bytes
         return MemoryReading(own_bytes, used_bytes, max(0, total_bytes - used_bytes), total_bytes)
 
@@ -125,38 +125,38 @@ class Gauge:
             self._listed_as = fresh.pop() if len(fresh) == 1 else None
         return listed.get(self._listed_as) if self._listed_as is not None else None
 
-    def _reckoned_bytes(self, used_bytes: int, siblings: Siblings) -> int:
+    def _estimated_bytes(self, used_bytes: int, siblings: Siblings) -> int:
         """What nobody else accounts for. While a sibling loads or leaves, its memory would count as ours: no news."""
         if self._last_own_bytes is not None and not siblings.settled:
             return self._last_own_bytes
         return max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)
 
 
-def open_gauge(
+def open_gpu_memory_reader(
     log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ, *, nvml_only: bool = False
-) -> Gauge | None:
-    """A gauge for the card that the engine of this process will use; None without one.
+) -> GpuMemoryReader | None:
+    """A reader of the GPU that the engine of this process will use; None without one.
 
-    A card that is there but cannot be read is one line in the log.
+    A GPU that is there but cannot be read is one line in the log.
 
     Args:
-        log, siblings: As for Gauge.
+        log, siblings: As for GpuMemoryReader.
         environ: Where CUDA_VISIBLE_DEVICES stands.
-        nvml_only: Do without a reading rather than load cupy, which knows the card's totals only.
+        nvml_only: Do without a reading rather than load cupy, which knows the GPU's totals only.
     """
-    for opened in (_open_nvml,) if nvml_only else (_open_nvml, _open_cupy):
+    for open_source in (_open_nvml,) if nvml_only else (_open_nvml, _open_cupy):
         try:
-            source = opened(environ)
+            source = open_source(environ)
             if source is not None:
-                return Gauge(source, log, siblings)
-        except Unreadable as error:
+                return GpuMemoryReader(source, log, siblings)
+        except GpuUnreadable as error:
             log.warning("No readings of a card (%s): only RSS limits hold in this worker.", error)
             return None
     return None
 
 
 class _Nvml:
-    """One card, or one part of it, through NVML."""
+    """One GPU, or one part of it, through NVML."""
 
     def __init__(self, nvml: Any, handle: object) -> None:
         self._nvml = nvml
@@ -174,7 +174,7 @@ class _Nvml:
 
 
 def _open_nvml(environ: Mapping[str, str]) -> Source | None:
-    """The card through NVML; None when its library is not there. Raises Unreadable."""
+    """The GPU through NVML; None when its library is not there. Raises GpuUnreadable."""
     try:
         ctypes.CDLL(_NVML)
     except OSError:
@@ -186,7 +186,7 @@ def _open_nvml(environ: Mapping[str, str]) -> Source | None:
 
 
 def _handle_of(nvml: Any, visible: str) -> object:
-    """NVML's handle for the first device that CUDA would see; raises Unreadable or NVMLError."""
+    """NVML's handle for the first device that CUDA would see; raises GpuUnreadable or NVMLError."""
     name = visible.partition(",")[0].strip()
     if name.startswith("MIG-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
@@ -195,32 +195,32 @@ def _handle_of(nvml: Any, visible: str) -> object:
         handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
         found = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
         if found is None:
-            raise Unreadable(f"{_VISIBLE} names {name}, and NVML knows no such card")
+            raise GpuUnreadable(f"{_VISIBLE} names {name}, and NVML knows no such card")
         return _first_part(nvml, found)
     if not name.isdigit():
-        raise Unreadable(f"{_VISIBLE} is {visible!r}, which names no card")
+        raise GpuUnreadable(f"{_VISIBLE} is {visible!r}, which names no card")
     return _first_part(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)))
 
 
-def _first_part(nvml: Any, card: object) -> object:
-    """The card itself or, when it is divided (MIG), its first part, which is what CUDA takes."""
+def _first_part(nvml: Any, device: object) -> object:
+    """The GPU itself or, when it is divided (MIG), its first part, which is what CUDA takes."""
     try:
-        current, _ = nvml.nvmlDeviceGetMigMode(card)
+        current, _ = nvml.nvmlDeviceGetMigMode(device)
     except nvml.NVMLError_NotSupported:
-        return card
-    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0) if current else card
+        return device
+    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, 0) if current else device
 
 
 def _ask(nvml: Any, call: Callable[[], Any]) -> Any:
-    """What NVML answers. Raises Unreadable."""
+    """What NVML answers. Raises GpuUnreadable."""
     try:
         return call()
     except (nvml.NVMLError, OSError) as error:
-        raise Unreadable(f"NVML: {error}") from error
+        raise GpuUnreadable(f"NVML: {error}") from error
 
 
 class _Cupy:
-    """The present card through cupy, which knows its totals only."""
+    """The present GPU through cupy, which knows its totals only."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -230,7 +230,7 @@ class _Cupy:
         try:
             free_bytes, total_bytes = self._cupy.cuda.runtime.memGetInfo()
         except (RuntimeError, OSError) as error:
-            raise Unreadable(f"cupy: {error}") from error
+            raise GpuUnreadable(f"cupy: {error}") from error
         return total_bytes - free_bytes, total_bytes
 
     def processes(self) -> Mapping[int, int | None]:
@@ -239,11 +239,11 @@ class _Cupy:
 
 
 def _open_cupy(_environ: Mapping[str, str]) -> Source | None:
-    """The card through cupy, in the CUDA context that the engine will use too; None without cupy."""
+    """The GPU through cupy, in the CUDA context that the engine will use too; None without cupy."""
     if importlib.util.find_spec("cupy") is None:
         return None
     try:
         import cupy
     except ImportError as error:
-        raise Unreadable(f"cupy: {error}") from error
+        raise GpuUnreadable(f"cupy: {error}") from error
     return _Cupy(cupy)

@@ -1,7 +1,7 @@
 """Lists the GPUs and chooses the one a worker computes on, without touching CUDA, so safe in the arbiter.
 
 A worker sees one GPU only: CUDA_VISIBLE_DEVICES is set in it before anything of CUDA loads. Numbers are those of
-nvidia-smi (and of NVML), so CUDA is told to count in the same order where nobody told it otherwise.
+nvidia-smi (and of NVML), so CUDA is set to count in the same order, unless the environment says otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DEVICES: Final = Path("/dev")
 
 
 def find_gpus(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
-    """Names of the cards to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
+    """Names of the GPUs to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
 
     Args:
         asked: OCRSVC_GPUS: names, ("all",), or () for what the environment shows.
@@ -33,7 +33,7 @@ def find_gpus(asked: Sequence[str], environ: Mapping[str, str], devices: Path = 
 
 
 def _seen_by_cuda(shown: str) -> tuple[str, ...]:
-    """The names in CUDA_VISIBLE_DEVICES, up to the first that names no card (-1, NoDevFiles): CUDA stops there too."""
+    """The names in CUDA_VISIBLE_DEVICES, up to the first that names no GPU (-1, NoDevFiles): CUDA stops there too."""
     names: list[str] = []
     for name in (part.strip() for part in shown.split(",")):
         if not (name.isdigit() or name.startswith(("GPU-", "MIG-"))):
@@ -42,17 +42,17 @@ def _seen_by_cuda(shown: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def emptiest(busy: Sequence[int], cards: int) -> int:
-    """The card with the fewest workers, the first of equals.
+def least_loaded_gpu(busy: Sequence[int], gpu_count: int) -> int:
+    """The GPU with the fewest workers, the first of equals.
 
     Args:
-        busy: The cards, by their place in the list, of the workers that stay.
-        cards: How many there are.
+        busy: The GPUs, by their place in the list, of the workers that stay.
+        gpu_count: How many there are.
     """
-    return min(range(max(1, cards)), key=lambda card: (busy.count(card), card))
+    return min(range(max(1, gpu_count)), key=lambda gpu: (busy.count(gpu), gpu))
 
 
-def pin(environ: MutableMapping[str, str], card: str) -> None:
-    """Let this process see that card only. Before anything of CUDA loads, which reads the environment once."""
-    environ[VISIBLE] = card
+def pin_gpu(environ: MutableMapping[str, str], gpu: str) -> None:
+    """Let this process see that GPU only. Before anything of CUDA loads, which reads the environment once."""
+    environ[VISIBLE] = gpu
     environ.setdefault(_ORDER, "PCI_BUS_ID")

@@ -11,7 +11,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def read_rss_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Resident memory of the process; 0 where the kernel does not tell."""
+    """Resident memory of the process; 0 where the kernel does not report it."""
     fields = _read(statm).split()
     return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else 0
 

@@ -28,7 +28,7 @@ _LIBRARY_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """Who runs where.
+    """Numbers of processes and threads.
 
     Attributes:
         workers: Processes that serve.
@@ -63,12 +63,12 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
         workers=workers or settings.workers,
         threads=threads or settings.threads,
         engine_threads=settings.engine_threads,
-        cards=len(cards_for(settings)),
+        gpu_count=len(gpus_for(settings)),
     )
 
 
-def cards_for(settings: Settings) -> tuple[str, ...]:
-    """The cards that the workers are spread over: those that were named, or all where the engine will find a use."""
+def gpus_for(settings: Settings) -> tuple[str, ...]:
+    """The GPUs that the workers are spread over: those that were named, or all where the engine will find a use."""
     if settings.gpus and "cpu" not in (settings.device, settings.provider):
         return find_gpus(settings.gpus, os.environ)
     return find_gpus((), os.environ) if device_for(settings) == "cuda" else ()
@@ -78,7 +78,7 @@ def device_for(settings: Settings) -> str:
     """Where the engine will compute, "cpu" or "cuda"."""
     device = "cpu" if settings.provider == "cpu" else settings.device
     expected = expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
-    # CUDA_VISIBLE_DEVICES may hide every card, and the engine then takes the CPU.
+    # CUDA_VISIBLE_DEVICES may hide every GPU, and the engine then takes the CPU.
     is_hidden = device == "auto" and not find_gpus(settings.gpus, os.environ)
     return "cpu" if is_hidden else expected
 
@@ -91,7 +91,7 @@ def plan(
     workers: int | None = None,
     threads: int | None = None,
     engine_threads: int | None = None,
-    cards: int = 1,
+    gpu_count: int = 1,
 ) -> ThreadPlan:
     """The thread plan; numbers that are given are kept, the others follow from the CPUs.
 
@@ -100,12 +100,12 @@ def plan(
         device: "cuda" plans for a GPU, whose threads mostly wait; anything else for the CPU.
         queue_size: Images that may wait in each worker; each of them holds an HTTP thread.
         workers, threads, engine_threads: What the operator fixed; None is free.
-        cards: GPUs that the workers are spread over.
+        gpu_count: GPUs that the workers are spread over.
     """
-    gpu = device == "cuda"
-    fitting = _GPU_WORKERS * max(1, cards) if gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
+    on_gpu = device == "cuda"
+    fitting = _GPU_WORKERS * max(1, gpu_count) if on_gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
     workers = workers or fitting
-    engine_threads = engine_threads or (_GPU_ENGINE_THREADS if gpu else max(1, round(cpus / workers)))
+    engine_threads = engine_threads or (_GPU_ENGINE_THREADS if on_gpu else max(1, round(cpus / workers)))
     return ThreadPlan(workers, threads or queue_size + engine_threads + _SPARE_THREADS, engine_threads)
 
 
@@ -183,7 +183,7 @@ def set_library_threads(environ: MutableMapping[str, str], count: int = LIBRARY_
 
 
 def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/dev")) -> str:
-    """Where the engine will compute, "cpu" or "cuda", told without touching CUDA (safe in the arbiter).
+    """Where the engine will compute, "cpu" or "cuda", found without touching CUDA (safe in the arbiter).
 
     Args:
         device: OCRSVC_DEVICE.

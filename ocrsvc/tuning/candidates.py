@@ -6,37 +6,37 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Final
 
-Knobs = Mapping[str, float | str]
+SettingValues = Mapping[str, float | str]
 """Settings by name, as in the TOML file."""
 
 _BATCH_PIXELS: Final = (16 * 48 * 320, 32 * 48 * 320, 64 * 48 * 320)
 _BATCH_WAIT_S: Final = (0.0, 0.002, 0.005)
 
 
-def workers_and_threads(cpus: float, device: str) -> list[Knobs]:
+def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
     """How the cores may be shared out: few workers with many engine threads, or the other way round.
 
     Args:
         cpus: That all workers together may use; may be a fraction.
-        device: "cuda" tries more threads, which mostly wait for the card.
+        device: "cuda" tries more threads, which mostly wait for the GPU.
     """
     if device == "cuda":
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
     return [{"workers": w, "engine_threads": t} for w, t in sorted(_shares(max(1, round(cpus))))]
 
 
-def batches(base: Knobs) -> list[Knobs]:
+def batches(base: SettingValues) -> list[SettingValues]:
     """How lines may be put together on a GPU, once workers and threads are chosen."""
     pairs = product(_BATCH_PIXELS, _BATCH_WAIT_S)
     return [{**base, "batch_pixels": pixels, "batch_wait_s": wait_s} for pixels, wait_s in pairs]
 
 
-def precisions(base: Knobs, device: str) -> list[Knobs]:
+def precisions(base: SettingValues, device: str) -> list[SettingValues]:
     """What the models may be computed in, once the rest is chosen: single precision, and the device's lesser one."""
     return [{**base, "precision": name} for name in ("fp32", "fp16" if device == "cuda" else "int8")]
 
 
-def written(value: float | str) -> str:
+def format_value(value: float | str) -> str:
     """A setting as a variable holds it: whole numbers without a point or an exponent."""
     if isinstance(value, str):
         return value

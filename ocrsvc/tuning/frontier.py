@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocrsvc.tuning.candidates import Knobs, written
+from ocrsvc.tuning.candidates import SettingValues, format_value
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """One choice of settings, and what it showed.
 
     Attributes:
@@ -20,7 +20,7 @@ class Measured:
         failed: Requests that were not answered 200; such a choice is never chosen.
     """
 
-    knobs: Knobs
+    knobs: SettingValues
     pages_per_s: float
     p50_s: float
     p95_s: float
@@ -28,7 +28,7 @@ class Measured:
     failed: int = 0
 
 
-def frontier(measured: Sequence[Measured]) -> list[Measured]:
+def frontier(measured: Sequence[Measurement]) -> list[Measurement]:
     """Those that no other one beats in throughput, latency and memory at once, the quickest first."""
     sound = [one for one in measured if not one.failed]
     return sorted(
@@ -36,19 +36,19 @@ def frontier(measured: Sequence[Measured]) -> list[Measured]:
     )
 
 
-def choose(measured: Sequence[Measured], p95_s: float | None) -> Measured | None:
+def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement | None:
     """The one with the highest throughput whose p95 keeps the goal; None when none does, or all failed requests."""
     kept = [one for one in frontier(measured) if p95_s is None or one.p95_s <= p95_s]
     return kept[0] if kept else None
 
 
-def _beats(one: Measured, other: Measured) -> bool:
+def _beats(one: Measurement, other: Measurement) -> bool:
     better = (one.pages_per_s >= other.pages_per_s, one.p95_s <= other.p95_s, one.peak_bytes <= other.peak_bytes)
     same = (one.pages_per_s, one.p95_s, one.peak_bytes) == (other.pages_per_s, other.p95_s, other.peak_bytes)
     return all(better) and not same
 
 
-def to_toml(chosen: Measured, measured: Sequence[Measured], how: str) -> str:
+def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:
     """A settings file with the chosen values, and the frontier as a comment.
 
     Args:
@@ -63,10 +63,10 @@ def to_toml(chosen: Measured, measured: Sequence[Measured], how: str) -> str:
 
 
 def _in_toml(value: float | str) -> str:
-    return f'"{value}"' if isinstance(value, str) else written(value)
+    return f'"{value}"' if isinstance(value, str) else format_value(value)
 
 
-def table(measured: Sequence[Measured]) -> list[str]:
+def table(measured: Sequence[Measurement]) -> list[str]:
     """Everything that was tried, one line each, with a header."""
     return [_HEADER, *(_row(one) for one in measured)]
 
@@ -74,7 +74,7 @@ def table(measured: Sequence[Measured]) -> list[str]:
 _HEADER = f"{'pages/s':>8} {'p50 s':>7} {'p95 s':>7} {'peak MB':>8} {'failed':>6}  settings"
 
 
-def _row(one: Measured) -> str:
-    knobs = " ".join(f"{name}={written(value)}" for name, value in one.knobs.items())
+def _row(one: Measurement) -> str:
+    knobs = " ".join(f"{name}={format_value(value)}" for name, value in one.knobs.items())
     figures = f"{one.pages_per_s:8.2f} {one.p50_s:7.2f} {one.p95_s:7.2f} {one.peak_bytes / 1e6:8.0f} {one.failed:6}"
     return f"{figures}  {knobs}"

@@ -18,13 +18,13 @@ from typing import IO, Final
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
-from ocrsvc.tuning.candidates import Knobs, written
-from ocrsvc.tuning.frontier import Measured
+from ocrsvc.tuning.candidates import SettingValues, format_value
+from ocrsvc.tuning.frontier import Measurement
 
 _START_S: Final = 300.0
 _STOP_S: Final = 90.0
 _ANSWER_S: Final = 3700.0
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 _LOG_TAIL: Final = 2000
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -45,12 +45,12 @@ class Load:
 
 
 @dataclass
-class _Seen:
+class _Results:
     latencies_s: list[float] = field(default_factory=list)
     failed: int = 0
 
 
-def measure(command: Sequence[str], knobs: Knobs, load: Load, environ: Mapping[str, str]) -> Measured:
+def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
     """Start the service with these settings, warm it with one page a client, load it, and end it.
 
     Args:
@@ -61,21 +61,21 @@ def measure(command: Sequence[str], knobs: Knobs, load: Load, environ: Mapping[s
     Raises:
         OperatorError: It does not start.
     """
-    own = {variable_of(name): written(value) for name, value in knobs.items()}
-    # Its readiness is told at this level.
+    own = {variable_of(name): format_value(value) for name, value in knobs.items()}
+    # Its readiness is logged at this level.
     environ = {**environ, **own, variable_of("log_level"): "info"}
     with _running([*command, "-b", "127.0.0.1:0"], environ, int(knobs["workers"])) as (port, process):
         _send(port, load, until_s=0.0)
-        with _watched(process.pid) as peak:
+        with _memory_watched(process.pid) as peak:
             began_s = time.monotonic()
-            seen = _send(port, load, until_s=began_s + load.seconds)
+            results = _send(port, load, until_s=began_s + load.seconds)
             wall_s = time.monotonic() - began_s
-    latencies_s = sorted(seen.latencies_s) or [wall_s]
+    latencies_s = sorted(results.latencies_s) or [wall_s]
 
     def share(part: float) -> float:
         return latencies_s[min(len(latencies_s) - 1, int(part * len(latencies_s)))]
 
-    return Measured(knobs, len(seen.latencies_s) / wall_s, share(0.5), share(0.95), max(peak), seen.failed)
+    return Measurement(knobs, len(results.latencies_s) / wall_s, share(0.5), share(0.95), max(peak), results.failed)
 
 
 @contextmanager
@@ -109,30 +109,30 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
                 f"The service does not start with these settings. The end of its log:\n{text[-_LOG_TAIL:]}",
                 "Try `ocrsvc check`.",
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _send(port: int, load: Load, until_s: float) -> _Seen:
+def _send(port: int, load: Load, until_s: float) -> _Results:
     """Each client sends at least one page, and goes on until the time is over."""
-    seen, turns = _Seen(), iter(range(10**9))
+    results, turns = _Results(), iter(range(10**9))
     threads = [
-        threading.Thread(target=_client, args=(port, load.pages, turns, until_s, seen)) for _ in range(load.clients)
+        threading.Thread(target=_client, args=(port, load.pages, turns, until_s, results)) for _ in range(load.clients)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return seen
+    return results
 
 
-def _client(port: int, pages: Sequence[bytes], turns: Iterator[int], until_s: float, seen: _Seen) -> None:
+def _client(port: int, pages: Sequence[bytes], turns: Iterator[int], until_s: float, results: _Results) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
     while True:
         began_s = time.monotonic()
         if _post(connection, pages[next(turns) % len(pages)]):
-            seen.latencies_s.append(time.monotonic() - began_s)
+            results.latencies_s.append(time.monotonic() - began_s)
         else:
-            seen.failed += 1
+            results.failed += 1
         if time.monotonic() >= until_s:
             break
     connection.close()
@@ -150,15 +150,15 @@ def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:
 
 
 @contextmanager
-def _watched(pid: int) -> Iterator[list[int]]:
+def _memory_watched(pid: int) -> Iterator[list[int]]:
     """The sums of resident memory of a process and all below it, looked at ten times a second."""
     sums, done = [_family_bytes(pid)], threading.Event()
 
-    def watch() -> None:
-        while not done.wait(_LOOK_S):
+    def sample() -> None:
+        while not done.wait(_POLL_S):
             sums.append(_family_bytes(pid))
 
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=sample)
     thread.start()
     try:
         yield sums
@@ -177,7 +177,7 @@ def _family_bytes(pid: int) -> int:
     return 0
 
 
-def free_of_settings(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def without_settings(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """An environment without the variables of some settings, which are to be tried."""
     gone = {variable_of(name) for name in names}
     return {name: value for name, value in environ.items() if name not in gone}

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.system.allocator import limit_arenas
-from ocrsvc.system.gpu import Gauge, open_gauge
-from ocrsvc.system.gpu_devices import VISIBLE, pin
+from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
+from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
 from ocrsvc.telemetry.metrics_store import STUCK, WAITING, Sampler
@@ -68,7 +68,7 @@ def _log_like_gunicorn(worker: RecyclingWorker) -> None:
 def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
     """See one GPU only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
-        pin(os.environ, service.controller.card_name(worker.slot.card))
+        pin_gpu(os.environ, service.controller.card_name(worker.slot.card))
         worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
 
 
@@ -117,7 +117,7 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
-def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> Gauge | None:
+def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
     """What reads the GPU, once it is this worker's turn to load on it; None when there is none, or none is used.
 
     Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
@@ -125,14 +125,14 @@ def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> Gauge | Non
     settings, table = service.settings, service.controller.board
     if "cpu" in (settings.device, settings.provider):
         return None
-    gauge = open_gauge(worker.log, worker.siblings())
+    gauge = open_gpu_memory_reader(worker.log, worker.siblings())
     # A GPU that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
     on_gpu = gauge is not None or device_for(settings) == "cuda"
     if not on_gpu or is_next_to_load(worker.place, table.live()):
         return gauge
     while not is_next_to_load(worker.place, table.live()):
         time.sleep(_TURN_CHECK_S)
-    return open_gauge(worker.log, worker.siblings())
+    return open_gpu_memory_reader(worker.log, worker.siblings())
 
 
 def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
@@ -176,7 +176,7 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
 
 
 def _note_ready(
-    service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: Gauge | None, waited_s: float
+    service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None, waited_s: float
 ) -> None:
     """Begin to watch, and enter READY; `waited_s` is what this worker waited for others before it loaded."""
     settings, head, slot = service.settings, service.controller.board.head, worker.slot

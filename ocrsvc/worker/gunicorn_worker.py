@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from ocrsvc.system.allocator import give_back
-from ocrsvc.system.gpu import Gauge, Siblings
+from ocrsvc.system.gpu import GpuMemoryReader, Siblings
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.telemetry.worker_limits import Limits, MemoryTrend, Readings, Reason, Usage, retire
 from ocrsvc.telemetry.worker_table import NOBODY, Granted, State
@@ -59,7 +59,7 @@ class Watched:
     rss_bytes: int
     gpu_bytes: int = 0
     boot_s: float = 0.0
-    gauge: Gauge | None = None
+    gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = int
 
 
@@ -184,7 +184,7 @@ class RecyclingWorker(FairThreadWorker):
         self._poke()
         return now_s
 
-    def _read_card(self, gauge: Gauge | None, trend: MemoryTrend, now_s: float) -> Usage:
+    def _read_card(self, gauge: GpuMemoryReader | None, trend: MemoryTrend, now_s: float) -> Usage:
         """How much of the card this worker holds, told to the arbiter too; nothing without a reading."""
         slot = self.slot
         reading = gauge.read(self.siblings()) if gauge is not None else None

@@ -18,7 +18,7 @@ from ocrsvc import __version__
 from ocrsvc.errors import SettingsError
 from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import cards_for, set_library_threads
+from ocrsvc.system.thread_plan import gpus_for, set_library_threads
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
@@ -68,7 +68,7 @@ def configuration_or_exit() -> Mapping[str, object]:
         _services[0].settings = settings
     [service] = _services
     # Here, because each worker sees its own GPU only.
-    service.gpus = cards_for(service.settings)
+    service.gpus = gpus_for(service.settings)
     gunicorns = dict(configuration(service.settings, service.plan()))
     # gunicorn would bind all of them again while the workers still hold the old ones, fail, and end the service.
     service.addresses = service.addresses or gunicorns["bind"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import bytes_of
-from ocrsvc.system.gpu import Gauge
+from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_card
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
@@ -25,7 +25,7 @@ def rss_bounds(worker: RecyclingWorker, settings: Settings) -> Bounds:
     return bounds
 
 
-def gpu_bounds(worker: RecyclingWorker, settings: Settings, gauge: Gauge | None, gpus: int) -> Bounds:
+def gpu_bounds(worker: RecyclingWorker, settings: Settings, gauge: GpuMemoryReader | None, gpus: int) -> Bounds:
     """How much GPU memory this worker may hold; writes what it holds now into the worker table.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from gunicorn.errors import HaltServer
 
-from ocrsvc.system.gpu_devices import emptiest
+from ocrsvc.system.gpu_devices import least_loaded_gpu
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import NOBODY, Granted, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_policy import (
@@ -141,7 +141,7 @@ class ReplacementController:
         staying = [worker for worker in self.board.live() if not worker.granted and worker.state not in leaving]
         names = [self._cards[worker.card] for worker in staying if worker.slot != place]
         busy = [cards.index(name) for name in names if name in cards]
-        return self._cards.index(cards[emptiest(busy, len(cards))])
+        return self._cards.index(cards[least_loaded_gpu(busy, len(cards))])
 
     def in_worker(self, worker: Any) -> None:
         """Worker, after its fork: its own process id, and the configuration that a reload may have held back."""

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from ocrsvc.system.child_program import MESSAGE_BYTES, begin
+from ocrsvc.system.child_program import MESSAGE_BYTES, apply_limits
 
 USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "draw": "drawn"}
 
@@ -38,7 +38,7 @@ def answer(told: str) -> None:
 
 def main() -> None:
     """Serve one parent."""
-    file, canvas = begin()
+    file, canvas = apply_limits()
     told = USUAL | json.loads(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)[5:])
     answer(told["ready"])
     if told["ready"] == "!stop":

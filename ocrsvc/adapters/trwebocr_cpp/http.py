@@ -11,7 +11,7 @@ from flask import Blueprint, Response, request
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
-from ocrsvc.formats.text import to_bars
+from ocrsvc.formats.text import to_bar_separated
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.records import ReadOptions
@@ -38,7 +38,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
         parsed = receive(request.environ, settings.max_body_bytes, deadline)
         data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
         reading = reader.read(data, ReadOptions(), left_s(deadline), context_of(request.environ))
-        return Response(to_bars(reading.page), content_type=TEXT_TYPE)
+        return Response(to_bar_separated(reading.page), content_type=TEXT_TYPE)
 
     @blueprint.get("/hi")
     def hi() -> Response:

@@ -47,7 +47,7 @@ from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, left_s, receive
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.imaging.text_layer import lay_text
+from ocrsvc.imaging.text_layer import add_text_layer
 from ocrsvc.jobs.store import Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
@@ -351,7 +351,7 @@ def _file_of(
         if kind == "pdfOneLayer":
             return text_pdf(pages, dpi)
         try:
-            return lay_text(task.data(), pages, left_s(deadline))
+            return add_text_layer(task.data(), pages, left_s(deadline))
         except BrokenImage as error:
             raise Coded(NOT_MADE, f"输出失败：{error}") from error
     if kind == "jsonl":

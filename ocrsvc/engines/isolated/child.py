@@ -24,14 +24,14 @@ from ocrsvc.engines.isolated.messages import (
 from ocrsvc.engines.isolated.shared_memory import SharedMemory
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.formats.page_values import Nonsense
+from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.work_queue import GONE_S
 
 _T = TypeVar("_T")
 
 HANG: Final = "hang"
-NONSENSE: Final = "nonsense"
+INVALID_ANSWER: Final = "nonsense"
 
 CLOSE_S: Final = 10.0
 """How long an engine may take to close before its process is ended."""
@@ -39,7 +39,7 @@ CLOSE_S: Final = 10.0
 _TIMEVAL: Final = struct.Struct("@ll")
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
-_DEATH_S: Final = 1.5
+_EXIT_WAIT_S: Final = 1.5
 
 
 class ChildLost(Exception):
@@ -63,15 +63,15 @@ class Child:
         began_s: When it was asked for, monotonic seconds.
         ready: What it said when its engine was open; None before.
         images: Images that it has read.
-        private_bytes, card_bytes: Its own memory after the last of them, and that of the card; 0 where NVML does not
-            tell.
+        private_bytes, gpu_bytes: Its own memory after the last of them, and that of the GPU; 0 where NVML does not
+            report it.
 
     Raises:
-        ChildLost: There is no zygote to fork it, or no memory or descriptor for what is shared with it.
+        ChildLost: There is no fork server, or no memory or descriptor for what is shared with it.
     """
 
-    def __init__(self, nursery: Spawner) -> None:
-        self._nursery = nursery
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
         try:
             with contextlib.ExitStack() as opened:
                 self._area = SharedMemory()
@@ -79,7 +79,7 @@ class Child:
                 self._socket, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(self._socket.close)
                 with end:
-                    self._key = nursery.spawn(end, self._area.fd)
+                    self._key = spawner.spawn(end, self._area.fd)
                 opened.pop_all()
         except OSError as error:
             raise ChildLost(f"not started: {error.strerror}", is_blamed=False) from error
@@ -87,7 +87,7 @@ class Child:
         self.ready: Ready | None = None
         self.images = 0
         self.private_bytes = 0
-        self.card_bytes = 0
+        self.gpu_bytes = 0
 
     def wait_ready(self, until_s: float) -> bool:
         """Wait (monotonic) until the engine is open and warm; whether it is.
@@ -105,7 +105,7 @@ class Child:
         if "failed" in message:
             raise unpack_failure(message["failed"])
         self.ready = ready = _checked(unpack_ready, message.get("ready"))
-        self.private_bytes, self.card_bytes = ready.private_bytes, ready.card_bytes
+        self.private_bytes, self.gpu_bytes = ready.private_bytes, ready.card_bytes
         return True
 
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
@@ -114,13 +114,13 @@ class Child:
         Args:
             tasks: As for engines.contract.Handle.read.
             until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite. A child
-                that looks at the tasks' `check` has answered before that.
+                that calls the tasks' `check` has answered before that.
 
         Raises:
             ChildLost: There is no answer, and there will be none.
             OcrsvcError: The engine failed as a whole, or the shared memory cannot be made large enough.
         """
-        with _room_missed():
+        with _memory_errors_translated():
             message = pack_tasks(tasks, self._area)
         try:
             # One that has died idle does not take it; how it died is what comes next.
@@ -132,30 +132,30 @@ class Child:
         except OSError as error:
             raise ChildLost("gone", is_blamed=self._area.has_begun) from error
         self.images += len(tasks)
-        with _room_missed():
+        with _memory_errors_translated():
             return self._unpack(answer, tasks)
 
     def end(self, *, kill: bool = True) -> None:
         """Let go of the child: at once, or after what it closes by itself, for which it has CLOSE_S."""
-        self._nursery.kill(self._key, 0.0 if kill else CLOSE_S)
+        self._spawner.kill(self._key, 0.0 if kill else CLOSE_S)
         if kill:
-            self._see_it_die()
+            self._wait_for_exit()
         self._socket.close()
         self._area.close()
 
     def _unpack(self, answer: dict[str, Any], tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         if "failed" in answer:
             raise _checked(unpack_failure, answer["failed"])
-        private_bytes, card_bytes = answer.get("private_bytes"), answer.get("card_bytes")
-        if not isinstance(private_bytes, int) or not isinstance(card_bytes, int):
-            raise ChildLost(NONSENSE, is_blamed=True)
-        self.private_bytes, self.card_bytes = private_bytes, card_bytes
+        private_bytes, gpu_bytes = answer.get("private_bytes"), answer.get("card_bytes")
+        if not isinstance(private_bytes, int) or not isinstance(gpu_bytes, int):
+            raise ChildLost(INVALID_ANSWER, is_blamed=True)
+        self.private_bytes, self.gpu_bytes = private_bytes, gpu_bytes
         answers = _checked(lambda place: unpack_answers(place, tasks, self._area), answer.get("answer"))
         self._area.give_back()
         return answers
 
     def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
-        """The answer. When nobody waits for it any more the child is told so, and gives another one soon."""
+        """The answer. When nobody waits for it any more, the child is notified and answers soon."""
         while True:
             try:
                 return self._receive(min(until_s, time.monotonic() + GONE_S), is_blamed=True)
@@ -165,10 +165,10 @@ class Child:
                 if not any(map(_is_wanted, tasks)):
                     self._area.is_given_up = True
 
-    def _see_it_die(self) -> None:
+    def _wait_for_exit(self) -> None:
         try:
             while True:
-                self._receive(time.monotonic() + _DEATH_S, is_blamed=False)
+                self._receive(time.monotonic() + _EXIT_WAIT_S, is_blamed=False)
         except (ChildLost, OSError):
             return
 
@@ -184,14 +184,14 @@ class Child:
             raise TimeoutError from None
         blame = is_blamed and self._area.has_begun
         if not data:
-            # Only when the zygote has died, which takes its children with it.
-            raise ChildLost("its zygote died", is_blamed=False)
+            # Only when the fork server has died, which takes its children with it.
+            raise ChildLost("its fork server died", is_blamed=False)
         try:
             message = orjson.loads(data)
         except ValueError:
-            raise ChildLost(NONSENSE, is_blamed=blame) from None
+            raise ChildLost(INVALID_ANSWER, is_blamed=blame) from None
         if not isinstance(message, dict):
-            raise ChildLost(NONSENSE, is_blamed=blame)
+            raise ChildLost(INVALID_ANSWER, is_blamed=blame)
         if "died" in message:
             raise ChildLost(_cause(message["died"]), is_blamed=blame)
         return message
@@ -200,7 +200,7 @@ class Child:
         try:
             return self._socket.recv(MESSAGE_BYTES, flags)
         except ConnectionResetError:
-            # It died before it took our message; the zygote's, which says how, comes next.
+            # It died before it took our message; the fork server's, which says how, comes next.
             return self._socket.recv(MESSAGE_BYTES, flags)
 
 
@@ -213,7 +213,7 @@ def _is_wanted(task: Task) -> bool:
 
 
 @contextlib.contextmanager
-def _room_missed() -> Iterator[None]:
+def _memory_errors_translated() -> Iterator[None]:
     """Raises EngineFailed when shared memory cannot grow: the child is well, and others may still be served."""
     try:
         yield
@@ -234,8 +234,8 @@ def _checked(unpack: Callable[[Any], _T], row: Any) -> _T:
     """What a child sent, unpacked. Raises ChildLost when it is nonsense."""
     try:
         return unpack(row)
-    except Nonsense:
-        raise ChildLost(NONSENSE, is_blamed=True) from None
+    except InvalidData:
+        raise ChildLost(INVALID_ANSWER, is_blamed=True) from None
 
 
 def _cause(status: object) -> str:

@@ -28,7 +28,7 @@ from ocrsvc.engines.isolated.messages import (
     unpack_tasks,
 )
 from ocrsvc.engines.isolated.shared_memory import SharedMemory
-from ocrsvc.engines.opening import open_own_engine
+from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.settings.settings import Settings
@@ -41,30 +41,30 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE: Final = "500"
 
 
-def live(wire: socket.socket, area: SharedMemory, settings: Settings, plan: ThreadPlan) -> None:
+def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, plan: ThreadPlan) -> None:
     """Open the engine, say so, read what comes; returns when the worker has let go."""
     faulthandler.enable()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
-    # Ends an opening that takes too long also in native code, and while no thread of the worker looks.
+    # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
     signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
-    card = GpuMemory(settings)
+    gpu_memory = GpuMemory(settings)
     try:
         # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
-        engine = open_own_engine(settings, replace(plan, engine_threads=1))
+        engine = open_engine_in_process(settings, replace(plan, engine_threads=1))
         handle = engine.open_handle()
         handle.warm_up()
     except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
-        _send(wire, {"failed": pack_failure(_as_told(failure))})
+        _send(wire, {"failed": pack_failure(_open_error(failure))})
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _send(wire, {"ready": pack_ready(_ready(engine, card))})
+    _send(wire, {"ready": pack_ready(_ready(engine, gpu_memory))})
     wire.settimeout(_IDLE_S)
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
-    reader = FileReader(handle, limits, engine.driving.wants_gray)
+    reader = FileReader(handle, limits, engine.traits.wants_gray)
     while message := _receive(wire):
-        _send(wire, _answer(reader, card, message, area))
-    # Nobody waits for it; the zygote ends what takes too long.
+        _send(wire, _answer(reader, gpu_memory, message, area))
+    # Nobody waits for it; the fork server ends what takes too long.
     handle.close()
     engine.close()
 
@@ -77,20 +77,20 @@ def read_private_bytes() -> int:
     return (resident - shared) * _PAGE_BYTES
 
 
-def _ready(engine: Engine, card: GpuMemory) -> Ready:
-    return Ready(os.getpid(), engine.describe(), engine.driving, read_private_bytes(), *card.read())
+def _ready(engine: Engine, gpu_memory: GpuMemory) -> Ready:
+    return Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
 
 
-def _answer(reader: FileReader, card: GpuMemory, message: bytes, area: SharedMemory) -> dict[str, object]:
+def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedMemory) -> dict[str, object]:
     area.has_begun = True
     try:
         place = pack_answers(reader.read(unpack_tasks(message, area)), area)
     except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
         return {"failed": pack_failure(failure)}
-    return {"answer": place, "private_bytes": read_private_bytes(), "card_bytes": card.read()[0]}
+    return {"answer": place, "private_bytes": read_private_bytes(), "card_bytes": gpu_memory.read()[0]}
 
 
-def _as_told(failure: Exception) -> OcrsvcError:
+def _open_error(failure: Exception) -> OcrsvcError:
     """What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time."""
     if isinstance(failure, OcrsvcError):
         return failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.child import Child
 from ocrsvc.engines.isolated.child_pool import MEMORY_SHARE, ChildPool, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
@@ -24,50 +24,50 @@ class IsolatedEngine:
     Args:
         settings: The effective settings.
         plan: Of this worker.
-        quarantine: Shared by all workers.
-        limits: When children go.
+        denylist: Shared by all workers.
+        limits: When children are replaced or ended.
 
     Raises:
         EngineUnavailable: The first child could not open it.
     """
 
-    def __init__(self, settings: Settings, plan: ThreadPlan, quarantine: CrashDenylist, limits: Limits) -> None:
+    def __init__(self, settings: Settings, plan: ThreadPlan, denylist: CrashDenylist, limits: Limits) -> None:
         if not hasattr(os, "memfd_create"):
             raise EngineUnavailable("OCRSVC_ISOLATION=process needs Linux.", "Set OCRSVC_ISOLATION=thread.")
-        self._nursery = Spawner(settings, plan)
-        self._crew = ChildPool(self._nursery, limits)
-        self._quarantine = quarantine
+        self._spawner = Spawner(settings, plan)
+        self._pool = ChildPool(self._spawner, limits)
+        self._denylist = denylist
         try:
-            self._spare: IsolatedHandle | None = IsolatedHandle(self._crew, quarantine)
+            self._spare: IsolatedHandle | None = IsolatedHandle(self._pool, denylist)
         except BaseException:
-            self._nursery.close()
+            self._spawner.close()
             raise
-        self._driving = _driving_of(self._spare.child)
+        self._traits = _traits_of(self._spare.child)
 
     @property
-    def driving(self) -> Driving:
+    def traits(self) -> EngineTraits:
         """See engines.contract.Engine. What must not be opened twice at once in a process may be in several."""
-        return self._driving
+        return self._traits
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""
-        assert self._crew.info is not None, "the first handle has opened a child"
-        return self._crew.info
+        assert self._pool.info is not None, "the first handle has opened a child"
+        return self._pool.info
 
     def open_handle(self) -> IsolatedHandle:
         """See engines.contract.Engine."""
         spare, self._spare = self._spare, None
-        return spare or IsolatedHandle(self._crew, self._quarantine)
+        return spare or IsolatedHandle(self._pool, self._denylist)
 
     def close(self) -> None:
         """End every child; see engines.contract.Engine."""
         if self._spare is not None:
             self._spare.close()
-        self._nursery.close()
+        self._spawner.close()
 
 
 def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
-    """When children go, after the settings and the memory of this machine or container."""
+    """The limits of children, after the settings and the memory of this machine or container."""
     children, memory_bytes = plan.workers * plan.engine_threads, settings.child_memory_bytes
     if memory_bytes is None:
         memory_bytes = int(MEMORY_SHARE * read_memory_bytes()) // (children + 1)
@@ -76,11 +76,11 @@ def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
         memory_bytes,
         settings.deadline_s,
         open_s=settings.boot_limit_s,
-        card_bytes=settings.child_gpu_bytes,
+        gpu_bytes=settings.child_gpu_bytes,
         children=children,
     )
 
 
-def _driving_of(child: Child) -> Driving:
+def _traits_of(child: Child) -> EngineTraits:
     assert child.ready is not None, "a handle has a child that is ready"
     return replace(child.ready.driving, serial_open=False, decodes=True)

@@ -35,20 +35,20 @@ _SPAWN_FDS: Final = 2
 _PR_SET_PDEATHSIG: Final = 1  # <sys/prctl.h>
 _FAILED: Final = 70
 
-# SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains first and lets go of us then.
+# SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains first, then closes the socket.
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
-class _Born:
-    """A living child: what the worker calls it, and our copy of its end of the socket, for its last message."""
+class _RunningChild:
+    """A running child: what the worker calls it, and our copy of its end of the socket, for its last message."""
 
     key: int
     end: socket.socket
 
 
 class ForkServer:
-    """The loop. One thread, for ever.
+    """The fork server's loop. One thread.
 
     Args:
         control: Commands come in here.
@@ -59,35 +59,35 @@ class ForkServer:
         self._control = control
         self._settings = settings
         self._plan = plan
-        self._born: dict[int, _Born] = {}
-        self._due_s: dict[int, float] = {}
-        self._deaths, self._wake = socket.socketpair()
+        self._children: dict[int, _RunningChild] = {}
+        self._kill_at_s: dict[int, float] = {}
+        self._wake_receiver, self._wake_sender = socket.socketpair()
 
     def run(self) -> None:
         """Until the worker has gone."""
-        with self._waking_at_deaths(), selectors.DefaultSelector() as poller:
+        with self._wake_on_child_exit(), selectors.DefaultSelector() as poller:
             poller.register(self._control, selectors.EVENT_READ)
-            poller.register(self._deaths, selectors.EVENT_READ)
+            poller.register(self._wake_receiver, selectors.EVENT_READ)
             while True:
                 ready = [key.fileobj for key, _ in poller.select(self._wait_s())]
                 self._kill_overdue()
-                if self._deaths in ready:
-                    self._deaths.recv(4096)
+                if self._wake_receiver in ready:
+                    self._wake_receiver.recv(4096)
                     self._reap()
-                if self._control in ready and not self._obey():
+                if self._control in ready and not self._handle_command():
                     break
-        self._end_all()
+        self._kill_all()
 
     @contextlib.contextmanager
-    def _waking_at_deaths(self) -> Iterator[None]:
-        self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+    def _wake_on_child_exit(self) -> Iterator[None]:
+        self._wake_sender.setblocking(False)
+        signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
         yield
         signal.set_wakeup_fd(-1)
 
-    def _obey(self) -> bool:
-        """One command; whether there may be more."""
+    def _handle_command(self) -> bool:
+        """Carry out one command; whether there may be more."""
         try:
             data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, _SPAWN_FDS)
         except OSError:
@@ -96,7 +96,7 @@ class ForkServer:
             return False
         command: dict[str, Any] = orjson.loads(data)
         if "kill" in command:
-            self._due_s[command["kill"]] = time.monotonic() + command["after_s"]
+            self._kill_at_s[command["kill"]] = time.monotonic() + command["after_s"]
             self._kill_overdue()
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
@@ -112,25 +112,30 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            _tell_death(end, f"no process: {error.strerror}")
+            _report_exit(end, f"no process: {error.strerror}")
             os.close(area_fd)
             return
         if pid == 0:
-            self._become_child(end, area_fd, parent)
+            self._run_child(end, area_fd, parent)
         os.close(area_fd)
-        self._born[pid] = _Born(key, end)
+        self._children[pid] = _RunningChild(key, end)
 
-    def _become_child(self, end: socket.socket, area_fd: int, parent: int) -> NoReturn:
+    def _run_child(self, end: socket.socket, area_fd: int, parent: int) -> NoReturn:
         code = _FAILED
         try:
-            die_with(parent)
+            die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for held in (self._control, self._deaths, self._wake, *(born.end for born in self._born.values())):
+            for held in (
+                self._control,
+                self._wake_receiver,
+                self._wake_sender,
+                *(child.end for child in self._children.values()),
+            ):
                 held.close()
-            self._live(end, area_fd)
+            self._serve_worker(end, area_fd)
             code = 0
-        except BaseException:  # noqa: BLE001  nothing may return into the loop of the zygote
+        except BaseException:  # noqa: BLE001  nothing may return into the loop of the fork server
             traceback.print_exc()
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -139,64 +144,64 @@ class ForkServer:
             # No destructors of native libraries: what is closed was closed by the engine.
             os._exit(code)
 
-    def _live(self, end: socket.socket, area_fd: int) -> None:
-        from ocrsvc.engines.isolated.child_main import live
+    def _serve_worker(self, end: socket.socket, area_fd: int) -> None:
+        from ocrsvc.engines.isolated.child_main import serve_worker
         from ocrsvc.engines.isolated.shared_memory import SharedMemory
 
-        live(end, SharedMemory(area_fd), self._settings, self._plan)
+        serve_worker(end, SharedMemory(area_fd), self._settings, self._plan)
 
     def _wait_s(self) -> float | None:
-        return max(0.0, min(self._due_s.values()) - time.monotonic()) if self._due_s else None
+        return max(0.0, min(self._kill_at_s.values()) - time.monotonic()) if self._kill_at_s else None
 
     def _kill_overdue(self) -> None:
         """End the children whose time is over; those that have ended by themselves are not listed any more."""
-        overdue = {key for key, due_s in self._due_s.items() if due_s <= time.monotonic()}
-        for pid in [pid for pid, born in self._born.items() if born.key in overdue]:
+        overdue = {key for key, kill_at_s in self._kill_at_s.items() if kill_at_s <= time.monotonic()}
+        for pid in [pid for pid, child in self._children.items() if child.key in overdue]:
             os.kill(pid, signal.SIGKILL)
         for key in overdue:
-            del self._due_s[key]
+            del self._kill_at_s[key]
 
     def _reap(self) -> None:
-        """Bury every child that has died by now."""
-        while self._born:
+        """Reap every child that has died by now, and report how."""
+        while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            born = self._born.pop(pid)
-            self._due_s.pop(born.key, None)
-            _tell_death(born.end, os.waitstatus_to_exitcode(status))
+            child = self._children.pop(pid)
+            self._kill_at_s.pop(child.key, None)
+            _report_exit(child.end, os.waitstatus_to_exitcode(status))
 
-    def _end_all(self) -> None:
-        for pid in self._born:
+    def _kill_all(self) -> None:
+        for pid in self._children:
             os.kill(pid, signal.SIGKILL)
-        for pid in self._born:
+        for pid in self._children:
             os.waitpid(pid, 0)
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; at once if that has happened already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(_FAILED)
 
 
-def _tell_death(end: socket.socket, how: object) -> None:
+def _report_exit(end: socket.socket, how: object) -> None:
     with end, contextlib.suppress(OSError):
         end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
 
 
 def preload(engine: str) -> None:
-    """Import what the engine needs; what is missing is told by the child that opens it."""
+    """Import what the engine needs; what is missing is reported by the child that opens it."""
     for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *ENGINES[engine].preload):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    # What is imported stays: no collection in a child needs to look at, and so to copy, these pages.
+    # What is imported stays: no garbage collection in a child touches, and so copies, these pages.
     gc.collect()
     gc.freeze()
 
 
 def main(arguments: list[str]) -> int:
-    """Be the zygote of the worker that holds the other end of the socket."""
+    """Run the fork server of the worker that holds the other end of the socket."""
     for ignored in _IGNORED:
         signal.signal(ignored, signal.SIG_IGN)
     control = socket.socket(fileno=int(arguments[0]))

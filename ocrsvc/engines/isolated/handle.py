@@ -22,17 +22,17 @@ from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 
 # Of children that died before they began with the image, too: something is wrong that is not the image.
 _TRIES: Final = 4
-# An engine that was killed because its caller was in a hurry says nothing about the image.
+# An engine that was killed because of a short deadline says nothing about the image.
 _HANG_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class _Trial:
-    """One image, and how often engines have died over it; `kept` of these deaths are in the quarantine already."""
+    """One image, and how often engines have died over it; `noted_crashes` of these deaths are in the denylist."""
 
     task: Task
     image: TaskHash
-    kept: int
+    noted_crashes: int
     crashes: int
     answer: Page | OcrsvcError | None = None
 
@@ -41,19 +41,19 @@ class IsolatedHandle:
     """See engines.contract.Handle.
 
     Args:
-        crew: What the handles of this worker share.
-        quarantine: What all workers share.
+        pool: What the handles of this worker share.
+        denylist: What all workers share.
 
     Raises:
         EngineUnavailable: No child could open the engine.
     """
 
-    def __init__(self, crew: ChildPool, quarantine: CrashDenylist) -> None:
-        self._crew = crew
-        self._quarantine = quarantine
-        self._next: Child | None = None
+    def __init__(self, pool: ChildPool, denylist: CrashDenylist) -> None:
+        self._pool = pool
+        self._denylist = denylist
+        self._successor: Child | None = None
         self._child: Child | None = None
-        self._has_turn = False
+        self._has_replacement_lock = False
         try:
             self._child = self._open(math.inf)
         except OcrsvcError as error:
@@ -82,12 +82,12 @@ class IsolatedHandle:
         if self._child is not None:
             self._child.end(kill=False)
             self._child = None
-        if self._next is not None:
-            self._forget_next().end()
+        if self._successor is not None:
+            self._take_successor().end()
 
     def _begin(self, task: Task) -> _Trial:
         image = TaskHash(task)
-        crashes = self._quarantine.crashes(image)
+        crashes = self._denylist.crashes(image)
         return _Trial(task, image, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
@@ -100,12 +100,12 @@ class IsolatedHandle:
                 trial.crashes += lost.is_blamed
             return
         for trial, answer in zip(trials, answers, strict=True):
-            trial.answer = self._acquit(trial, answer)
+            trial.answer = self._clear_if_noted(trial, answer)
 
     def _read_alone(self, trial: _Trial) -> Page | OcrsvcError:
         for _ in range(_TRIES):
             try:
-                return self._acquit(trial, *self._ask([trial.task]))
+                return self._clear_if_noted(trial, *self._ask([trial.task]))
             except OcrsvcError as error:
                 return error
             except ChildLost as lost:
@@ -114,14 +114,14 @@ class IsolatedHandle:
                     return self._give_up(trial, lost)
         return EngineFailed("The engine's process ended again and again before it began with this image.")
 
-    def _acquit(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
-        if trial.kept and not isinstance(answer, DeadlineExceeded | ClientGone):
-            self._quarantine.clear(trial.image)
+    def _clear_if_noted(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
+        if trial.noted_crashes and not isinstance(answer, DeadlineExceeded | ClientGone):
+            self._denylist.clear(trial.image)
         return answer
 
     def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
-        if trial.crashes > trial.kept:
-            self._quarantine.note(trial.image, trial.crashes, lost.cause)
+        if trial.crashes > trial.noted_crashes:
+            self._denylist.note(trial.image, trial.crashes, lost.cause)
         if trial.crashes < CRASHES:
             return DeadlineExceeded(f"The engine's process ended ({lost.cause}), and no time was left to try again.")
         LOG.error("QUARANTINED image %s: %s", trial.image.digest.hex(), lost.cause)
@@ -130,90 +130,96 @@ class IsolatedHandle:
     def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
         """The child's answers. Raises ChildLost, or OcrsvcError when there is no child or its engine failed."""
         deadline = max(task.deadline for task in tasks)
-        child = self._current(deadline)
+        child = self._ready_child(deadline)
         began_s = time.monotonic()
         try:
-            answers = child.read(tasks, deadline + self._crew.limits.grace_s)
+            answers = child.read(tasks, deadline + self._pool.limits.grace_s)
         except ChildLost as lost:
-            hurried = lost.cause == HANG and time.monotonic() - began_s < min(_HANG_S, self._crew.limits.deadline_s)
-            self._bury(child, lost)
+            hurried = lost.cause == HANG and time.monotonic() - began_s < min(_HANG_S, self._pool.limits.deadline_s)
+            self._replace_lost_child(child, lost)
             raise ChildLost(lost.cause, is_blamed=lost.is_blamed and not hurried) from lost
-        self._renew(child)
+        self._start_replacement(child)
         return answers
 
-    def _bury(self, child: Child, lost: ChildLost) -> None:
-        """See a child off, and have the next one open at once."""
+    def _replace_lost_child(self, child: Child, lost: ChildLost) -> None:
+        """End a lost child, and start the next one at once."""
         LOG.warning("CHILD %s LOST: %s, after %s images", _pid(child), lost.cause, child.images)
         self._child = None
         child.end()
-        if self._next is None:
+        if self._successor is None:
             with contextlib.suppress(EngineFailed, ChildLost):
-                self._next = self._crew.begin()
+                self._successor = self._pool.start_child()
 
-    def _current(self, until_s: float) -> Child:
+    def _ready_child(self, until_s: float) -> Child:
         """The child to ask: the old one, or its successor if that is ready."""
         if self._child is None:
             self._child = self._open(until_s)
-        elif self._next is not None and (successor := self._arrival(self._next, 0.0)):
+        elif self._successor is not None and (successor := self._take_if_ready(self._successor, 0.0)):
             old, self._child = self._child, successor
-            LOG.info("CHILD %s RECYCLED: %s, after %s images", _pid(old), self._crew.worn_by(old), old.images)
+            LOG.info(
+                "CHILD %s RECYCLED: %s, after %s images", _pid(old), self._pool.replacement_reason(old), old.images
+            )
             old.end(kill=False)
         return self._child
 
-    def _renew(self, child: Child) -> None:
-        """Begin to open a successor for a worn child, when it is this handle's turn."""
-        if self._next is not None or not self._crew.worn_by(child) or not self._crew.turn.acquire(blocking=False):
+    def _start_replacement(self, child: Child) -> None:
+        """Start a successor for a child that is due, if no other handle is doing so."""
+        if (
+            self._successor is not None
+            or not self._pool.replacement_reason(child)
+            or not self._pool.replacement_lock.acquire(blocking=False)
+        ):
             return
-        self._has_turn = True
+        self._has_replacement_lock = True
         try:
-            self._next = self._crew.begin()
+            self._successor = self._pool.start_child()
         except (EngineFailed, ChildLost):
-            self._end_turn()
+            self._release_replacement_lock()
 
     def _open(self, until_s: float) -> Child:
         """A child that is ready. Raises DeadlineExceeded, or EngineFailed when none will be for a while."""
         while True:
-            if self._next is None:
-                self._next = self._begin_next()
-            elif child := self._arrival(self._next, until_s):
+            if self._successor is None:
+                self._successor = self._try_start_child()
+            elif child := self._take_if_ready(self._successor, until_s):
                 return child
             elif time.monotonic() >= until_s:
                 raise DeadlineExceeded("The engine was opening again until the deadline of this request.")
 
-    def _begin_next(self) -> Child | None:
+    def _try_start_child(self) -> Child | None:
         try:
-            return self._crew.begin()
+            return self._pool.start_child()
         except ChildLost as lost:
-            self._crew.note_failure(lost)
+            self._pool.note_failure(lost)
             return None
 
-    def _arrival(self, child: Child, until_s: float) -> Child | None:
+    def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
         """The child that was opening, if it is ready by then; one that fails is dropped."""
-        latest_s = child.began_s + self._crew.limits.open_s
+        latest_s = child.began_s + self._pool.limits.open_s
         failure: ChildLost | OcrsvcError = ChildLost(HANG, is_blamed=False)
         try:
             if child.wait_ready(min(until_s, latest_s)):
-                self._crew.note_opened(child)
-                return self._forget_next()
+                self._pool.note_opened(child)
+                return self._take_successor()
         except (ChildLost, OcrsvcError) as error:
             failure = error
         else:
             if time.monotonic() < latest_s:
                 return None
-        self._forget_next().end()
-        self._crew.note_failure(failure)
+        self._take_successor().end()
+        self._pool.note_failure(failure)
         return None
 
-    def _forget_next(self) -> Child:
-        child, self._next = self._next, None
+    def _take_successor(self) -> Child:
+        child, self._successor = self._successor, None
         assert child is not None, "only called when there is one"
-        self._end_turn()
+        self._release_replacement_lock()
         return child
 
-    def _end_turn(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
-            self._crew.turn.release()
+    def _release_replacement_lock(self) -> None:
+        if self._has_replacement_lock:
+            self._has_replacement_lock = False
+            self._pool.replacement_lock.release()
 
 
 def _pid(child: Child) -> int:

@@ -17,7 +17,7 @@ _END_BYTES: Final = 1 << 14
 
 
 class TaskHash:
-    """Of the file or the pixels and their shape, and the options that change what an engine does; see quarantine."""
+    """Of the file or the pixels and their shape, and the options that change what an engine does; see CrashDenylist."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.shared_memory import SharedMemory, aligned
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.formats.page_values import Nonsense, pack_page, unpack_page
+from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
 from ocrsvc.records import (
     DecodedPage,
     EngineInfo,
@@ -47,12 +47,12 @@ class Ready:
         pid: Of its process.
         info, driving: Of its engine.
         private_bytes: Its memory without what is shared.
-        card_bytes, card_total_bytes: Its memory of the card, and the card's; 0 where NVML does not tell.
+        card_bytes, card_total_bytes: Its memory of the GPU, and the GPU's; 0 where NVML does not report it.
     """
 
     pid: int
     info: EngineInfo
-    driving: Driving
+    driving: EngineTraits
     private_bytes: int
     card_bytes: int = 0
     card_total_bytes: int = 0
@@ -116,7 +116,7 @@ def _unpack_task(
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedMemory) -> list[int]:
     """Put pages and errors into the area, images first; returns where the rest lies: offset and size.
 
-    Numbers that are not finite become null, which nobody believes.
+    Numbers that are not finite become null, which `unpack_answers` refuses.
     """
     rows, offset = list[object](), 0
     for answer in answers:
@@ -141,20 +141,20 @@ def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
 
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedMemory) -> list[Page | OcrsvcError]:
-    """What `pack_answers` put there, one for each task. Raises Nonsense."""
+    """What `pack_answers` put there, one for each task. Raises InvalidData."""
     match place:
         case [int(offset), int(size)] if area.holds(offset, size):
             return _unpack_answers(area.get_bytes(offset, size), tasks, area)
-    raise Nonsense("an answer that is nowhere")
+    raise InvalidData("an answer that is nowhere")
 
 
 def _unpack_answers(data: bytes, tasks: Sequence[Task], area: SharedMemory) -> list[Page | OcrsvcError]:
     try:
         rows = orjson.loads(data)
     except ValueError as error:
-        raise Nonsense("an answer that is not JSON") from error
+        raise InvalidData("an answer that is not JSON") from error
     if not isinstance(rows, list) or len(rows) != len(tasks):
-        raise Nonsense(f"not the {len(tasks)} answers that were asked for")
+        raise InvalidData(f"not the {len(tasks)} answers that were asked for")
     return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
 
 
@@ -169,19 +169,19 @@ def _unpack_answer(row: Any, task: Task, area: SharedMemory) -> Page | OcrsvcErr
         case {"page": page, "decode_s": float(decode_s), "image": [str(kind), int(offset), *shape]}:
             decoded, image = unpack_page(page), Image(_copied(area, offset, tuple(shape)), kind)
         case _:
-            raise Nonsense("no page of a file")
+            raise InvalidData("no page of a file")
     if not 0.0 <= decode_s < math.inf:
-        raise Nonsense("a file that took no time to decode")
+        raise InvalidData("a file that took no time to decode")
     return DecodedPage(decoded.width, decoded.height, decoded.angle, decoded.lines, decode_s=decode_s, image=image)
 
 
 def _copied(area: SharedMemory, offset: int, shape: tuple[Any, ...]) -> Pixels:
-    """Pixels out of the area. Raises Nonsense."""
+    """Pixels out of the area. Raises InvalidData."""
     sides, colours = shape[:2], shape[2:]
     if len(sides) != 2 or colours not in ((), (3,)) or not all(type(side) is int and side > 0 for side in sides):
-        raise Nonsense("an image without a size")
+        raise InvalidData("an image without a size")
     if not area.holds(offset, prod(shape)):
-        raise Nonsense("an image that is nowhere")
+        raise InvalidData("an image that is nowhere")
     return np.array(area.pixels(offset, shape))
 
 
@@ -191,11 +191,11 @@ def pack_ready(ready: Ready) -> dict[str, object]:
 
 
 def unpack_ready(row: Any) -> Ready:
-    """Raises Nonsense."""
+    """Raises InvalidData."""
     try:
-        return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": Driving(**row["driving"])})
+        return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": EngineTraits(**row["driving"])})
     except (TypeError, KeyError) as error:
-        raise Nonsense("a first message that says nothing") from error
+        raise InvalidData("a first message that says nothing") from error
 
 
 def pack_failure(failure: BaseException) -> dict[str, str]:
@@ -211,7 +211,7 @@ def pack_failure(failure: BaseException) -> dict[str, str]:
 
 
 def unpack_failure(row: Any) -> OcrsvcError:
-    """Raises Nonsense."""
+    """Raises InvalidData."""
     return _unpack_error(row)
 
 
@@ -224,7 +224,7 @@ def _unpack_error(row: Any) -> OcrsvcError:
     match row:
         case {"code": str(code), "detail": str(detail), "remedy": str(remedy)}:
             return next((kind for kind in _kinds(OcrsvcError) if kind.code == code), EngineFailed)(detail, remedy)
-    raise Nonsense("an error without a code")
+    raise InvalidData("an error without a code")
 
 
 def _kinds(base: type[OcrsvcError]) -> Iterator[type[OcrsvcError]]:

@@ -60,7 +60,7 @@ class SharedMemory:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for the answer any more; the worker says so, the child looks between lines."""
+        """Whether nobody waits for the answer any more; the worker sets it, the child checks it between lines."""
         return self._map[1] == 1
 
     @is_given_up.setter

@@ -30,7 +30,9 @@ _END_S: Final = 5.0
 
 
 class Spawner:
-    """A worker's zygote; started when it is first needed, and anew should it die. Any thread may call.
+    """Starts and ends children through a worker's fork server. Any thread may call.
+
+    The fork server is started when it is first needed, and anew should it die.
 
     Args:
         settings: Which engine the children open.
@@ -47,7 +49,7 @@ class Spawner:
     def spawn(self, end: socket.socket, area_fd: int) -> int:
         """Have a child forked that talks over `end`, with the shared area `area_fd`; returns what `kill` calls it.
 
-        Returns at once. What becomes of the child is told on its socket: its first message, or how it died.
+        Returns at once. What becomes of the child is reported on its socket: its first message, or how it died.
         """
         key = next(self._keys)
         fds = [end.fileno(), area_fd]
@@ -55,19 +57,19 @@ class Spawner:
             try:
                 self._send({"spawn": key}, fds)
             except OSError:
-                # The zygote was killed, and its children with it.
+                # The fork server was killed, and its children with it.
                 self._end()
                 self._send({"spawn": key}, fds)
         return key
 
     def kill(self, key: int, after_s: float = 0.0) -> None:
-        """End a child, at once or if it is still there later. Only the zygote knows whose its process id is now."""
+        """End a child, at once or if it is still there later. Only the fork server knows its process id for sure."""
         with self._lock, contextlib.suppress(OSError):
             if self._control is not None:
                 self._control.send(orjson.dumps({"kill": key, "after_s": after_s}))
 
     def close(self) -> None:
-        """End the zygote and every child."""
+        """End the fork server and every child."""
         with self._lock:
             self._end()
 

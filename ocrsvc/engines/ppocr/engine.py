@@ -10,7 +10,7 @@ from typing import Final
 
 import cv2
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
@@ -82,7 +82,7 @@ class PpocrEngine:
         EngineUnavailable: A model is missing, or the device cannot be used.
     """
 
-    driving = Driving()
+    traits = EngineTraits()
 
     def __init__(self, settings: PpocrSettings) -> None:
         cv2.setNumThreads(settings.intra_op_threads)

@@ -33,7 +33,7 @@ class PageHandle:
     Args:
         detector: The detection model; shared between handles.
         readers: Reads the lines found, by what the request asks for.
-        shared_threads: Is told when a page is being read, so that idle threads may help.
+        shared_threads: Knows which pages are being read, so that idle threads may help.
         close_reader: Gives back the readers, if they belong to this handle.
         gpu_pipeline: Prepares pixels on the GPU; None prepares them in memory.
     """

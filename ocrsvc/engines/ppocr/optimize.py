@@ -108,7 +108,7 @@ class LineSamples:
         """Read all lines with both models and time some of them, in pairs.
 
         Args:
-            report_progress: Is told how many lines of how many are done.
+            report_progress: Called with the number of lines done and of all lines.
         """
         crops = self._recording.crops
         every = max(1, len(crops) // _MOST_TIMED)
@@ -141,7 +141,7 @@ class LineSamples:
 
 
 class _RecordingRunner:
-    """Runs that keep the crops they are given."""
+    """A line runner that records the crops it is given."""
 
     def __init__(self, runner: LineRunner) -> None:
         self._runner = runner

@@ -141,7 +141,7 @@ class Runner:
             EngineFailed: Tr reports an error or returns nonsense.
         """
         image = np.ascontiguousarray(pixels)
-        self._wipe()
+        self._clear_buffers()
         count = self._calls.tr_run(
             self._sessions.ctpn,
             self._sessions.crnn,
@@ -160,7 +160,7 @@ class Runner:
     def recognise(self, pixels: Pixels) -> RawLine:
         """Read an image that is one line; its rect is the whole image. See `run` for the argument and the error."""
         image = np.ascontiguousarray(pixels)
-        self._wipe()
+        self._clear_buffers()
         steps = self._calls.tr_recognize(
             self._sessions.crnn,
             *_image_arguments(image),
@@ -173,11 +173,11 @@ class Runner:
         self._rects[0] = (width / 2, height / 2, width, height, 0, steps)
         return self._take_line(0, image)
 
-    def _wipe(self) -> None:
-        """Nothing of the page before may show through where Tr leaves a hole.
+    def _clear_buffers(self) -> None:
+        """Clear what the page before may have left in the buffers, where Tr writes nothing.
 
-        Only what that page can have touched is wiped: all of it would be 2 MiB a page. Until a run has told how many
-        lines it wrote, everything counts as touched.
+        Only what that page can have touched is cleared: all of it would be 2 MiB a page. Until a run has returned how
+        many lines it wrote, everything counts as touched.
         """
         self._rects[: self._dirty_lines] = 0
         self._codes[: self._dirty_lines] = _BLANK
@@ -257,7 +257,7 @@ def _load(home: Path) -> ctypes.CDLL:
             ctypes.CDLL(str(companion), ctypes.RTLD_GLOBAL)
         return _declare(ctypes.CDLL(str(home / LIBRARY)))
     except OSError as error:
-        remedy = next(words for sign, words in _LOAD_REMEDIES if re.search(sign, str(error)))
+        remedy = next(remedy_text for pattern, remedy_text in _LOAD_REMEDIES if re.search(pattern, str(error)))
         raise EngineUnavailable(f"{home / LIBRARY} cannot be loaded: {error}.", remedy) from error
     except AttributeError as error:
         raise EngineUnavailable(f"{home / LIBRARY} is not Tr 2.3: {error}.", _REMEDY) from error
@@ -266,12 +266,12 @@ def _load(home: Path) -> ctypes.CDLL:
 def _declare(calls: ctypes.CDLL) -> ctypes.CDLL:
     number, address = ctypes.c_int, ctypes.c_void_p
     image = (address, number, number, number)
-    _sign(calls.tr_init, None, number, number, ctypes.c_char_p, address)
-    _sign(calls.tr_release, None, number)
-    _sign(calls.tr_run, number, number, number, *image, number, address, number, address, address, number)
-    _sign(calls.tr_recognize, number, number, *image, address, address, number)
+    _set_signature(calls.tr_init, None, number, number, ctypes.c_char_p, address)
+    _set_signature(calls.tr_release, None, number)
+    _set_signature(calls.tr_run, number, number, number, *image, number, address, number, address, address, number)
+    _set_signature(calls.tr_recognize, number, number, *image, address, address, number)
     return calls
 
 
-def _sign(function: Callable[..., object], returns: type | None, *arguments: type) -> None:
+def _set_signature(function: Callable[..., object], returns: type | None, *arguments: type) -> None:
     function.restype, function.argtypes = returns, arguments  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
@@ -38,7 +38,7 @@ class TrSettings:
 
 
 class TrHandle:
-    """One thread's way into Tr; see engines.contract.Handle. It releases its sessions if it owns them."""
+    """One thread's access to Tr; see engines.contract.Handle. It releases its sessions if it owns them."""
 
     def __init__(self, library: TrLibrary, sessions: Sessions, *, owned: bool) -> None:
         self._library = library
@@ -91,7 +91,7 @@ class TrEngine:
         EngineUnavailable: Tr is missing, does not load, or was built for another device than the one asked for.
     """
 
-    driving = Driving(serial_open=True, best_batch=1, wants_gray=True)
+    traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
 
     def __init__(self, settings: TrSettings) -> None:
         self._library = TrLibrary(settings.home)
@@ -123,10 +123,10 @@ def _check_device(wanted: str, built_for: str) -> None:
 
 
 def to_line(raw: RawLine) -> Line:
-    """Text (blanks go, repeats collapse), confidence (mean over the inked steps, 0 without any) and box."""
+    """Text (blanks go, repeats collapse), confidence (mean over the steps that are not blank, else 0) and box."""
     text = "".join([chr(code) for before, code in pairwise([-1, *raw.codes]) if code >= 0 and code != before])
-    inked = [sure for code, sure in zip(raw.codes, raw.probabilities, strict=True) if code >= 0]
-    confidence = min(1.0, max(0.0, sum(inked) / len(inked))) if inked else 0.0
+    not_blank = [probability for code, probability in zip(raw.codes, raw.probabilities, strict=True) if code >= 0]
+    confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
     return Line(text, confidence, to_box(raw.rect))
 
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 
 PACKAGE: Final = "tr"
-TALLEST: Final = 16
+MOST_HEIGHT_PER_WIDTH: Final = 16
 """Most heights per width that the library survives with a margin: at about 48 its scaled width is 0 and it aborts."""
 
 _REINSTALL: Final = "Install it again: pip install --force-reinstall 'ocrsvc[tr]'."
-_OPENING: Final = threading.Lock()
+_OPEN_LOCK: Final = threading.Lock()
 
 
 class _Tensor(ctypes.Structure):
@@ -76,7 +76,7 @@ class CrnnLibrary:
     def open(self) -> CrnnHandle:
         """A handle of the calling thread, about 150 MB. Opens wait for each other. Raises EngineUnavailable."""
         path = str(self._model).replace("'", "''")
-        with _OPENING:
+        with _OPEN_LOCK:
             address = self._calls.crnn_init(f"{{model_path:'{path}'}}".encode())
         if not address:
             raise EngineUnavailable(f"Tr could not open its model {self._model}.", _REINSTALL)
@@ -117,7 +117,7 @@ class CrnnHandle:
         address, self._address = self._address, None
         if address is None:
             return
-        with _OPENING:
+        with _OPEN_LOCK:
             code = self._calls.crnn_release(address)
         if code != 0:
             raise EngineFailed(f"Tr gave the error {code} when its model was closed.")
@@ -128,7 +128,7 @@ class CrnnHandle:
         if line.ndim != 2 or line.dtype != np.uint8 or not line.flags.c_contiguous:
             raise EngineFailed(f"Tr reads contiguous gray lines only, not {line.dtype} of shape {line.shape}.")
         height, width = line.shape
-        if not 0 < height <= TALLEST * width:
+        if not 0 < height <= MOST_HEIGHT_PER_WIDTH * width:
             raise EngineFailed(f"Tr cannot read a line of {width} x {height} px.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cv2
 
-from ocrsvc.engines.contract import Driving
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.runtime import models
@@ -29,7 +29,7 @@ class TrCrnnEngine:
         EngineUnavailable: Wrong machine, a package is missing, or the device cannot be used.
     """
 
-    driving = Driving(serial_open=True)
+    traits = EngineTraits(serial_open=True)
 
     def __init__(self, device: Device, intra_op_threads: int) -> None:
         cv2.setNumThreads(intra_op_threads)

@@ -19,7 +19,7 @@ character error rate is 0.016 with it and 0.030 without; 0.05 and 0.2 read like 
 
 HEIGHT: Final = 48
 
-LONGEST: Final = 64
+MOST_WIDTH_PER_HEIGHT: Final = 64
 """Most widths per height; a longer line is squeezed to it. The time grows with the width: about 15 s at 64."""
 
 
@@ -63,8 +63,8 @@ def prepare(crop: Pixels) -> Pixels:
     """The line as Tr reads it best: gray, contiguous, not too long, in a margin of its background's colour."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
     height, width = gray.shape
-    if width > LONGEST * height:
-        gray = cv2.resize(gray, (LONGEST * height, height), interpolation=cv2.INTER_AREA)
+    if width > MOST_WIDTH_PER_HEIGHT * height:
+        gray = cv2.resize(gray, (MOST_WIDTH_PER_HEIGHT * height, height), interpolation=cv2.INTER_AREA)
     margin = max(1, round(MARGIN * height))
     edge = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
     colour = float(np.median(edge))
@@ -78,11 +78,11 @@ def decode(steps: Steps, characters: str) -> LineText:
     Raises:
         EngineFailed: An index is outside the table.
     """
-    indices, inked = steps.indices, steps.indices > 0
+    indices, not_blank = steps.indices, steps.indices > 0
     if indices.max(initial=0) > len(characters):
         raise EngineFailed(f"Tr named the character {indices.max()} of a table of {len(characters)}.")
-    if not inked.any():
+    if not not_blank.any():
         return LineText("", 0.0)
-    first = inked & (indices != np.concatenate(([0], indices[:-1])))
+    first = not_blank & (indices != np.concatenate(([0], indices[:-1])))
     text = "".join(characters[index - 1] for index in indices[first])
-    return LineText(text, float(np.clip(steps.probabilities[inked].mean(), 0.0, 1.0)))
+    return LineText(text, float(np.clip(steps.probabilities[not_blank].mean(), 0.0, 1.0)))

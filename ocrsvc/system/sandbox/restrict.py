@@ -23,7 +23,7 @@ class Restrictions(NamedTuple):
 
     Attributes:
         landlock: Version of Landlock's interface; 0 where the kernel has none.
-        seccomp: Is the filter of system calls there?
+        seccomp: Whether the filter of system calls is installed.
     """
 
     landlock: int
@@ -59,8 +59,8 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def let_others_go_first(pid: int) -> None:
-    """Have a process use the processors that others leave: a stranger's file may keep it busy for as long as it may.
+def lower_priority(pid: int) -> None:
+    """Have a process use the processors that others leave: an untrusted file may keep it busy up to its limits.
 
     Args:
         pid: The process, which need not know: loading what it needs costs as much as most files.
@@ -69,7 +69,7 @@ def let_others_go_first(pid: int) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
-def be_ended_first() -> None:
+def raise_oom_score() -> None:
     """Among the processes of a service, be what the kernel ends first when memory runs out; where it lets us ask."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")

@@ -148,9 +148,9 @@ def _if_equal(argument: int, values: Sequence[int]) -> list[_Instruction]:
 
 
 def _if_zero(argument: int) -> list[_Instruction]:
-    halves = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument + at) for at in (0, 4)]
+    words = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument + at) for at in (0, 4)]
     refuse, allow = (_ANSWER, 0, 0, _REFUSE), (_ANSWER, 0, 0, _ALLOW)
-    return [halves[0], (_JUMP_EQUAL, 0, 2, 0), halves[1], (_JUMP_EQUAL, 1, 0, 0), refuse, allow]
+    return [words[0], (_JUMP_EQUAL, 0, 2, 0), words[1], (_JUMP_EQUAL, 1, 0, 0), refuse, allow]
 
 
 def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_Instruction]:

@@ -48,7 +48,7 @@ class ArrayBackend(Protocol):
         ...
 
     def trim(self) -> None:
-        """Give back free memory beyond KEPT_BYTES. Call it after each batch, so that no load leaves its peak behind."""
+        """Give back free memory beyond MAX_FREE_BYTES. Call it after each batch, so that a peak does not stay."""
         ...
 
 

@@ -30,7 +30,7 @@ def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resampli
 
     Args:
         sources, targets: (N,) pixels.
-        count: Output pixels to tell of; beyond an axis's target they mean nothing.
+        count: Output pixels in the table; those beyond an axis's target mean nothing.
     """
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]

@@ -48,12 +48,12 @@ def make_int8(name: str, config: SessionConfig, cache: ModelCache | None = None)
 
 
 def has_int8(name: str, cache: ModelCache) -> bool:
-    """Whether `make_int8` kept this model, in this version and for this processor."""
+    """Whether `make_int8` stored this model, in this version and for this processor."""
     return cache.find(_INT8_PREFIX + name, _key(models.read_model(name), _INT8_PREFIX)) is not None
 
 
 def remove_int8(name: str, cache: ModelCache) -> None:
-    """Keep no model in eight bits."""
+    """Remove the model in eight bits."""
     cache.remove(_INT8_PREFIX + name, _key(models.read_model(name), _INT8_PREFIX))
 
 
@@ -62,10 +62,10 @@ def _key(shipped: bytes, kind: str = "") -> str:
 
 
 def find_int8(name: str, shipped: bytes, precision: Precision, cache: ModelCache) -> bytes | None:
-    """The model in eight bits, where one is kept and may be used.
+    """The model in eight bits, where one is cached and may be used.
 
     Raises:
-        EngineUnavailable: It was asked for by name, and none is kept.
+        EngineUnavailable: It was asked for by name, and none is cached.
     """
     if name not in models.INT8_MODELS or precision not in ("auto", "int8"):
         return None
@@ -87,7 +87,7 @@ def open_int8(cached: bytes, options: ort.SessionOptions, config: SessionConfig)
 
 
 def open_fp32(name: str, shipped: bytes, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:
-    """The model as it was optimised at an earlier start, or as it is now, and kept for a later one."""
+    """The model as it was optimised at an earlier start, or as it is now, and cached for a later one."""
     key = _key(shipped)
     cached = cache.find(name, key)
     if cached is not None:

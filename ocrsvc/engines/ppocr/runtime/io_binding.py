@@ -80,7 +80,7 @@ def open_gpu_context() -> GpuContext | None:
 
         return CupyContext(cupy)
     except (ImportError, RuntimeError):
-        # What is wrong is told where cupy is asked for pixels: models do without it.
+        # The reason is logged where cupy is asked to prepare pixels: models run without it.
         return None
 
 

@@ -46,20 +46,20 @@ class ModelCache:
         self._folder = folder
 
     def find(self, name: str, key: str) -> bytes | None:
-        """The model kept under that key, if it is whole and this user's own."""
+        """The model cached under that key, if it is whole and this user's own."""
         if self._folder is None:
             return None
         _remove_unfinished(self._folder)
         return _read_verified(self._folder / f"{name}-{key}")
 
     def remove(self, name: str, key: str) -> None:
-        """Keep the model under that key no longer."""
+        """Remove the model under that key."""
         if self._folder is not None:
             (self._folder / f"{name}-{key}").unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def new_file(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
-        """A file to write the model to, which is kept when the block ends well; None where nothing can be kept."""
+        """A file to write the model to, which is cached when the block ends well; None where nothing can be cached."""
         with self._temporary_folder(name, needed_bytes) as temporary:
             if self._folder is None or temporary is None:
                 yield None
@@ -73,10 +73,10 @@ class ModelCache:
 
     @contextlib.contextmanager
     def cached_folder(self, name: str, key: str) -> Iterator[Path | None]:
-        """A folder for a library that keeps files of its own, while the block lasts; None where nothing can be kept.
+        """A folder for a library that keeps files of its own, while the block lasts; None where none can be cached.
 
-        What was kept under that key lies in it, each file whole; what it holds when the block ends well is kept. It is
-        loaded as code, so what others may write to is as good as absent.
+        What was cached under that key lies in it, each file whole; what it holds when the block ends well is cached.
+        It is loaded as code, so what others may write to counts as absent.
         """
         entry = self._entry_folder(name, key)
         with self._temporary_folder(name, 0) if entry is not None else contextlib.nullcontext() as temporary:

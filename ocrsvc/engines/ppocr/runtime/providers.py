@@ -126,7 +126,7 @@ def check_precision(precision: Precision, provider: Provider) -> None:
 
 
 def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
-    """What CUDA is told.
+    """The options of the CUDA provider.
 
     Args:
         gpu: Bounds of the memory.
@@ -144,7 +144,7 @@ def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Op
 def tensorrt_options(
     input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
 ) -> Options:
-    """What TensorRT is told.
+    """The options of the TensorRT provider.
 
     Args:
         input_name: Of the model's one input.
@@ -195,7 +195,7 @@ def _tensorrt_files() -> list[Path]:
 
 
 def tensorrt_version() -> str:
-    """The version of TensorRT that is loaded, or "" where it cannot be told."""
+    """The version of TensorRT that is loaded, or "" where it cannot be read."""
     try:
         return str(ctypes.CDLL(_TENSORRT_LIBRARIES[0]).getInferLibVersion())
     except (OSError, AttributeError):

@@ -43,7 +43,7 @@ class SessionConfig:
             larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
         batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
         provider: "cpu", "cuda", "tensorrt", or "auto" (what the device says).
-        precision: What to compute in; "auto" takes what is kept in eight bits by `make_int8`, else single precision.
+        precision: What to compute in; "auto" takes the int8 model where `make_int8` stored one, else single precision.
         gpu: How the GPU is shared, where there is one.
     """
 
