@@ -291,12 +291,16 @@ def test_a_worker_that_was_killed_while_nothing_computed_makes_nothing_suspect(s
 def test_a_worker_may_die_over_a_request_while_it_drains_too(
     service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
 ) -> None:
-    rota = ReplacementController(WorkerTable())
+    controller = ReplacementController(WorkerTable())
     place = 1
-    rota.board.slot(place).state, rota.board.head.high, rota.board.head.ever_ready = state, 2, 1
-    worker: Any = SimpleNamespace(pid=PID, place=place, slot=rota.board.slot(place))
+    (
+        controller.worker_table.entry(place).state,
+        controller.worker_table.head.high,
+        controller.worker_table.head.ever_ready,
+    ) = state, 2, 1
+    worker: Any = SimpleNamespace(pid=PID, slot_number=place, entry=controller.worker_table.entry(place))
     server: Any = SimpleNamespace(num_workers=0, log=service.log)
-    process = {"rota": rota, "in_flight": service.table, "suspects": service.suspects, "numbers": MetricsStore(2)}
+    process = {"rota": controller, "in_flight": service.table, "suspects": service.suspects, "numbers": MetricsStore(2)}
     for name, value in process.items():
         monkeypatch.setattr(lifecycle._Process, name, value)
     with service.guard.request("/v1/ocr"):

@@ -18,7 +18,7 @@ from ocrsvc.adapter_ports import USUAL_PORTS
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.envelope import MEMBERS, asked_by
+from ocrsvc.adapters.paddlex.envelope import MEMBERS, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.umi_ocr import images as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
@@ -151,7 +151,7 @@ def foreign_options(text: bytes) -> None:
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_pairs(ParsedRequest(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
-        *(lambda name=name: asked_by({"file": "QUJD", name: word}, share()) for name in MEMBERS),
+        *(lambda name=name: parse_members({"file": "QUJD", name: word}, share()) for name in MEMBERS),
         lambda: predict.check_signature(word),
         lambda: parse_ranges(word),
         lambda: as_text(text),
@@ -202,7 +202,7 @@ PARSERS: Final[Mapping[str, Parse]] = {
         lambda body: predict._read_request(body, share())
     ),
     "TensorFlow Serving list": within_json('{"instances":[', "1]}")(lambda body: predict._read_request(body, share())),
-    "PaddleX file": within_json('{"file":"', '"}')(lambda body: asked_by(members(body), share())),
+    "PaddleX file": within_json('{"file":"', '"}')(lambda body: parse_members(members(body), share())),
     "gzip": lambda text: unpacked(gzip.compress(text, 1)),
     "no gzip": unpacked,
 }

@@ -43,7 +43,7 @@ from ocrsvc.telemetry.metrics_store import (
     count_reading,
 )
 from ocrsvc.telemetry.model_statistics import Statistics
-from ocrsvc.telemetry.worker_limits import Bounds, Limits, calibrate, calibrate_card
+from ocrsvc.telemetry.worker_limits import Bounds, Limits, calibrate, calibrate_gpu
 from ocrsvc.telemetry.worker_table import SLOTS, State, WorkerTable
 from ocrsvc.worker.arbiter import take_over
 from ocrsvc.worker.config import configuration
@@ -185,7 +185,7 @@ def build_app() -> Flask:
     if settings.access_log != "off":
         _Process.access_log = AccessLog(settings.access_log, on_drop=lambda: tally.count(EVENTS_DROPPED))
     quarantine = current_quarantine() if settings.isolation == "process" else None
-    board, denylist = current_rota().board, current_denylist()
+    board, denylist = current_rota().worker_table, current_denylist()
     ledger = RequestMetrics(current_numbers(), tally, board, _Process.access_log, quarantine, denylist)
     _Process.room = _Process.room or shared_limits_of(settings)
     return create_app(settings, current_reader(), ledger, current_statistics(), _Process.room, _Process.tasks)
@@ -338,17 +338,17 @@ def on_reload(server: Arbiter) -> None:
 def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     current_rota().before_fork(worker, _Process.cards, current_settings().boot_limit_s)
-    current_numbers().claim(worker.place)
-    current_in_flight().clear(worker.place)
+    current_numbers().claim(worker.slot_number)
+    current_in_flight().clear(worker.slot_number)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, when it has reaped a worker."""
-    if worker.slot.state == State.BOOTING:
+    if worker.entry.state == State.BOOTING:
         current_numbers().common.count(BOOT_FAILURES)
-    current_numbers().fold(worker.place)
+    current_numbers().fold(worker.slot_number)
     if _Process.suspects is not None:
-        _Process.suspects.note_exit(worker.pid, worker.place, expected=worker.slot.state == State.BOOTING)
+        _Process.suspects.note_exit(worker.pid, worker.slot_number, expected=worker.entry.state == State.BOOTING)
     current_rota().after_exit(server, worker)
 
 
@@ -363,8 +363,8 @@ def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, _leaver(worker))
     current_rota().in_worker(worker)
-    current_statistics().row = worker.place
-    _Process.tally = current_numbers().tally(worker.place)
+    current_statistics().row = worker.slot_number
+    _Process.tally = current_numbers().worker_metrics(worker.slot_number)
     _Process.guard = _make_guard(worker)
     logger = logging.getLogger("ocrsvc")
     logger.handlers = list(worker.log.error_log.handlers)
@@ -393,14 +393,14 @@ def _make_limits(worker: RecyclingWorker) -> RequestLimits:
 def _make_guard(worker: RecyclingWorker) -> RequestGuard:
     from ocrsvc.serving.request_guard import RequestGuard
 
-    return RequestGuard(current_in_flight().recorder(worker.place), current_denylist())
+    return RequestGuard(current_in_flight().recorder(worker.slot_number), current_denylist())
 
 
 def _take_card(worker: RecyclingWorker) -> None:
     """See one card only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(_Process.cards) > 1 or (_Process.cards and current_settings().gpus):
-        pin(os.environ, current_rota().card_name(worker.slot.card))
-        worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
+        pin(os.environ, current_rota().gpu_name(worker.entry.card))
+        worker.log.info("Slot %s computes on card %s", worker.slot_number, os.environ[VISIBLE])
 
 
 def post_worker_init(worker: RecyclingWorker) -> None:
@@ -437,7 +437,7 @@ def _boot(worker: RecyclingWorker) -> None:
 def worker_exit(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Worker, last (gunicorn has already waited for the requests): end the threads, close the engine, end the log."""
     # Whoever comes so far did not die over a request.
-    current_in_flight().clear(worker.place)
+    current_in_flight().clear(worker.slot_number)
     rpc, _Process.rpc = _Process.rpc, None
     if rpc is not None:
         rpc.stop(0.0)
@@ -459,7 +459,7 @@ def _start_runner(worker: RecyclingWorker) -> None:
     from ocrsvc.jobs.runner import Runner
 
     def is_leaving() -> bool:
-        return worker.slot.state == State.DRAINING or not worker.alive
+        return worker.entry.state == State.DRAINING or not worker.alive
 
     _Process.runner = Runner(_Process.tasks, current_reader(), current_settings().deadline_s, is_leaving)
     _Process.runner.start()
@@ -500,19 +500,19 @@ def _open_gauge(worker: RecyclingWorker) -> Gauge | None:
     settings = current_settings()
     if "cpu" in (settings.device, settings.provider):
         return None
-    board, gauge = current_rota().board, open_gauge(worker.log, worker.siblings())
+    board, gauge = current_rota().worker_table, open_gauge(worker.log, worker.siblings())
     # A card that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
     on_card = gauge is not None or device_for(settings) == "cuda"
-    if not on_card or is_next_to_load(worker.place, board.live()):
+    if not on_card or is_next_to_load(worker.slot_number, board.live()):
         return gauge
-    while not is_next_to_load(worker.place, board.live()):
+    while not is_next_to_load(worker.slot_number, board.live()):
         time.sleep(_TURN_CHECK_S)
     return open_gauge(worker.log, worker.siblings())
 
 
 def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -> None:
     """Tell the board, and begin to watch; `waited_s` is what this worker waited for others before it loaded."""
-    head, slot = current_rota().board.head, worker.slot
+    head, slot = current_rota().worker_table.head, worker.entry
     slot.rss_bytes = read_rss_bytes()
     limits = Limits(max_age_s=current_settings().max_age_s, rss=_rss_bounds(worker), gpu=_gpu_bounds(worker, gauge))
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, slot.gpu_bytes)
@@ -530,7 +530,7 @@ def _note_ready(worker: RecyclingWorker, gauge: Gauge | None, waited_s: float) -
 
 def _rss_bounds(worker: RecyclingWorker) -> Bounds:
     """How much resident memory this worker may hold."""
-    settings, memory_bytes, footprint_bytes = current_settings(), read_memory_bytes(), worker.slot.rss_bytes
+    settings, memory_bytes, footprint_bytes = current_settings(), read_memory_bytes(), worker.entry.rss_bytes
     given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
     bounds = calibrate(
         *given.values(), footprint_bytes=footprint_bytes, memory_bytes=memory_bytes, workers=worker.cfg.workers
@@ -540,8 +540,8 @@ def _rss_bounds(worker: RecyclingWorker) -> Bounds:
 
 
 def _gpu_bounds(worker: RecyclingWorker, gauge: Gauge | None) -> Bounds:
-    """How much of the card this worker may hold; writes what it holds now into its slot."""
-    settings, slot, siblings = current_settings(), worker.slot, worker.siblings()
+    """How much of the card this worker may hold; writes what it holds now into its entry of the worker table."""
+    settings, slot, siblings = current_settings(), worker.entry, worker.siblings()
     reading = gauge.read(siblings) if gauge is not None else None
     if reading is None:
         for name in ("gpu_soft_bytes", "gpu_hard_bytes"):
@@ -554,10 +554,10 @@ def _gpu_bounds(worker: RecyclingWorker, gauge: Gauge | None) -> Bounds:
     }
     workers = math.ceil(worker.cfg.workers / max(1, len(_Process.cards)))
     foreign_bytes = max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
-    bounds = calibrate_card(
+    bounds = calibrate_gpu(
         *given.values(),
         footprint_bytes=reading.own_bytes,
-        card_bytes=reading.total_bytes - foreign_bytes,
+        gpu_memory_bytes=reading.total_bytes - foreign_bytes,
         workers=workers,
     )
     _tell_left_off(worker, given, bounds, reading.own_bytes)
@@ -604,7 +604,7 @@ def _make_reader(workers: int | None = None, threads: int | None = None) -> Read
 @contextmanager
 def _ending_at_failure(worker: RecyclingWorker) -> Iterator[None]:
     """End a worker that cannot boot; the arbiter ends the whole service if none was ever ready."""
-    head = current_rota().board.head
+    head = current_rota().worker_table.head
     try:
         yield
     except OcrsvcError as error:
@@ -641,8 +641,8 @@ def _leaver(worker: RecyclingWorker) -> Callable[[int, object], NoReturn]:
 
     def leave(_signal: int, _frame: object) -> NoReturn:
         # The arbiter kills who has drained for too long, by this time.
-        worker.slot.drained_s = time.monotonic()
-        worker.slot.state = State.DRAINING
+        worker.entry.drained_s = time.monotonic()
+        worker.entry.state = State.DRAINING
         sys.exit(0)
 
     return leave
