@@ -293,9 +293,9 @@ def test_a_worker_may_die_over_a_request_while_it_drains_too(
     context = ServiceContext(Settings())
     context.in_flight, context.hung_requests = service.table, service.suspects
     monkeypatch.setattr(hooks, "current_service", lambda: context)
-    board, place = context.controller.board, 1
-    board.slot(place).state, board.head.high, board.head.ever_ready = state, 2, 1
-    worker: Any = SimpleNamespace(pid=PID, place=place, slot=board.slot(place))
+    table, place = context.controller.worker_table, 1
+    table.entry(place).state, table.head.high, table.head.ever_ready = state, 2, 1
+    worker: Any = SimpleNamespace(pid=PID, slot_number=place, entry=table.entry(place))
     server: Any = SimpleNamespace(num_workers=0, log=service.log)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)

@@ -112,9 +112,9 @@ def test_a_request_is_told_with_its_id_and_code_and_nothing_of_its_page() -> Non
     with pipe() as (out, into):
         settings = Settings()
         reader = Reader(settings, ThreadPlan(1, 4, 1))
-        numbers = MetricsStore()
+        store = MetricsStore()
         log = AccessLog("json", on_drop=lambda: pytest.fail("dropped"), target=into)
-        app = create_app(settings, reader, RequestMetrics(numbers, numbers.common, access_log=log))
+        app = create_app(settings, reader, RequestMetrics(store, store.common, access_log=log))
         client = app.test_client()
         client.post(f"/api/tr-run/?img={page[:40]}", headers={"X-Request-Id": "mine"}, data=b"x" * 5)
         client.get("/nowhere")

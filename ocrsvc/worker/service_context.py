@@ -100,7 +100,7 @@ class ServiceContext:
         requests = RequestMetrics(
             self.metrics,
             metrics,
-            self.controller.board,
+            self.controller.worker_table,
             worker.access_log,
             image_denylist,
             self.request_denylist,
