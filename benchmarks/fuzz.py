@@ -44,7 +44,7 @@ from bench.rpc_host import Bench
 
 from ocrsvc.app import create_app
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_rss_bytes
 
 # Processor time, so that a busy machine is no violation.

@@ -47,7 +47,7 @@ def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
     sys.path.insert(0, str(ROOT))
     from ocrsvc.engines.opening import open_engine
     from ocrsvc.records import Image, ReadTask
-    from ocrsvc.settings import Settings
+    from ocrsvc.settings.settings import Settings
     from ocrsvc.system.thread_plan import ThreadPlan
 
     pixels = cv2.imdecode(np.frombuffer(request.body, np.uint8), cv2.IMREAD_COLOR)

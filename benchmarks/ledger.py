@@ -117,7 +117,7 @@ def keep_books(images: Sequence[bytes], clients: int) -> PageCosts:
     """Open the service in this process and send it the pages, from so many clients."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.settings import read_settings
+    from ocrsvc.settings.load import read_settings
     from ocrsvc.system.allocator import limit_arenas
     from ocrsvc.system.thread_plan import plan_for
 

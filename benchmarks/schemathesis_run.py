@@ -37,7 +37,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from ocrsvc.app import create_app
 from ocrsvc.imaging.page_ranges import ACCEPTED
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 IMAGE_TYPES = ("image/*", "application/octet-stream")
 LEFT_OUT = ("negative_data_rejection", "positive_data_acceptance")

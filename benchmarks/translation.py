@@ -32,7 +32,7 @@ from bench.results import write_result
 from ocrsvc.app import create_app
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 GOAL_MS = 0.5
 # Of the image: enough to be known for a JPEG.

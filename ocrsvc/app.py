@@ -22,7 +22,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import ADAPTERS, resolve
 from ocrsvc.routing import choose_by_body, choose_by_head
 from ocrsvc.serving.memory_budget import SharedLimits
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.model_statistics import Statistics
 
 

@@ -13,7 +13,7 @@ from werkzeug.routing import Rule
 
 from ocrsvc.http.request import parse_early
 from ocrsvc.registry import ADAPTERS, adapters_at
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 Environ = dict[str, Any]
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]

@@ -17,7 +17,7 @@ from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 PLAN: Final = ThreadPlan(1, 8, 2)

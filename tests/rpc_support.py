@@ -17,7 +17,7 @@ from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_services import make_services
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.model_statistics import Statistics
 

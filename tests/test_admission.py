@@ -20,7 +20,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.admission import caller_of
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0

@@ -37,7 +37,7 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.options import OPTIONS
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 PNG = picture(64, 32)

@@ -88,17 +88,19 @@ def test_a_worker_that_cannot_boot_does_not_end_the_service_while_another_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = arbiter()
-    server.cfg.child_exit = lambda server, worker: server.rota.after_exit(server, worker)
+    server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
     server._num_workers, server.reexec_pid, server.dirty_arbiter_pid = 2, 0, 0
-    server.cfg.nworkers_changed = server.rota.count_changed
-    server.rota.board.head.base = 2
+    server.cfg.nworkers_changed = server.controller.count_changed
+    server.controller.worker_table.head.base = 2
     for pid in (11, 12):
-        server.WORKERS[pid] = SimpleNamespace(pid=pid, place=server.rota.board.take(0.0), tmp=io.BytesIO())
+        server.WORKERS[pid] = SimpleNamespace(
+            pid=pid, slot_number=server.controller.worker_table.allocate(0.0), tmp=io.BytesIO()
+        )
     statuses = iter([(11, 3 << 8), (0, 0), (12, 70 << 8), (0, 0)])
     monkeypatch.setattr(os, "waitpid", lambda *_: next(statuses))
     server.reap_workers()
-    assert (list(server.WORKERS), server.rota.board.head.boot_failures) == ([12], 1)
-    server.rota.board.head.boot_failures = 2
+    assert (list(server.WORKERS), server.controller.worker_table.head.boot_failures) == ([12], 1)
+    server.controller.worker_table.head.boot_failures = 2
     with pytest.raises(HaltServer, match="3 workers could not start"):
         server.reap_workers()
 
@@ -108,9 +110,9 @@ def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch
     server = arbiter()
     server.cfg.graceful_timeout, server.systemd = 30.0, False
     for pid, state in ((11, State.BOOTING), (12, State.DRAINING)):
-        place = server.rota.board.take(0.0)
-        server.rota.board.slot(place).state = state
-        server.WORKERS[pid] = SimpleNamespace(place=place)
+        place = server.controller.worker_table.allocate(0.0)
+        server.controller.worker_table.entry(place).state = state
+        server.WORKERS[pid] = SimpleNamespace(slot_number=place)
 
     def kill(pid: int, sig: int) -> None:
         sent.append((pid, sig))
@@ -119,7 +121,7 @@ def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch
 
     monkeypatch.setattr(server, "kill_worker", kill)
     monkeypatch.setattr(server, "reap_workers", lambda: None)
-    monkeypatch.setattr(arbiter_module, "_TELL_AGAIN_S", 0.01)
+    monkeypatch.setattr(arbiter_module, "_SIGNAL_AGAIN_S", 0.01)
     monkeypatch.setattr(arbiter_module, "_STOP_CHECK_S", 0.01)
     server.stop()
     assert sent == [(11, signal.SIGTERM), (12, signal.SIGTERM), (11, signal.SIGTERM)]
@@ -136,9 +138,9 @@ def test_a_service_that_gives_up_at_a_reload_removes_its_pid_file_and_stops_to_t
     assert server.pidfile is pid_file
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    server.cfg.child_exit = lambda server, worker: server.rota.after_exit(server, worker)
-    server.cfg.graceful_timeout, server.systemd, server.rota.board.head.boot_failures = 0.0, False, 3
-    server.WORKERS[child.pid] = SimpleNamespace(pid=child.pid, place=server.rota.board.take(0.0))
+    server.cfg.child_exit = lambda server, worker: server.controller.after_exit(server, worker)
+    server.cfg.graceful_timeout, server.systemd, server.controller.worker_table.head.boot_failures = 0.0, False, 3
+    server.WORKERS[child.pid] = SimpleNamespace(pid=child.pid, slot_number=server.controller.worker_table.allocate(0.0))
     server.stop()
     assert server.WORKERS == {}
 
@@ -146,7 +148,7 @@ def test_a_service_that_gives_up_at_a_reload_removes_its_pid_file_and_stops_to_t
 def test_an_application_that_is_none_ends_the_service_only_until_one_was_ready() -> None:
     server = arbiter()
     assert server.APP_LOAD_ERROR == 4
-    server.rota.board.head.ever_ready = 1
+    server.controller.worker_table.head.ever_ready = 1
     # No process can exit with it, and whoever tries exits with 70.
     assert server.WORKER_BOOT_ERROR == server.APP_LOAD_ERROR == 256 + 70
 
@@ -158,14 +160,14 @@ def test_a_failed_temporary_file_does_not_leave_its_umask_behind(monkeypatch: py
 
     monkeypatch.setattr(Arbiter, "spawn_worker", fail)
     server = arbiter()
-    server.rota.board.head.ever_ready = 1
+    server.controller.worker_table.head.ever_ready = 1
     before = os.umask(0o027)
     try:
         assert server.spawn_worker() is None
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)
-    assert server.rota.is_backing_off()
+    assert server.controller.is_backing_off()
 
 
 def test_a_log_that_cannot_be_opened_again_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -262,8 +264,8 @@ def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
 
 
 def test_a_worker_that_leaves_while_it_loads_says_since_when() -> None:
-    slot = WorkerTable().slot(0)
+    entry = WorkerTable().entry(0)
     with pytest.raises(SystemExit):
-        leaver(SimpleNamespace(slot=slot))(signal.SIGTERM, None)  # type: ignore[arg-type]
-    assert slot.state == State.DRAINING
-    assert time.monotonic() - slot.drained_s < 30.0
+        leaver(SimpleNamespace(entry=entry))(signal.SIGTERM, None)  # type: ignore[arg-type]
+    assert entry.state == State.DRAINING
+    assert time.monotonic() - entry.drained_s < 30.0

@@ -17,7 +17,7 @@ import requests
 from support import run_server
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.gpu import Siblings, _handle_of
 from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
 from ocrsvc.system.thread_plan import device_for, gpus_for, plan
@@ -90,7 +90,7 @@ def test_cards_that_the_environment_hides_are_not_planned_for(
 def test_a_worker_on_the_cpu_does_not_look_at_a_card(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ServiceContext(read_settings({setting: "cpu"}))
     monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a card was looked at"))
-    worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
+    worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
     assert boot._open_gauge(service, worker) is None
 
 
@@ -103,7 +103,7 @@ def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
     monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: None)
     monkeypatch.setattr(boot, "device_for", lambda _settings: device)
     monkeypatch.setattr(boot, "is_next_to_load", lambda *_: next(turns))
-    worker: Any = SimpleNamespace(log=None, siblings=Siblings, place=0)
+    worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
     assert boot._open_gauge(service, worker) is None
     assert (next(turns, None) is None) is waits
 
@@ -152,21 +152,21 @@ def test_nvml_looks_at_the_card_that_a_worker_is_pinned_to(card: str, handle: st
 
 
 class Crowd:
-    """Workers that exist on the board only."""
+    """Workers that exist in the worker table only."""
 
     def __init__(self, cards: int) -> None:
-        self.board = WorkerTable()
-        self.rota = ReplacementController(self.board, clock=lambda: 100.0)
+        self.worker_table = WorkerTable()
+        self.controller = ReplacementController(self.worker_table, clock=lambda: 100.0)
         self.cards = [f"GPU-{card}" for card in range(cards)]
 
     def fork(self) -> int:
         worker: Any = SimpleNamespace(tmp=io.BytesIO())
-        self.rota.before_fork(worker, self.cards)
-        self.board.slot(worker.place).state = State.READY
-        return int(worker.place)
+        self.controller.before_fork(worker, self.cards)
+        self.worker_table.entry(worker.slot_number).state = State.READY
+        return int(worker.slot_number)
 
     def card(self, place: int) -> int:
-        return self.board.slot(place).card
+        return self.worker_table.entry(place).card
 
 
 def test_workers_go_round_the_cards() -> None:
@@ -179,7 +179,7 @@ def test_a_successor_takes_the_card_of_whom_it_replaces(leaver: int) -> None:
     crowd = Crowd(2)
     for _ in range(4):
         crowd.fork()
-    crowd.board.slot(leaver).granted = Granted.SUCCESSOR
+    crowd.worker_table.entry(leaver).granted = Granted.SUCCESSOR
     assert crowd.card(crowd.fork()) == crowd.card(leaver)
 
 
@@ -187,18 +187,18 @@ def test_who_replaces_the_dead_takes_the_card_that_they_left() -> None:
     crowd = Crowd(2)
     for _ in range(4):
         crowd.fork()
-    crowd.board.free(1)
-    crowd.board.slot(3).state = State.DRAINING
+    crowd.worker_table.free(1)
+    crowd.worker_table.entry(3).state = State.DRAINING
     assert [crowd.card(crowd.fork()) for _ in range(2)] == [1, 1]
 
 
 def test_a_worker_reckons_with_those_on_its_own_card_only() -> None:
     crowd = Crowd(2)
     for place in (crowd.fork() for _ in range(4)):
-        crowd.board.slot(place).gpu_bytes = 10**place
-    crowd.board.slot(3).state = State.BOOTING
-    assert crowd.board.card(besides=0) == (100, True)
-    assert crowd.board.card(besides=1) == (1000, False)
+        crowd.worker_table.entry(place).gpu_bytes = 10**place
+    crowd.worker_table.entry(3).state = State.BOOTING
+    assert crowd.worker_table.gpu_use_of_others(besides=0) == (100, True)
+    assert crowd.worker_table.gpu_use_of_others(besides=1) == (1000, False)
 
 
 def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() -> None:
@@ -206,13 +206,13 @@ def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() ->
     old = [crowd.fork() for _ in range(2)]
     crowd.cards = ["GPU-1", "GPU-7"]
     new = [crowd.fork() for _ in range(2)]
-    names = [crowd.rota.card_name(crowd.card(place)) for place in (*old, *new)]
+    names = [crowd.controller.gpu_name(crowd.card(place)) for place in (*old, *new)]
     # GPU-1 has a worker already, which stays, and GPU-0 is of no use any more.
     assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
     for place in (*old, *new):
-        crowd.board.slot(place).gpu_bytes = 10**place
-    assert crowd.board.card(besides=new[1]) == (10 ** old[1], True)
-    assert crowd.board.card(besides=new[0]) == (0, True)
+        crowd.worker_table.entry(place).gpu_bytes = 10**place
+    assert crowd.worker_table.gpu_use_of_others(besides=new[1]) == (10 ** old[1], True)
+    assert crowd.worker_table.gpu_use_of_others(besides=new[0]) == (0, True)
 
 
 @pytest.mark.parametrize(("card", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])

@@ -8,7 +8,8 @@ from web_support import json_of, running_app
 from ocrsvc.errors import SettingsError
 from ocrsvc.grpc_services import GRPC_ADAPTERS
 from ocrsvc.registry import ADAPTERS, USUAL_PORTS, resolve
-from ocrsvc.settings import Settings, read_settings
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.config import addresses
 
 

@@ -31,7 +31,7 @@ from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard, mark_of, take_body, waiting
 from ocrsvc.serving.requests_in_flight import BodyMark, InFlight, InFlightTable, Stage
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import hooks
@@ -293,9 +293,9 @@ def test_a_worker_may_die_over_a_request_while_it_drains_too(
     context = ServiceContext(Settings())
     context.in_flight, context.hung_requests = service.table, service.suspects
     monkeypatch.setattr(hooks, "current_service", lambda: context)
-    board, place = context.controller.board, 1
-    board.slot(place).state, board.head.high, board.head.ever_ready = state, 2, 1
-    worker: Any = SimpleNamespace(pid=PID, place=place, slot=board.slot(place))
+    table, place = context.controller.worker_table, 1
+    table.entry(place).state, table.head.high, table.head.ever_ready = state, 2, 1
+    worker: Any = SimpleNamespace(pid=PID, slot_number=place, entry=table.entry(place))
     server: Any = SimpleNamespace(num_workers=0, log=service.log)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)

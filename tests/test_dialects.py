@@ -20,7 +20,7 @@ from web_support import TEXT, as_base64, client_raising, json_of, picture, runni
 from ocrsvc import errors
 from ocrsvc.formats.tr_rects import shrunk_size, to_rect
 from ocrsvc.records import Box
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"
 PNG = picture(64, 32)

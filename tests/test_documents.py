@@ -29,7 +29,7 @@ from ocrsvc.imaging.tiff_pages import begin_with, find_pages
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.limiter import Limiter
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000

@@ -17,7 +17,7 @@ from web_support import TEXT, DeafReader, as_base64, client_over, client_raising
 from ocrsvc import errors
 from ocrsvc.adapters.turboocr.http import swap_colours
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 PNG = picture(64, 32)
 B64 = as_base64(PNG)

@@ -20,7 +20,7 @@ from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 B64 = as_base64(picture(16, 16))
 PATHS = {

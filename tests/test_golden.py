@@ -20,7 +20,7 @@ from structure import differences
 from web_support import as_base64, picture, running_app
 
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 PNG = picture()
 B64 = as_base64(PNG)

@@ -235,7 +235,7 @@ def test_what_is_read_on_a_card_is_what_the_cpu_reads_and_in_few_shapes(engine: 
     with ThreadPoolExecutor(4) as pool:
         handles = (engine.open_handle(), in_memory(engine)) * 2
         pages = list(pool.map(lambda handle: read(handle, pixels), handles))
-    # The padding makes a box 4 px taller, and a full stop is lost; what the corpus shows is in docs/design.md.
+    # The padding makes a box 4 px taller, and a full stop is lost; docs/design/accuracy-and-speed.md has the corpus.
     letters = "".join(filter(str.isalnum, (PAGES / "notice.txt").read_text("utf-8")))
     assert ["".join(filter(str.isalnum, page.text)) for page in pages] == [letters] * 4
     assert {(1, 3, *size) for size in WARM_PX} <= CardDouble.shapes

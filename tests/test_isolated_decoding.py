@@ -26,7 +26,7 @@ from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import FileTask, Pixels, Reading, ReadOptions
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"
 MARK = b"crashes decoders"

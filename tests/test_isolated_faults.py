@@ -44,7 +44,8 @@ from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
 from ocrsvc.records import FileTask, Pixels, Task
 from ocrsvc.serving.work_queue import client_gone
-from ocrsvc.settings import Settings, Share
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import Share
 from ocrsvc.system.thread_plan import ThreadPlan
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))

@@ -50,7 +50,7 @@ from ocrsvc.errors import (
 from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGES = Path(__file__).parent / "pages"
@@ -409,7 +409,7 @@ import numpy as np
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.records import Image, ReadTask
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 engine = open_engine(Settings(engine="fake", isolation="process", fake_fault="hang"), ThreadPlan(1, 8, 2))
 handles = [engine.open_handle() for _ in range(2)]

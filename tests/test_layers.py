@@ -1,4 +1,4 @@
-"""A package is a layer: it imports packages below its own, and none beside it (docs/design.md)."""
+"""A package is a layer: it imports packages below its own, and none beside it (docs/architecture.md)."""
 
 from __future__ import annotations
 

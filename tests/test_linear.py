@@ -34,7 +34,7 @@ from ocrsvc.records import Line, Page
 from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.serving.decompression import Damaged, decompress
 from ocrsvc.serving.memory_budget import Budget, Share
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 Parse = Callable[[bytes], object]
 

@@ -17,7 +17,7 @@ from web_support import as_base64, picture
 from ocrsvc.app import create_app
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.access_log import AccessLog, Event, as_json, as_text
 from ocrsvc.telemetry.metrics_store import MetricsStore
@@ -112,9 +112,9 @@ def test_a_request_is_told_with_its_id_and_code_and_nothing_of_its_page() -> Non
     with pipe() as (out, into):
         settings = Settings()
         reader = Reader(settings, ThreadPlan(1, 4, 1))
-        numbers = MetricsStore()
+        store = MetricsStore()
         log = AccessLog("json", on_drop=lambda: pytest.fail("dropped"), target=into)
-        app = create_app(settings, reader, RequestMetrics(numbers, numbers.common, access_log=log))
+        app = create_app(settings, reader, RequestMetrics(store, store.common, access_log=log))
         client = app.test_client()
         client.post(f"/api/tr-run/?img={page[:40]}", headers={"X-Request-Id": "mine"}, data=b"x" * 5)
         client.get("/nowhere")

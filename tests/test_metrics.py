@@ -39,9 +39,9 @@ _SOON_S = 10.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
 
 
-def value(numbers: MetricsStore, key: Key) -> float:
+def value(store: MetricsStore, key: Key) -> float:
     """A counter or a gauge; 0 when it was never touched."""
-    return numbers.read().get(key, (0.0,))[0]
+    return store.read().get(key, (0.0,))[0]
 
 
 def in_a_child(work: Callable[[], object]) -> int:
@@ -54,93 +54,93 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 
 def test_workers_are_added_up_by_whoever_is_asked() -> None:
-    numbers = MetricsStore(slots=3)
+    store = MetricsStore(slots=3)
     for slot in (0, 2):
-        numbers.claim(slot)
-        in_a_child(lambda slot=slot: numbers.tally(slot).count(REQUESTS, "api", "200", "ok", by=slot + 1))  # type: ignore[misc]
-    assert value(numbers, ONE_API_SUCCESS) == 1 + 3
+        store.claim(slot)
+        in_a_child(lambda slot=slot: store.worker_metrics(slot).count(REQUESTS, "api", "200", "ok", by=slot + 1))  # type: ignore[misc]
+    assert value(store, ONE_API_SUCCESS) == 1 + 3
 
 
 def test_what_a_killed_worker_counted_stays_and_its_gauges_go() -> None:
-    numbers = MetricsStore(slots=1)
-    numbers.claim(0)
+    store = MetricsStore(slots=1)
+    store.claim(0)
 
     def count_and_die() -> None:
-        tally = numbers.tally(0)
-        tally.count(IMAGES, by=7)
-        tally.count(IN_FLIGHT, by=3)
+        worker_metrics = store.worker_metrics(0)
+        worker_metrics.count(IMAGES, by=7)
+        worker_metrics.count(IN_FLIGHT, by=3)
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_a_child(count_and_die) == signal.SIGKILL
-    assert (value(numbers, IMAGES.of()), value(numbers, IN_FLIGHT.of())) == (7, 3)
-    numbers.fold(0)
-    assert (value(numbers, IMAGES.of()), value(numbers, IN_FLIGHT.of())) == (7, 0)
+    assert (value(store, IMAGES.of()), value(store, IN_FLIGHT.of())) == (7, 3)
+    store.fold(0)
+    assert (value(store, IMAGES.of()), value(store, IN_FLIGHT.of())) == (7, 0)
 
 
 def test_no_counter_goes_back_or_is_lost_over_a_hundred_generations_of_workers() -> None:
-    numbers = MetricsStore(slots=2)
-    numbers.claim(1)
+    store = MetricsStore(slots=2)
+    store.claim(1)
     for generation in range(100):
-        tally = numbers.tally(1)
-        tally.count(IMAGES)
-        tally.record((), ((STAGE_SECONDS.of("engine"), 0.3),))
-        numbers.fold(1)
-        assert value(numbers, IMAGES.of()) == generation + 1
-    assert sum(numbers.read()[STAGE_SECONDS.of("engine")][:-1]) == 100
+        worker_metrics = store.worker_metrics(1)
+        worker_metrics.count(IMAGES)
+        worker_metrics.record((), ((STAGE_SECONDS.of("engine"), 0.3),))
+        store.fold(1)
+        assert value(store, IMAGES.of()) == generation + 1
+    assert sum(store.read()[STAGE_SECONDS.of("engine")][:-1]) == 100
 
 
 def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None:
-    numbers = MetricsStore(slots=1)
-    numbers.claim(0)
+    store = MetricsStore(slots=1)
+    store.claim(0)
     done, seen = threading.Event(), [0.0]
 
     def look() -> None:
         while not done.is_set():
-            seen.append(value(numbers, IMAGES.of()))
+            seen.append(value(store, IMAGES.of()))
 
     reader = threading.Thread(target=look)
     reader.start()
     for _ in range(300):
-        numbers.tally(0).count(IMAGES)
-        numbers.fold(0)
+        store.worker_metrics(0).count(IMAGES)
+        store.fold(0)
     done.set()
     reader.join()
     assert seen == sorted(seen)
-    assert value(numbers, IMAGES.of()) == 300
+    assert value(store, IMAGES.of()) == 300
 
 
 def test_threads_of_one_worker_lose_no_count() -> None:
-    numbers = MetricsStore()
+    store = MetricsStore()
 
     def work() -> None:
         for _ in range(2000):
-            numbers.common.count(IMAGES)
+            store.common.count(IMAGES)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert value(numbers, IMAGES.of()) == 16_000
+    assert value(store, IMAGES.of()) == 16_000
 
 
 def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
-    numbers = MetricsStore(slots=1)
-    numbers.claim(0)
+    store = MetricsStore(slots=1)
+    store.claim(0)
     unknown: Key = ("counter", "ocrsvc_of_tomorrow", "yes")
-    numbers.tally(0).record(((unknown, 2),))
-    numbers.fold(0)
-    assert value(numbers, unknown) == 2
+    store.worker_metrics(0).record(((unknown, 2),))
+    store.fold(0)
+    assert value(store, unknown) == 2
 
 
 def test_more_series_than_there_is_room_for_harm_nobody() -> None:
-    numbers = MetricsStore(slots=1)
-    numbers.claim(0)
-    tally = numbers.tally(0)
+    store = MetricsStore(slots=1)
+    store.claim(0)
+    worker_metrics = store.worker_metrics(0)
     for number in range(SERIES + 50):
-        tally.count(FAILURES, f"code{number}")
-    numbers.fold(0)
-    found = dict(numbers.read())
+        worker_metrics.count(FAILURES, f"code{number}")
+    store.fold(0)
+    found = dict(store.read())
     assert found.pop(SERIES_DROPPED.of())[0] == 50
     assert len(found) == SERIES
     assert {values[0] for values in found.values()} == {1.0}
@@ -164,9 +164,9 @@ def failures(kind: type[OcrsvcError]) -> Iterator[tuple[int, str]]:
     [(0.0, 0), (0.001, 0), (0.0011, 1), (0.3, BUCKETS_S.index(0.5)), (60.0, 14), (3600.0, 15)],
 )
 def test_an_observation_falls_into_the_bucket_whose_upper_end_it_does_not_pass(seconds: float, bucket: int) -> None:
-    numbers = MetricsStore()
-    numbers.common.record((), ((STAGE_SECONDS.of("queue"), seconds),))
-    values = numbers.read()[STAGE_SECONDS.of("queue")]
+    store = MetricsStore()
+    store.common.record((), ((STAGE_SECONDS.of("queue"), seconds),))
+    values = store.read()[STAGE_SECONDS.of("queue")]
     assert [number for number, count in enumerate(values[:-1]) if count] == [bucket]
     assert values[-1] == seconds
 
@@ -179,29 +179,29 @@ def reading() -> Reading:
 
 
 def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
-    numbers = MetricsStore()
-    count_reading(numbers.common, reading())
-    assert (value(numbers, IMAGES.of()), value(numbers, LINES.of())) == (1, 2)
-    sums = {key[2]: values[-1] for key, values in numbers.read().items() if key[1] == STAGE_SECONDS.name}
+    store = MetricsStore()
+    count_reading(store.common, reading())
+    assert (value(store, IMAGES.of()), value(store, LINES.of())) == (1, 2)
+    sums = {key[2]: values[-1] for key, values in store.read().items() if key[1] == STAGE_SECONDS.name}
     assert sums == {"decode": 0.002, "queue": 0.02, "engine": 0.2, "total": 2.0}
 
 
 def test_a_page_that_was_kept_counts_as_a_hit_and_not_as_read() -> None:
-    numbers = MetricsStore()
+    store = MetricsStore()
     engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
     kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), from_cache=True)
-    count_reading(numbers.common, kept)
-    assert (value(numbers, CACHE_HITS.of()), value(numbers, IMAGES.of())) == (1, 0)
+    count_reading(store.common, kept)
+    assert (value(store, CACHE_HITS.of()), value(store, IMAGES.of())) == (1, 0)
 
 
 def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:
     """Measured: 4. A run is 500 images and the best of 20 runs counts, so that a busy machine changes nothing."""
-    tally, one = MetricsStore().common, reading()
+    worker_metrics, one = MetricsStore().common, reading()
 
     def run() -> float:
         began = time.thread_time()
         for _ in range(500):
-            count_reading(tally, one)
+            count_reading(worker_metrics, one)
         return (time.thread_time() - began) / 500
 
     assert min(run() for _ in range(20)) < 20e-6
@@ -209,10 +209,10 @@ def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:
 
 def test_memory_is_taken_for_living_workers_only() -> None:
     before = shared_bytes()
-    numbers = MetricsStore(slots=1024)
-    numbers.claim(0)
-    numbers.tally(0).count(IMAGES)
-    numbers.read()
+    store = MetricsStore(slots=1024)
+    store.claim(0)
+    store.worker_metrics(0).count(IMAGES)
+    store.read()
     assert shared_bytes() - before < 256 * 1024
 
 
@@ -223,22 +223,22 @@ def shared_bytes() -> int:
 
 
 def test_a_sampler_puts_its_gauges_until_it_is_stopped() -> None:
-    numbers = MetricsStore()
+    store = MetricsStore()
     looked = threading.Event()
 
     def read() -> float:
         looked.set()
         return 5
 
-    sampler = Sampler(numbers.common, ((WAITING, read),))
+    sampler = Sampler(store.common, ((WAITING, read),))
     sampler.start()
     assert looked.wait(_SOON_S)
     sampler.stop()
-    assert value(numbers, WAITING.of()) == 5
+    assert value(store, WAITING.of()) == 5
 
 
 def test_a_tally_that_was_never_used_shows_nothing() -> None:
-    numbers = MetricsStore(slots=4)
-    assert isinstance(numbers.common, WorkerMetrics)
-    assert numbers.read() == {}
-    assert abs(numbers.started_s - time.time()) < _SOON_S
+    store = MetricsStore(slots=4)
+    assert isinstance(store.common, WorkerMetrics)
+    assert store.read() == {}
+    assert abs(store.started_s - time.time()) < _SOON_S

@@ -28,7 +28,7 @@ from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, Too
 from ocrsvc.model_api.metadata import OUTPUT_NAMES, BadTensor
 from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.model_statistics import Statistics
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"

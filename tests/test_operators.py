@@ -23,8 +23,8 @@ from web_support import as_base64, json_of, picture, running_app
 
 from ocrsvc.api.operators import is_local
 from ocrsvc.cli.status import address_of
-from ocrsvc.settings import Settings
-from ocrsvc.telemetry.prometheus import HEAD_ROWS, SLOT_ROWS
+from ocrsvc.settings.settings import Settings
+from ocrsvc.telemetry.prometheus import ENTRY_ROWS, HEAD_ROWS
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import Head, WorkerEntry
 
@@ -156,7 +156,7 @@ def test_the_documentation_knows_every_metric_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in SLOT_ROWS)]
+    ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in ENTRY_ROWS)]
 )
 def test_each_row_of_the_tables_is_a_field_of_the_scoreboard(row: Any, owner: type[Head | WorkerEntry]) -> None:
     assert row.field in {entry[0] for entry in owner._fields_}

@@ -9,7 +9,7 @@ from support import run_server
 from web_support import json_of, running_app
 
 from ocrsvc.http.origins import is_host_allowed
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 PAGE = "https://page.example"
 

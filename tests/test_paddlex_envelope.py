@@ -11,7 +11,7 @@ from web_support import KnownEngine, as_base64, picture
 
 from ocrsvc.adapters.paddlex.envelope import infer
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 

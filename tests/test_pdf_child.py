@@ -36,7 +36,7 @@ from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system import child_process
 from ocrsvc.system.child_program import MESSAGE_BYTES
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import (
     ThreadPlan,
     expected_device,

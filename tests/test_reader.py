@@ -34,7 +34,7 @@ from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, 
 from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SOON_S = 30.0

@@ -25,7 +25,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1000 * 1000

@@ -16,8 +16,8 @@ from ocrsvc.telemetry.worker_limits import (
     Reason,
     Usage,
     calibrate,
-    calibrate_card,
-    retire,
+    calibrate_gpu,
+    reason_to_replace,
 )
 
 MB = 10**6
@@ -34,8 +34,8 @@ def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s
     return Readings(requests, age_s, 15.0, **{kind: usage or at(FOOTPRINT)})
 
 
-def at(now_bytes: int, leap_bytes: int = 0, growth_bytes_per_s: float = 0.0) -> Usage:
-    return Usage(now_bytes, FOOTPRINT, leap_bytes, growth_bytes_per_s)
+def at(now_bytes: int, max_step_bytes: int = 0, growth_bytes_per_s: float = 0.0) -> Usage:
+    return Usage(now_bytes, FOOTPRINT, max_step_bytes, growth_bytes_per_s)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,8 +47,8 @@ def at(now_bytes: int, leap_bytes: int = 0, growth_bytes_per_s: float = 0.0) -> 
         (at(800 * MB), "soft"),
         (at(1000 * MB), "hard"),
         # The next batch like the largest so far would reach the hard limit.
-        (at(750 * MB, leap_bytes=249 * MB), "none"),
-        (at(750 * MB, leap_bytes=250 * MB), "growth"),
+        (at(750 * MB, max_step_bytes=249 * MB), "none"),
+        (at(750 * MB, max_step_bytes=250 * MB), "growth"),
         # 20 MB/s for the 15 s that a successor needs are 300 MB.
         (at(700 * MB, growth_bytes_per_s=20 * MB), "growth"),
         (at(690 * MB, growth_bytes_per_s=20 * MB), "none"),
@@ -59,7 +59,7 @@ def at(now_bytes: int, leap_bytes: int = 0, growth_bytes_per_s: float = 0.0) -> 
 )
 def test_a_worker_goes_for_the_memory_that_it_holds_or_will_hold(kind: str, found: Usage, reason: str) -> None:
     expected = Reason.NONE if reason == "none" else Reason[f"{kind}_{reason}".upper()]
-    assert retire(readings(kind, found), ALL) is expected
+    assert reason_to_replace(readings(kind, found), ALL) is expected
 
 
 @pytest.mark.parametrize(
@@ -71,22 +71,22 @@ def test_a_worker_goes_for_the_memory_that_it_holds_or_will_hold(kind: str, foun
     ],
 )
 def test_a_worker_goes_for_its_requests_and_its_age(requests: int, age_s: float, reason: Reason) -> None:
-    assert retire(readings("rss", requests=requests, age_s=age_s), ALL) is reason
+    assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason
 
 
 def test_what_is_most_pressing_is_told() -> None:
     found = Readings(1000, 3600.0, 15.0, rss=at(1000 * MB), gpu=at(800 * MB))
-    assert retire(found, ALL) is Reason.RSS_HARD
+    assert reason_to_replace(found, ALL) is Reason.RSS_HARD
     assert [reason for reason in Reason if reason.is_urgent] == [Reason.RSS_HARD, Reason.GPU_HARD]
 
 
 def test_without_limits_a_worker_stays_for_ever() -> None:
     much = Usage(10**15, 0, 10**15, 1e15)
-    assert retire(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
+    assert reason_to_replace(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
 
 
 def test_without_a_reading_of_the_card_its_limits_are_not_reached() -> None:
-    assert retire(Readings(1, 1.0, 1.0, rss=at(FOOTPRINT)), Limits(gpu=Bounds(1, 1))) is Reason.NONE
+    assert reason_to_replace(Readings(1, 1.0, 1.0, rss=at(FOOTPRINT)), Limits(gpu=Bounds(1, 1))) is Reason.NONE
 
 
 def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -> None:
@@ -109,7 +109,7 @@ def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Itera
     trend = MemoryTrend(footprint)
     for check, growth in enumerate(growths):
         now += growth
-        yield now, retire(Readings(1, 1.0, 1.0, **{kind: trend.add(check / 10, now)}), limits)
+        yield now, reason_to_replace(Readings(1, 1.0, 1.0, **{kind: trend.add(check / 10, now)}), limits)
 
 
 @given(
@@ -151,9 +151,9 @@ def test_a_fresh_worker_that_does_not_grow_never_wants_to_be_replaced(
     footprint: int, memory: int, workers: int, soft: int | None, hard: int | None
 ) -> None:
     rss = calibrate(soft, hard, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
-    gpu = calibrate_card(soft, hard, footprint_bytes=footprint, card_bytes=memory, workers=workers)
+    gpu = calibrate_gpu(soft, hard, footprint_bytes=footprint, gpu_memory_bytes=memory, workers=workers)
     found = Usage(footprint, footprint)
-    assert retire(Readings(10**6, 1e6, 60.0, rss=found, gpu=found), Limits(rss=rss, gpu=gpu)) is Reason.NONE
+    assert reason_to_replace(Readings(10**6, 1e6, 60.0, rss=found, gpu=found), Limits(rss=rss, gpu=gpu)) is Reason.NONE
 
 
 @given(footprint=st.integers(50 * MB, 4 * GB), memory=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
@@ -167,7 +167,7 @@ def test_calibrated_limits_leave_room_for_a_successor(footprint: int, memory: in
 def test_calibrated_limits_of_a_card_never_overfill_it_and_the_hard_one_is_above(
     footprint: int, card: int, workers: int
 ) -> None:
-    bounds = calibrate_card(None, None, footprint_bytes=footprint, card_bytes=card, workers=workers)
+    bounds = calibrate_gpu(None, None, footprint_bytes=footprint, gpu_memory_bytes=card, workers=workers)
     assert workers * bounds.hard_bytes <= 0.95 * card + workers
     assert workers * bounds.soft_bytes <= 0.85 * card + workers
     assert bounds.soft_bytes < bounds.hard_bytes or bounds == Bounds()
@@ -186,7 +186,7 @@ def test_calibrated_limits_of_a_card_never_overfill_it_and_the_hard_one_is_above
     ],
 )
 def test_a_card_without_room_for_a_successor_is_shared_by_the_workers_alone(card: int, bounds: Bounds) -> None:
-    assert calibrate_card(None, None, footprint_bytes=2 * GB, card_bytes=card, workers=2) == bounds
+    assert calibrate_gpu(None, None, footprint_bytes=2 * GB, gpu_memory_bytes=card, workers=2) == bounds
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_a_card_without_room_for_a_successor_is_shared_by_the_workers_alone(card
         # (0.8 * 10 GB - 0.1 GB) / 2 and (0.9 * 10 GB - 0.1 GB) / 2.
         (calibrate, Bounds(3950 * MB, 4450 * MB)),
         # (0.85 * 10 GB - 0.1 GB) / 2 and (0.95 * 10 GB - 0.1 GB) / 2.
-        (calibrate_card, Bounds(4200 * MB, 4700 * MB)),
+        (calibrate_gpu, Bounds(4200 * MB, 4700 * MB)),
     ],
 )
 def test_limits_that_are_set_by_hand_are_kept_and_zero_is_none(
     calibrated: Callable[..., Bounds], bounds: Bounds
 ) -> None:
-    whole = "memory_bytes" if calibrated is calibrate else "card_bytes"
+    whole = "memory_bytes" if calibrated is calibrate else "gpu_memory_bytes"
     given = {"footprint_bytes": 100 * MB, whole: 10 * GB, "workers": 2}
     assert calibrated(500 * MB, 0, **given) == Bounds(500 * MB, 0)
     assert calibrated(None, None, **given) == bounds

@@ -41,7 +41,7 @@ class Processes:
         self.free_bytes = 1000
         self.log = logging.getLogger("test-rota")
         self.cfg = Cfg(base)
-        self.rota = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
+        self.controller = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
         self.killed: list[tuple[int, int]] = []
@@ -59,11 +59,11 @@ class Processes:
     @num_workers.setter
     def num_workers(self, count: int) -> None:
         before, self._count = self._count, count
-        self.rota.count_changed(self, count, before)
+        self.controller.count_changed(self, count, before)
 
     def turn(self) -> None:
-        """One turn of the arbiter's loop: murder_workers, which looks at the board first, then manage_workers."""
-        self.rota.look(self)
+        """One turn of the arbiter's loop: murder_workers, which checks the worker table first, then manage_workers."""
+        self.controller.run_once(self)
         self.manage()
 
     def manage(self) -> None:
@@ -72,7 +72,7 @@ class Processes:
         oldest_first = sorted(self.WORKERS)
         for pid in oldest_first[: max(0, len(self.WORKERS) - self.num_workers)]:
             self.ended.append(pid)
-            self.slot(pid).state = State.DRAINING
+            self.entry(pid).state = State.DRAINING
 
     def signal(self, change: int) -> None:
         """SIGTTIN or SIGTTOU."""
@@ -84,7 +84,7 @@ class Processes:
         """SIGHUP, as in Arbiter.reload()."""
         self.cfg = Cfg(BASE)
         self.num_workers = self.cfg.workers
-        self.rota.reload(self)
+        self.controller.reload(self)
         for _ in range(self.cfg.workers):
             self._try_to_fork()
         self.manage()
@@ -95,33 +95,35 @@ class Processes:
 
     def reap(self, pid: int) -> None:
         worker = self.WORKERS.pop(pid)
-        self.rota.after_exit(self, worker)
+        self.controller.after_exit(self, worker)
 
-    def slot(self, pid: int) -> WorkerEntry:
-        return self.rota.board.slot(self.WORKERS[pid].place)
+    def entry(self, pid: int) -> WorkerEntry:
+        return self.controller.worker_table.entry(self.WORKERS[pid].slot_number)
 
     def pids(self, state: State) -> list[int]:
-        return [pid for pid in sorted(self.WORKERS) if self.slot(pid).state == state]
+        return [pid for pid in sorted(self.WORKERS) if self.entry(pid).state == state]
 
     def make_ready(self, pid: int) -> None:
-        slot, head = self.slot(pid), self.rota.board.head
-        slot.state, slot.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
+        entry, head = self.entry(pid), self.controller.worker_table.head
+        entry.state, entry.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
 
     def read_card(self, free_bytes: int) -> None:
         """What each worker's own watch does: look at the card, on which a model takes 100 bytes."""
-        self.rota.board.head.gpu_footprint_bytes = 100
+        self.controller.worker_table.head.gpu_footprint_bytes = 100
         self.now_s += 0.1
         for pid in self.pids(State.READY):
-            self.slot(pid).card_free_bytes, self.slot(pid).card_read_s = free_bytes, self.now_s
+            self.entry(pid).card_free_bytes, self.entry(pid).card_read_s = free_bytes, self.now_s
 
     def drain_replaced(self) -> None:
         """What each worker's own watch does: drain once the successor is ready, or when told to go first."""
         for pid in self.pids(State.READY):
-            slot = self.slot(pid)
-            if slot.granted == Granted.DRAIN_FIRST or (
-                slot.granted and slot.successor != NOBODY and self.rota.board.slot(slot.successor).state == State.READY
+            entry = self.entry(pid)
+            if entry.granted == Granted.DRAIN_FIRST or (
+                entry.granted
+                and entry.successor != NOBODY
+                and self.controller.worker_table.entry(entry.successor).state == State.READY
             ):
-                slot.state, slot.drained_s = State.DRAINING, self.now_s
+                entry.state, entry.drained_s = State.DRAINING, self.now_s
 
     def settle(self) -> None:
         """Let everything that is under way come to its end."""
@@ -137,18 +139,18 @@ class Processes:
 
     def _try_to_fork(self) -> None:
         """As LastingArbiter.spawn_worker."""
-        if not self.rota.is_backing_off():
+        if not self.controller.is_backing_off():
             self._fork()
 
     def _fork(self) -> None:
         self._pid += 1
         worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=io.BytesIO())
-        self.rota.before_fork(worker)
+        self.controller.before_fork(worker)
         if self.refusing:
-            self.rota.fork_refused(self, BlockingIOError(11, "try again"))
+            self.controller.fork_refused(self, BlockingIOError(11, "try again"))
             return
         self.WORKERS[self._pid] = worker
-        self.slot(self._pid).pid = 0
+        self.entry(self._pid).pid = 0
 
 
 def all_ready() -> Processes:
@@ -159,7 +161,7 @@ def all_ready() -> Processes:
 
 
 def want(processes: Processes, pid: int, reason: Reason = Reason.RSS_SOFT) -> None:
-    processes.slot(pid).reason, processes.slot(pid).wanted_s = reason, processes.now_s
+    processes.entry(pid).reason, processes.entry(pid).wanted_s = reason, processes.now_s
 
 
 def test_the_successor_is_forked_before_the_old_worker_is_touched_and_the_count_comes_back() -> None:
@@ -169,14 +171,14 @@ def test_the_successor_is_forked_before_the_old_worker_is_touched_and_the_count_
     processes.turn()
     assert processes.pids(State.READY) == sorted(set(processes.WORKERS) - set(processes.pids(State.BOOTING)))
     (new,) = processes.pids(State.BOOTING)
-    assert processes.slot(old).successor == processes.WORKERS[new].place
+    assert processes.entry(old).successor == processes.WORKERS[new].slot_number
     processes.make_ready(new)
     processes.drain_replaced()
     assert processes.pids(State.DRAINING) == [old]
     processes.reap(old)
     processes.turn()
     assert (processes.num_workers, len(processes.WORKERS), processes.ended) == (BASE, BASE, [])
-    assert processes.rota.board.head.recycles[Reason.RSS_SOFT] == 1
+    assert processes.controller.worker_table.head.recycles[Reason.RSS_SOFT] == 1
 
 
 def test_a_successor_that_dies_leaves_the_old_worker_serving_and_the_next_try_waits() -> None:
@@ -186,11 +188,11 @@ def test_a_successor_that_dies_leaves_the_old_worker_serving_and_the_next_try_wa
     processes.turn()
     processes.reap(processes.pids(State.BOOTING)[0])
     processes.turn()
-    assert (len(processes.WORKERS), processes.slot(old).state, processes.slot(old).granted) == (BASE, State.READY, 0)
-    assert processes.rota.board.head.boot_failures == 1
+    assert (len(processes.WORKERS), processes.entry(old).state, processes.entry(old).granted) == (BASE, State.READY, 0)
+    assert processes.controller.worker_table.head.boot_failures == 1
     processes.now_s += 1.1
     processes.turn()
-    assert processes.slot(old).granted == 1
+    assert processes.entry(old).granted == 1
 
 
 def test_a_worker_that_dies_while_its_successor_loads_is_not_missed() -> None:
@@ -211,7 +213,7 @@ def test_a_reload_replaces_every_worker_and_never_holds_more_than_one_model_abov
     processes.settle()
     assert not old & set(processes.WORKERS)
     assert (len(processes.pids(State.READY)), processes.cfg.workers, processes.cfg.graceful_timeout) == (BASE, BASE, 30)
-    assert processes.rota.board.head.most_live == BASE + 1
+    assert processes.controller.worker_table.head.most_live == BASE + 1
     assert processes.ended == []
 
 
@@ -229,7 +231,7 @@ def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
 
 def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
     processes = all_ready()
-    processes.rota.board.head.ever_ready, processes.rota.board.head.unusable = 0, 1
+    processes.controller.worker_table.head.ever_ready, processes.controller.worker_table.head.unusable = 0, 1
     first, second, _ = processes.WORKERS
     with pytest.raises(HaltServer):
         processes.reap(first)
@@ -258,7 +260,7 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     want(processes, second)
     processes.read_card(99)
     processes.turn()
-    assert (processes.slot(first).granted, processes.slot(second).granted) == (Granted.DRAIN_FIRST, Granted.NOTHING)
+    assert (processes.entry(first).granted, processes.entry(second).granted) == (Granted.DRAIN_FIRST, Granted.NOTHING)
     assert len(processes.WORKERS) == processes.num_workers == BASE
     processes.drain_replaced()
     processes.turn()
@@ -268,11 +270,11 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     (new,) = processes.pids(State.BOOTING)
     processes.make_ready(new)
     processes.turn()
-    assert processes.slot(second).granted == Granted.NOTHING, "nobody has looked at the card since the exit"
+    assert processes.entry(second).granted == Granted.NOTHING, "nobody has looked at the card since the exit"
     processes.read_card(100)
     processes.turn()
-    assert processes.slot(second).granted == Granted.SUCCESSOR
-    assert processes.rota.board.head.drain_first == 1
+    assert processes.entry(second).granted == Granted.SUCCESSOR
+    assert processes.controller.worker_table.head.drain_first == 1
 
 
 def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
@@ -283,7 +285,7 @@ def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.L
     processes.read_card(0)
     with caplog.at_level(logging.WARNING):
         processes.turn()
-    assert processes.slot(pid).granted == Granted.DRAIN_FIRST
+    assert processes.entry(pid).granted == Granted.DRAIN_FIRST
     assert "it is the only one, so requests wait as long as the load takes" in caplog.text
 
 
@@ -375,15 +377,15 @@ def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
     processes = all_ready()
     processes.free_bytes = free_bytes
     for name, which in events:
-        first_before = processes.rota.board.head.drain_first
+        first_before = processes.controller.worker_table.head.drain_first
         EVENTS[name](processes, which)
-        standings = processes.rota.board.live()
-        assert sum(bool(standing.granted) for standing in standings) <= 1
-        assert len(standings) == len(processes.WORKERS) <= BASE + 1
+        snapshots = processes.controller.worker_table.live()
+        assert sum(bool(snapshot.granted) for snapshot in snapshots) <= 1
+        assert len(snapshots) == len(processes.WORKERS) <= BASE + 1
         assert processes.ended == [], "the arbiter itself never ends a worker"
         is_short = len(processes.WORKERS) < BASE
-        assert name != "turn" or not is_short or processes.rota.is_backing_off()
-        if processes.rota.board.head.drain_first > first_before:
+        assert name != "turn" or not is_short or processes.controller.is_backing_off()
+        if processes.controller.worker_table.head.drain_first > first_before:
             assert len(processes.pids(State.READY)) == BASE, "all others serve when one is told to go first"
     processes.settle()
     assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
@@ -395,12 +397,12 @@ def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_agai
     want(processes, old)
     processes.refusing = True
     processes.turn()
-    assert (processes.slot(old).granted, processes.slot(old).successor) == (Granted.NOTHING, NOBODY)
-    assert len(processes.rota.board.live()) == processes.num_workers == BASE
+    assert (processes.entry(old).granted, processes.entry(old).successor) == (Granted.NOTHING, NOBODY)
+    assert len(processes.controller.worker_table.live()) == processes.num_workers == BASE
     waits_s = []
     for _ in range(8):
         began_s = processes.now_s
-        while processes.rota.is_backing_off():
+        while processes.controller.is_backing_off():
             processes.now_s += 1.0
         waits_s.append(processes.now_s - began_s)
         processes.turn()
@@ -418,7 +420,7 @@ def test_while_nobody_serves_the_next_fork_is_tried_soon() -> None:
         processes.reap(pid)
     for _ in range(10):
         processes.now_s += 4.0
-        assert not processes.rota.is_backing_off()
+        assert not processes.controller.is_backing_off()
         processes.turn()
 
 
@@ -428,21 +430,21 @@ def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(endin
     (pid,) = processes.WORKERS
     processes.make_ready(pid)
     for _ in range(8):
-        processes.rota.fork_refused(processes, BlockingIOError(11, "try again"))
-    assert processes.rota.board.head.backoff_until_s == processes.now_s + 60.0
+        processes.controller.fork_refused(processes, BlockingIOError(11, "try again"))
+    assert processes.controller.worker_table.head.backoff_until_s == processes.now_s + 60.0
     if ending == "dies":
         processes.reap(pid)
     else:
-        processes.slot(pid).state, processes.slot(pid).drained_s = State.DRAINING, processes.now_s
+        processes.entry(pid).state, processes.entry(pid).drained_s = State.DRAINING, processes.now_s
         processes.turn()
     processes.now_s += 4.0
-    assert not processes.rota.is_backing_off()
+    assert not processes.controller.is_backing_off()
 
 
 def test_a_service_whose_first_forks_are_refused_ends_with_the_reason() -> None:
     processes = Processes(BASE)
     for pid in list(processes.WORKERS):
-        processes.slot(pid).state = State.DRAINING
+        processes.entry(pid).state = State.DRAINING
         processes.reap(pid)
     processes.refusing = True
     for _ in range(2):
@@ -470,7 +472,10 @@ def test_a_service_does_not_end_while_a_worker_still_loads() -> None:
 def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(unusable: int, failures: int) -> None:
     processes = Processes(2)
     failed, loading = processes.WORKERS
-    processes.rota.board.head.boot_failures, processes.rota.board.head.unusable = failures, unusable
+    processes.controller.worker_table.head.boot_failures, processes.controller.worker_table.head.unusable = (
+        failures,
+        unusable,
+    )
     processes.reap(failed)
     processes.now_s += 61.0
     processes.turn()
@@ -483,10 +488,10 @@ def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(
 def test_a_drain_that_takes_too_long_is_ended_as_gunicorn_ends_a_worker() -> None:
     processes = all_ready()
     pid = processes.pids(State.READY)[0]
-    slot = processes.slot(pid)
-    slot.pid, slot.state, slot.drained_s = pid, State.DRAINING, processes.now_s
+    entry = processes.entry(pid)
+    entry.pid, entry.state, entry.drained_s = pid, State.DRAINING, processes.now_s
     processes.now_s += 35.1
-    processes.rota.look(processes)
+    processes.controller.run_once(processes)
     assert processes.killed == [(pid, signal.SIGKILL)]
 
 
@@ -494,19 +499,19 @@ def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> 
     processes = all_ready()
     processes.WORKERS.popitem()
     processes.turn()
-    assert len(processes.rota.board.live()) == len(processes.WORKERS) == BASE
+    assert len(processes.controller.worker_table.live()) == len(processes.WORKERS) == BASE
 
 
 def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:
     now_s = 100.0
-    rota = ReplacementController(WorkerTable(), clock=lambda: now_s)
+    controller = ReplacementController(WorkerTable(), clock=lambda: now_s)
     worker: Any = SimpleNamespace(tmp=io.BytesIO())
-    rota.before_fork(worker, boot_limit_s=600.0)
+    controller.before_fork(worker, boot_limit_s=600.0)
     assert worker.tmp.last_update() == 700.0
-    rota.forgive()
+    controller.reset_heartbeats()
     assert worker.tmp.last_update() == 700.0
     worker.tmp.notify()
     assert worker.tmp.last_update() == 100.0
     now_s = 150.0
-    rota.forgive()
+    controller.reset_heartbeats()
     assert worker.tmp.last_update() == 150.0

@@ -49,7 +49,7 @@ from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.serving.memory_budget import make_shared_limits
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.model_statistics import Statistics
 

@@ -1,4 +1,4 @@
-"""Is what one process writes on the board what the others read, and are slots given out and freed as they should be?"""
+"""What one process writes in the worker table is what the others read, and entries are given out and freed in order."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Snapshot, State, Worker
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:
-    board = WorkerTable()
-    place = board.take(1.0)
+    worker_table = WorkerTable()
+    place = worker_table.allocate(1.0)
     child = os.fork()
     if child == 0:
-        slot = board.slot(place)
-        slot.state, slot.reason, slot.wanted_s, slot.pid = State.READY, Reason.RSS_SOFT, 2.5, os.getpid()
+        entry = worker_table.entry(place)
+        entry.state, entry.reason, entry.wanted_s, entry.pid = State.READY, Reason.RSS_SOFT, 2.5, os.getpid()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert board.live() == [Snapshot(place, State.READY, child, Reason.RSS_SOFT, wanted_s=2.5, forked_s=1.0)]
-    assert board.live()[0].wants
+    assert worker_table.live() == [Snapshot(place, State.READY, child, Reason.RSS_SOFT, wanted_s=2.5, forked_s=1.0)]
+    assert worker_table.live()[0].wants
 
 
-def test_a_slot_that_is_taken_again_remembers_nothing_of_the_worker_before() -> None:
-    board = WorkerTable()
-    first = board.slot(board.take(1.0))
+def test_an_entry_that_is_taken_again_remembers_nothing_of_the_worker_before() -> None:
+    worker_table = WorkerTable()
+    first = worker_table.entry(worker_table.allocate(1.0))
     first.granted, first.successor, first.reason, first.rss_bytes, first.in_flight = 1, 5, 3, 7, 9
-    board.free(0)
-    assert board.live() == []
-    assert board.take(2.0) == 0
-    assert board.live() == [Snapshot(0, State.BOOTING, successor=NOBODY, forked_s=2.0)]
+    worker_table.free(0)
+    assert worker_table.live() == []
+    assert worker_table.allocate(2.0) == 0
+    assert worker_table.live() == [Snapshot(0, State.BOOTING, successor=NOBODY, forked_s=2.0)]
     assert (first.rss_bytes, first.in_flight, first.forked_s) == (0, 0, 2.0)
 
 
-def test_the_lowest_free_slot_is_taken_and_the_most_that_lived_is_kept() -> None:
-    board = WorkerTable()
-    assert [board.take(0.0) for _ in range(3)] == [0, 1, 2]
-    board.free(1)
-    assert board.take(0.0) == 1
-    assert (board.head.high, board.head.most_live) == (3, 3)
+def test_the_lowest_free_entry_is_taken_and_the_most_that_lived_is_kept() -> None:
+    worker_table = WorkerTable()
+    assert [worker_table.allocate(0.0) for _ in range(3)] == [0, 1, 2]
+    worker_table.free(1)
+    assert worker_table.allocate(0.0) == 1
+    assert (worker_table.head.high, worker_table.head.most_live) == (3, 3)
 
 
-def test_the_board_holds_as_many_workers_as_it_says() -> None:
-    board = WorkerTable()
+def test_the_table_holds_as_many_workers_as_it_says() -> None:
+    worker_table = WorkerTable()
     for _ in range(SLOTS):
-        board.take(0.0)
+        worker_table.allocate(0.0)
     with pytest.raises(StopIteration):
-        board.take(0.0)
+        worker_table.allocate(0.0)
 
 
 def test_the_loads_are_those_of_the_siblings_that_accept() -> None:
-    board = WorkerTable()
+    worker_table = WorkerTable()
     for state, in_flight in ((State.READY, 3), (State.READY, 5), (State.DRAINING, 7), (State.BOOTING, 0)):
-        slot = board.slot(board.take(0.0))
-        slot.state, slot.in_flight = state, in_flight
-    assert list(board.loads(besides=0)) == [5]
+        entry = worker_table.entry(worker_table.allocate(0.0))
+        entry.state, entry.in_flight = state, in_flight
+    assert list(worker_table.requests_in_flight(besides=0)) == [5]
 
 
 def test_what_the_others_hold_of_the_card_counts_while_they_leave_too_but_is_not_settled() -> None:
-    board = WorkerTable()
+    worker_table = WorkerTable()
     for state, gpu_bytes in ((State.READY, 3), (State.READY, 5), (State.READY, 7)):
-        slot = board.slot(board.take(0.0))
-        slot.state, slot.gpu_bytes = state, gpu_bytes
-    assert board.card(besides=0) == (12, True)
-    board.slot(2).state = State.DRAINING
-    assert board.card(besides=0) == (12, False)
-    assert board.card(besides=2) == (8, True)
+        entry = worker_table.entry(worker_table.allocate(0.0))
+        entry.state, entry.gpu_bytes = state, gpu_bytes
+    assert worker_table.gpu_use_of_others(besides=0) == (12, True)
+    worker_table.entry(2).state = State.DRAINING
+    assert worker_table.gpu_use_of_others(besides=0) == (12, False)
+    assert worker_table.gpu_use_of_others(besides=2) == (8, True)

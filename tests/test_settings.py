@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from ocrsvc.cli.settings import reference, show
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings import Settings, Share, accepted, bytes_of, gather, help_of, read_settings
+from ocrsvc.settings.describe import accepted, groups, help_of
+from ocrsvc.settings.load import gather, read_settings
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import Share, bytes_of
 
 
 def complaint(environ: dict[str, str], file: Path | None = None) -> str:
@@ -46,6 +50,17 @@ def test_every_setting_says_what_it_does_and_what_it_accepts() -> None:
     for name in Settings.model_fields:
         assert help_of(name).endswith("."), name
         assert accepted(name), name
+
+
+def test_each_setting_belongs_to_one_group_and_stands_in_its_order() -> None:
+    assert [name for group in groups() for name in group.model_fields] == list(Settings.model_fields)
+
+
+def test_the_settings_of_the_fake_engine_are_a_section_of_their_own_at_the_end() -> None:
+    *others, last = reference().split("\n## ")
+    assert last.startswith("Engine fake, for tests\n")
+    assert last.count("`OCRSVC_FAKE_") == 6
+    assert "OCRSVC_FAKE_" not in "".join(others)
 
 
 def test_a_variable_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
@@ -211,8 +226,6 @@ def test_settings_cannot_be_changed() -> None:
 
 
 def test_passwords_in_addresses_are_never_told() -> None:
-    from ocrsvc.cli.settings import show
-
     address = "redis://reader:secret@cache:6379/0"
     assert show(address) == "redis://reader:***@cache:6379/0"
     assert show("redis://:secret@cache") == "redis://:***@cache"

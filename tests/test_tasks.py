@@ -26,7 +26,7 @@ from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.shares import Bounds, Need, Stored, displaced
 from ocrsvc.jobs.store import StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 DOCUMENT = pdf(GRAY)

@@ -41,7 +41,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 WHITE = b"1 g 0 0 10000 10000 re f"

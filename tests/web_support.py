@@ -23,7 +23,7 @@ from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 TEXT = "正品|促销"

@@ -10,7 +10,7 @@ from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.read import FileRead, Reader
 from ocrsvc.records import Reading, total_of
 from ocrsvc.serving.work_queue import RequestContext
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
 

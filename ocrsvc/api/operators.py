@@ -23,7 +23,7 @@ from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics_store import STUCK, WAITING
 from ocrsvc.telemetry.prometheus import expose, workers_to_list
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable, OperatorError
-from ocrsvc.settings import Settings, read_settings
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.progress import tell
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_threads
 
 if TYPE_CHECKING:

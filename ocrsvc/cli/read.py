@@ -14,7 +14,7 @@ import orjson
 
 from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_threads
 
 if TYPE_CHECKING:

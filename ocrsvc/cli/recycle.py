@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import OperatorError
-from ocrsvc.settings import read_settings, variable_of
+from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.load import read_settings
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands

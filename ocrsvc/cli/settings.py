@@ -1,25 +1,17 @@
-"""`ocrsvc settings`: the settings in force and where each came from; also the table in docs/settings.md."""
+"""`ocrsvc settings`: the settings that hold, and where each came from; also the reference in docs/settings.md."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.settings import (
-    Given,
-    Settings,
-    Share,
-    accepted,
-    check_settings,
-    gather,
-    help_of,
-    unit_of,
-    variable_of,
-    without_passwords,
-)
+from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
+from ocrsvc.settings.load import RawValue, check_settings, gather
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import Share
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
 if TYPE_CHECKING:
@@ -62,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe(settings: Settings, given: Mapping[str, Given], plan: ThreadPlan) -> Iterator[str]:
+def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan) -> Iterator[str]:
     """One line for each setting: variable, effective value, unit, source."""
     planned = asdict(plan)
     for name in Settings.model_fields:
@@ -76,13 +68,17 @@ def describe(settings: Settings, given: Mapping[str, Given], plan: ThreadPlan) -
 
 def reference() -> str:
     """The text of docs/settings.md."""
+    return "\n".join([_PREAMBLE, *(_section(group.title, group.model_fields) for group in groups())])
+
+
+def _section(title: str, names: Iterable[str]) -> str:
+    """A heading, and the table of some settings."""
     rows = [
         f"| `{variable_of(name)}` | {_default(name)} | {unit_of(name)} | {accepted(name)} | {help_of(name)} |"
-        for name in Settings.model_fields
+        for name in names
     ]
-    return "\n".join(
-        [_PREAMBLE, "| variable | default | unit | accepted | meaning |", "|---|---|---|---|---|", *rows, ""]
-    )
+    head = [f"## {title}", "", "| variable | default | unit | accepted | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
 
 
 def _default(name: str) -> str:

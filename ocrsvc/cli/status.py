@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from ocrsvc.errors import OperatorError
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.cli.progress import tell
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
-from ocrsvc.settings import CONFIG_VARIABLE, Settings, read_settings
+from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, read_cpus
 from ocrsvc.tuning.candidates import SettingValues, batches, format_value, precisions, workers_and_threads
 from ocrsvc.tuning.frontier import Measurement, choose, table, to_toml

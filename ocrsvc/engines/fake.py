@@ -20,7 +20,7 @@ import numpy as np
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SIZE_CONFIDENCE: Final = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ocrsvc.engines.contract import Engine
 from ocrsvc.registry import ENGINES, resolve
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 

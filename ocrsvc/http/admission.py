@@ -17,8 +17,9 @@ from ocrsvc.http.request import priority_of
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Share, SharedLimits, make_shared_limits, network_of
 from ocrsvc.serving.request_guard import RequestGuard
-from ocrsvc.settings import Settings, bytes_of
-from ocrsvc.settings import Share as Amount
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import Share as Amount
+from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 
 Environ = dict[str, Any]

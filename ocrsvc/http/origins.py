@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, request
 
 from ocrsvc.errors import CallerError
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 ANY: Final = "*"
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"

@@ -22,7 +22,7 @@ from ocrsvc.model_api.rest import JSON_TYPE, answer_ready, compressed, receive_b
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 SIGNATURE: Final = "serving_default"
 METHOD: Final = "tensorflow/serving/predict"

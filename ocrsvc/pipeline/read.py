@@ -36,7 +36,7 @@ from ocrsvc.serving.work_queue import (
     deadline_passed,
     make_check,
 )
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.child_process import Check
 from ocrsvc.system.thread_plan import ThreadPlan

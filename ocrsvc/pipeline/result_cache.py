@@ -11,7 +11,7 @@ from ocrsvc import __version__
 from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
 from ocrsvc.records import EngineInfo, Page, ReadOptions
 from ocrsvc.serving.byte_cache import Cache, MemoryCache, open_redis
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 
 class ResultCache:

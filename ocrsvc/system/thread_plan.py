@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ocrsvc.registry import ENGINES
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1

@@ -5,7 +5,7 @@ writes a block, and only threads of one process share a lock, so a worker that i
 worker has been reaped, the arbiter adds its block to the common one and clears it: no counter goes back when workers
 are replaced, nothing is left behind in files, and nothing grows with the number of workers that ever lived.
 
-A block is a list of named series, found by name and not by place: workers with newer code, after a SIGHUP, may count
+A block is a list of named series, found by name and not by position: workers with newer code, after a SIGHUP, may count
 what the arbiter does not know.
 """
 
@@ -97,7 +97,7 @@ SERIES: Final = 2048
 """Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after
 them is not counted, and SERIES_DROPPED says so."""
 
-# One more place, which nobody reads, takes what finds no other.
+# One more series, which nobody reads, takes what finds no space.
 _BLOCK_HEAD_BYTES: Final = 16
 _USED, _DROPPED = 0, 1
 _BLOCK_BYTES: Final = _BLOCK_HEAD_BYTES + (SERIES + 1) * _SERIES_BYTES
@@ -113,13 +113,13 @@ bucket, the one above the last, and the sum."""
 
 
 class WorkerMetrics:
-    """One block, and the only hand that writes in it. All methods may be called from any thread of that process."""
+    """One block, and its only writer. All methods may be called from any thread of that process."""
 
     def __init__(self, block: memoryview) -> None:
         self._block = block
         self._numbers = block.cast("d")
         self._head = block[:_BLOCK_HEAD_BYTES].cast("q")
-        self._places: dict[Key, int] = {}
+        self._offsets: dict[Key, int] = {}
         self._lock = threading.Lock()
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
@@ -130,18 +130,18 @@ class WorkerMetrics:
         """Set a gauge."""
         key = metric.of(*labels)
         with self._lock:
-            self._numbers[self._places.get(key) or self._new(key)] = value
+            self._numbers[self._offsets.get(key) or self._new(key)] = value
 
     def record(self, counts: Iterable[tuple[Key, float]], times: Iterable[tuple[Key, float]] = ()) -> None:
         """Several at once, which is cheaper: what is added to counters, and seconds for histograms; see `Metric.of`."""
-        numbers, places = self._numbers, self._places
+        numbers, offsets = self._numbers, self._offsets
         with self._lock:
             for key, by in counts:
-                numbers[places.get(key) or self._new(key)] += by
+                numbers[offsets.get(key) or self._new(key)] += by
             for key, seconds in times:
-                place = places.get(key) or self._new(key)
-                numbers[place + bisect_left(BUCKETS_S, seconds)] += 1
-                numbers[place + _VALUES - 1] += seconds
+                offset = offsets.get(key) or self._new(key)
+                numbers[offset + bisect_left(BUCKETS_S, seconds)] += 1
+                numbers[offset + _VALUES - 1] += seconds
 
     def add_block(self, series: Series) -> None:
         """Add another block's counters and histograms; its gauges ended with it."""
@@ -150,12 +150,12 @@ class WorkerMetrics:
                 if key == SERIES_DROPPED.of():
                     self._head[_DROPPED] += int(values[0])
                 elif key[0] != "gauge":
-                    place = self._places.get(key) or self._new(key)
+                    offset = self._offsets.get(key) or self._new(key)
                     for number, value in enumerate(values):
-                        self._numbers[place + number] += value
+                        self._numbers[offset + number] += value
 
     def _new(self, key: Key) -> int:
-        """The place of a new series, as an index of doubles."""
+        """The offset of a new series, as an index of doubles."""
         number = min(self._head[_USED], SERIES)
         if number == SERIES:
             self._head[_DROPPED] += 1
@@ -163,8 +163,8 @@ class WorkerMetrics:
         name = "\t".join(key).encode()[:_KEY_BYTES]
         self._block[begin : begin + len(name)] = name
         self._head[_USED] = min(number + 1, SERIES)
-        place = self._places[key] = (begin + _KEY_BYTES) // 8
-        return place
+        offset = self._offsets[key] = (begin + _KEY_BYTES) // 8
+        return offset
 
 
 class MetricsStore:
@@ -192,7 +192,7 @@ class MetricsStore:
         """Arbiter, before a fork: this slot is in use from now on."""
         self._head[_HIGH] = max(self._head[_HIGH], slot + 1)
 
-    def tally(self, slot: int = 0) -> WorkerMetrics:
+    def worker_metrics(self, slot: int = 0) -> WorkerMetrics:
         """Worker, once, after its fork: what it counts with."""
         return WorkerMetrics(self._block(slot + 1))
 
@@ -244,13 +244,13 @@ _LINES_KEY: Final = LINES.of()
 _DECODE_KEY, _QUEUE_KEY, _ENGINE_KEY, _TOTAL_KEY = map(STAGE_SECONDS.of, ("decode", "queue", "engine", "total"))
 
 
-def count_reading(tally: WorkerMetrics, reading: Reading) -> None:
+def count_reading(worker_metrics: WorkerMetrics, reading: Reading) -> None:
     """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
     if reading.from_cache:
-        tally.record(((_CACHE_HITS_KEY, 1),))
+        worker_metrics.record(((_CACHE_HITS_KEY, 1),))
         return
     timing = reading.timing
-    tally.record(
+    worker_metrics.record(
         ((_IMAGES_KEY, 1), (_LINES_KEY, len(reading.page.lines))),
         (
             (_DECODE_KEY, timing.decode_s),
@@ -262,15 +262,15 @@ def count_reading(tally: WorkerMetrics, reading: Reading) -> None:
 
 
 class Sampler:
-    """A thread that puts gauges which no event tells, twice a second, and costs requests nothing.
+    """A thread that sets the gauges that no event updates, twice a second, and costs requests nothing.
 
     Args:
-        tally: Of this process.
+        worker_metrics: Of this process.
         gauges: What to put, and how to read it.
     """
 
-    def __init__(self, tally: WorkerMetrics, gauges: Iterable[tuple[Metric, Callable[[], float]]]) -> None:
-        self._tally = tally
+    def __init__(self, worker_metrics: WorkerMetrics, gauges: Iterable[tuple[Metric, Callable[[], float]]]) -> None:
+        self._worker_metrics = worker_metrics
         self._gauges = tuple(gauges)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="numbers", daemon=True)
@@ -288,7 +288,7 @@ class Sampler:
     def sample(self) -> None:
         """Put the gauges once."""
         for metric, read in self._gauges:
-            self._tally.put(metric, read())
+            self._worker_metrics.put(metric, read())
 
     def _run(self) -> None:
         while not self._done.wait(SAMPLE_S):

@@ -27,7 +27,7 @@ _BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A field of the scoreboard that is shown as it stands: its own name, and the metric's name, kind and help."""
+    """A field of the worker table that is shown as it stands: its own name, and the metric's name, kind and help."""
 
     field: str
     name: str
@@ -41,27 +41,27 @@ HEAD_ROWS: Final = (
     Row("boot_failures", "ocrsvc_boot_failures_in_a_row", GaugeMetricFamily, "Failed boots since the last good one."),
     Row("drain_first", "ocrsvc_drains_first", CounterMetricFamily, "Workers that went before their successor loaded."),
 )
-"""Fields of scoreboard.Head, one number for the service."""
+"""Fields of worker_table.Head, one number for the service."""
 
-SLOT_ROWS: Final = (
+ENTRY_ROWS: Final = (
     Row("rss_bytes", "ocrsvc_worker_rss_bytes", GaugeMetricFamily, "Resident memory of a worker."),
     Row("gpu_bytes", "ocrsvc_worker_gpu_bytes", GaugeMetricFamily, "Memory of the card that a worker holds."),
     Row("requests", "ocrsvc_worker_requests", GaugeMetricFamily, "Requests that the worker in this slot has served."),
     Row("in_flight", "ocrsvc_worker_in_flight_requests", GaugeMetricFamily, "Requests that hold a thread of a worker."),
 )
-"""Fields of scoreboard.Slot, one number for each worker. The label is the slot: process ids would pile up."""
+"""Fields of worker_table.WorkerEntry, one number for each worker. The label is the slot: process ids would pile up."""
 
 
-def expose(numbers: MetricsStore, board: WorkerTable, engine: EngineInfo | None, accept: str) -> tuple[bytes, str]:
+def expose(store: MetricsStore, worker_table: WorkerTable, engine: EngineInfo | None, accept: str) -> tuple[bytes, str]:
     """The body and the content type of an answer to Prometheus.
 
     Args:
-        numbers, board: Of the whole service.
+        store, worker_table: Those of the whole service.
         engine: What reads in this worker; None while it is not loaded.
         accept: The request's Accept header, which chooses between the text format and OpenMetrics.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families(numbers, board, engine)))
+    registry.register(_Families(families(store, worker_table, engine)))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -81,14 +81,14 @@ class _Families(Collector):
         return self._found
 
 
-def families(numbers: MetricsStore, board: WorkerTable, engine: EngineInfo | None) -> Iterator[Family]:
+def families(store: MetricsStore, worker_table: WorkerTable, engine: EngineInfo | None) -> Iterator[Family]:
     """Every metric of the service."""
-    series = numbers.read()
+    series = store.read()
     for metric in COUNTED:
         yield _counted(metric, series)
-    yield from _head(board)
-    yield from _slots(board)
-    yield GaugeMetricFamily("process_start_time_seconds", "Start of the service, in Unix time.", numbers.started_s)
+    yield from _head(worker_table)
+    yield from _entries(worker_table)
+    yield GaugeMetricFamily("process_start_time_seconds", "Start of the service, in Unix time.", store.started_s)
     yield InfoMetricFamily("ocrsvc_build", "The service itself.", {"version": __version__})
     if engine is not None:
         yield InfoMetricFamily("ocrsvc_engine", "What reads in the worker that answers.", asdict(engine))
@@ -116,49 +116,49 @@ def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]])
     return family
 
 
-def _head(board: WorkerTable) -> Iterator[Family]:
+def _head(worker_table: WorkerTable) -> Iterator[Family]:
     for row in HEAD_ROWS:
-        yield row.kind(row.name, row.help, getattr(board.head, row.field))
+        yield row.kind(row.name, row.help, getattr(worker_table.head, row.field))
     recycles = CounterMetricFamily("ocrsvc_recycles", "Workers replaced, by reason.", labels=("reason",))
     for reason in Reason:
         if reason is not Reason.NONE:
-            recycles.add_metric((reason.name.lower(),), board.head.recycles[reason])
+            recycles.add_metric((reason.name.lower(),), worker_table.head.recycles[reason])
     yield recycles
 
 
-def _slots(board: WorkerTable) -> Iterator[Family]:
-    live = board.live()
+def _entries(worker_table: WorkerTable) -> Iterator[Family]:
+    live = worker_table.live()
     states = GaugeMetricFamily("ocrsvc_workers", "Workers, by state.", labels=("state",))
     for state in State:
         if state is not State.FREE:
             states.add_metric((state.name.lower(),), sum(worker.state is state for worker in live))
     yield states
-    for row in SLOT_ROWS:
+    for row in ENTRY_ROWS:
         family = row.kind(row.name, row.help, labels=("slot",))
         for worker in live:
-            family.add_metric((str(worker.slot),), getattr(board.slot(worker.slot), row.field))
+            family.add_metric((str(worker.slot),), getattr(worker_table.entry(worker.slot), row.field))
         yield family
 
 
-def workers_to_list(board: WorkerTable) -> list[dict[str, object]]:
+def workers_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
     """Every worker as an operator sees it, in the order of the slots."""
     now_s = time.monotonic()
-    return [_worker_to_dict(worker.slot, board.slot(worker.slot), now_s) for worker in board.live()]
+    return [_worker_to_dict(worker.slot, worker_table.entry(worker.slot), now_s) for worker in worker_table.live()]
 
 
-def _worker_to_dict(number: int, slot: WorkerEntry, now_s: float) -> dict[str, object]:
+def _worker_to_dict(number: int, entry: WorkerEntry, now_s: float) -> dict[str, object]:
     ages = {
-        f"{event}_s_ago": round(now_s - moment, 3) if (moment := getattr(slot, f"{event}_s")) else None
+        f"{event}_s_ago": round(now_s - moment, 3) if (moment := getattr(entry, f"{event}_s")) else None
         for event in ("forked", "ready", "wanted", "drained")
     }
     return {
         "slot": number,
-        "pid": slot.pid or None,
-        "state": State(slot.state).name.lower(),
-        "reason": Reason(slot.reason).name.lower() if slot.reason else None,
-        "requests": slot.requests,
-        "in_flight": slot.in_flight,
-        "rss_bytes": slot.rss_bytes,
-        "card": slot.card,
+        "pid": entry.pid or None,
+        "state": State(entry.state).name.lower(),
+        "reason": Reason(entry.reason).name.lower() if entry.reason else None,
+        "requests": entry.requests,
+        "in_flight": entry.in_flight,
+        "rss_bytes": entry.rss_bytes,
+        "card": entry.card,
         **ages,
     }

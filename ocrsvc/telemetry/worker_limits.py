@@ -10,15 +10,15 @@ from typing import Final
 # Of the machine's memory; the rest is for the arbiter, the page cache and whoever else lives there.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
-# Of the card's memory; nobody but the workers and those who were there before them needs any.
-_CARD_SOFT_SHARE: Final = 0.85
-_CARD_HARD_SHARE: Final = 0.95
+# Of the GPU's memory; nobody but the workers and those who were there before them needs any.
+_GPU_SOFT_SHARE: Final = 0.85
+_GPU_HARD_SHARE: Final = 0.95
 # Long enough to see a trend in a few large images, short enough to see a leak that has just begun.
 _TREND_S: Final = 5.0
 
 
 class Reason(IntEnum):
-    """Why a worker is replaced. NONE is what the scoreboard holds while there is no reason."""
+    """Why a worker is replaced. NONE is what the worker table holds while there is no reason."""
 
     NONE = 0
     MAX_REQUESTS = 1
@@ -68,13 +68,13 @@ class Usage:
     Attributes:
         now_bytes: Held now.
         footprint_bytes: Held after warm-up.
-        leap_bytes: The most that it grew between two checks so far.
+        max_step_bytes: The most that it grew between two checks so far.
         growth_bytes_per_s: The mean growth lately; may be negative.
     """
 
     now_bytes: int = 0
     footprint_bytes: int = 0
-    leap_bytes: int = 0
+    max_step_bytes: int = 0
     growth_bytes_per_s: float = 0.0
 
 
@@ -85,7 +85,7 @@ class Limits:
     Attributes:
         max_requests: Requests served.
         max_age_s: Seconds since it was ready.
-        rss, gpu: Resident memory, and memory of the card.
+        rss, gpu: Resident memory, and GPU memory.
     """
 
     max_requests: int = 0
@@ -101,13 +101,13 @@ class Readings:
     Attributes:
         requests: Served so far.
         age_s: Seconds since it was ready.
-        notice_s: Seconds from the request for a successor until it serves.
-        rss, gpu: Resident memory, and memory of the card.
+        replacement_lead_s: Seconds from the request for a successor until it serves.
+        rss, gpu: Resident memory, and GPU memory.
     """
 
     requests: int
     age_s: float
-    notice_s: float = 0.0
+    replacement_lead_s: float = 0.0
     rss: Usage = field(default_factory=Usage)
     gpu: Usage = field(default_factory=Usage)
 
@@ -122,16 +122,16 @@ class MemoryTrend:
     def __init__(self, footprint_bytes: int) -> None:
         self._samples: deque[tuple[float, int]] = deque()
         self._footprint_bytes = footprint_bytes
-        self._leap_bytes = 0
+        self._max_step_bytes = 0
 
     def add(self, now_s: float, now_bytes: int) -> Usage:
         """One more sample, and what follows from it; times never go back."""
         if self._samples:
-            self._leap_bytes = max(self._leap_bytes, now_bytes - self._samples[-1][1])
+            self._max_step_bytes = max(self._max_step_bytes, now_bytes - self._samples[-1][1])
         self._samples.append((now_s, now_bytes))
         while now_s - self._samples[0][0] > _TREND_S:
             self._samples.popleft()
-        return Usage(now_bytes, self._footprint_bytes, self._leap_bytes, self._growth_bytes_per_s())
+        return Usage(now_bytes, self._footprint_bytes, self._max_step_bytes, self._growth_bytes_per_s())
 
     def _growth_bytes_per_s(self) -> float:
         """Over the samples that are kept; 0 while they span less than a second."""
@@ -139,15 +139,15 @@ class MemoryTrend:
         return (last - first) / (last_s - first_s) if last_s - first_s >= 1.0 else 0.0
 
 
-def retire(readings: Readings, limits: Limits) -> Reason:
+def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
     """The reason to replace the worker, the most pressing one; NONE to keep it."""
     rules = (
         (Reason.GPU_HARD, _is_over(readings.gpu, limits.gpu.hard_bytes)),
         (Reason.RSS_HARD, _is_over(readings.rss, limits.rss.hard_bytes)),
         (Reason.GPU_SOFT, _is_over(readings.gpu, limits.gpu.soft_bytes)),
         (Reason.RSS_SOFT, _is_over(readings.rss, limits.rss.soft_bytes)),
-        (Reason.GPU_GROWTH, _will_be_over(readings.gpu, limits.gpu, readings.notice_s)),
-        (Reason.RSS_GROWTH, _will_be_over(readings.rss, limits.rss, readings.notice_s)),
+        (Reason.GPU_GROWTH, _will_be_over(readings.gpu, limits.gpu, readings.replacement_lead_s)),
+        (Reason.RSS_GROWTH, _will_be_over(readings.rss, limits.rss, readings.replacement_lead_s)),
         (Reason.MAX_REQUESTS, 0 < limits.max_requests <= readings.requests),
         (Reason.MAX_AGE, 0 < limits.max_age_s <= readings.age_s),
     )
@@ -158,19 +158,19 @@ def _is_over(usage: Usage, limit_bytes: int) -> bool:
     return 0 < limit_bytes <= usage.now_bytes
 
 
-def _will_be_over(usage: Usage, bounds: Bounds, notice_s: float) -> bool:
-    return 0 < bounds.hard_bytes <= expected_bytes(usage, bounds.hard_bytes, notice_s)
+def _will_be_over(usage: Usage, bounds: Bounds, replacement_lead_s: float) -> bool:
+    return 0 < bounds.hard_bytes <= expected_bytes(usage, bounds.hard_bytes, replacement_lead_s)
 
 
-def expected_bytes(usage: Usage, limit_bytes: int, notice_s: float) -> int:
+def expected_bytes(usage: Usage, limit_bytes: int, replacement_lead_s: float) -> int:
     """Memory to be expected by the next check, or by the time a successor could serve: the larger of both.
 
     The trend counts only when half of the room is used up: every worker grows quickly at first, and one that is
     replaced for that is replaced by another that does the same.
     """
     halfway = 2 * usage.now_bytes >= usage.footprint_bytes + limit_bytes
-    trend_bytes = round(usage.growth_bytes_per_s * notice_s) if halfway else 0
-    return usage.now_bytes + max(usage.leap_bytes, trend_bytes, 0)
+    trend_bytes = round(usage.growth_bytes_per_s * replacement_lead_s) if halfway else 0
+    return usage.now_bytes + max(usage.max_step_bytes, trend_bytes, 0)
 
 
 def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memory_bytes: int, workers: int) -> Bounds:
@@ -192,10 +192,10 @@ def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memor
     return _above(footprint_bytes, *found)
 
 
-def calibrate_card(
-    soft: int | None, hard: int | None, *, footprint_bytes: int, card_bytes: int, workers: int
+def calibrate_gpu(
+    soft: int | None, hard: int | None, *, footprint_bytes: int, gpu_memory_bytes: int, workers: int
 ) -> Bounds:
-    """The limits of one of several workers for its memory of the card, 85 % (soft) and 95 % (hard) of which are filled.
+    """The limits of one of several workers for its GPU memory, 85 % (soft) and 95 % (hard) of which are filled.
 
     By all workers at their limit, and one successor, if that leaves each worker at least half of the room to grow that
     it would have without a successor. Else by all workers alone: then a worker drains first when it is replaced, but
@@ -203,16 +203,16 @@ def calibrate_card(
 
     Args:
         soft, hard: What the operator set, in bytes; 0 is none, None asks for a calibrated limit.
-        footprint_bytes: What the worker holds of the card after warm-up.
-        card_bytes: What the card has, less what others than this service hold.
+        footprint_bytes: What the worker holds of the GPU after warm-up.
+        gpu_memory_bytes: What the GPU has, less what others than this service hold.
         workers: How many share it, without the successor.
     """
-    alone = _CARD_SOFT_SHARE * card_bytes / workers
+    alone = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
     beside = alone - footprint_bytes / workers
     spared = footprint_bytes if 2 * (beside - footprint_bytes) >= alone - footprint_bytes else 0
     found = [
-        round((share * card_bytes - spared) / workers) if given is None else given
-        for given, share in ((soft, _CARD_SOFT_SHARE), (hard, _CARD_HARD_SHARE))
+        round((share * gpu_memory_bytes - spared) / workers) if given is None else given
+        for given, share in ((soft, _GPU_SOFT_SHARE), (hard, _GPU_HARD_SHARE))
     ]
     return _above(footprint_bytes, *found)
 

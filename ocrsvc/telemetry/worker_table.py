@@ -21,7 +21,7 @@ NOBODY: Final = -1
 
 
 class State(IntEnum):
-    """Where a worker is in its life. A READY worker with a reason to go wants a successor, and serves on meanwhile."""
+    """Where a worker is in its life. A READY worker with a reason asks for a successor, and serves on meanwhile."""
 
     FREE = 0
     BOOTING = 1
@@ -30,7 +30,7 @@ class State(IntEnum):
 
 
 class Granted(IntEnum):
-    """What the arbiter has allowed a worker that wants to go."""
+    """What the arbiter has allowed a worker that asks to be replaced."""
 
     NOTHING = 0
     SUCCESSOR = 1
@@ -41,14 +41,14 @@ class WorkerEntry(ctypes.Structure):
     """One worker. Times are monotonic seconds, which are the same in all processes of a machine.
 
     Attributes:
-        state, reason: See State and retire.Reason.
+        state, reason: See State and worker_limits.Reason.
         pid: 0 until the worker itself has written it.
         granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
-        successor: That one's slot; NOBODY before the fork.
-        card: The card it computes on, by its place among all that the service has used since its start.
+        successor: The number of that one's entry; NOBODY before the fork.
+        card: The GPU it computes on, by its place among all that the service has used since its start.
         rss_bytes, requests, in_flight: The worker's own readings.
-        gpu_bytes, gpu_leap_bytes: Its memory of the card, and the most that this grew between two checks.
-        card_free_bytes: What it found free on the card.
+        gpu_bytes, gpu_leap_bytes: Its GPU memory, and the most that this grew between two checks.
+        card_free_bytes: What it found free on the GPU.
         card_read_s: When; 0 without a reading.
         alive_s: Its last heartbeat; before the first, until when it needs to give none.
         forked_s, ready_s, wanted_s, drained_s: When each of these began.
@@ -87,14 +87,14 @@ class Head(ctypes.Structure):
 
     Attributes:
         base: Workers that there should be; successors come on top.
-        high: Slots from this one on were never used.
+        high: Entries from this one on were never used.
         ever_ready: 1 once any worker has served.
         unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
         boot_failures: Workers that died before they were ready, or could not be forked, since the last that became so.
         backoff_until_s: No worker is forked before this time.
         most_live: Most workers that ever lived at once.
-        gpu_footprint_bytes: The most that any worker held of the card after its warm-up.
-        exited_s: When the last worker was reaped; what was read of the card before is out of date.
+        gpu_footprint_bytes: The most that any worker held of the GPU after its warm-up.
+        exited_s: When the last worker was reaped; what was read of the GPU before is out of date.
         recycles: Workers replaced, by reason.
         drain_first: Those of them that had to go before their successor could load.
     """
@@ -125,7 +125,7 @@ class _Shared(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One worker as it stood when it was looked at; the fields are those of Slot."""
+    """One worker at one moment; the fields are those of WorkerEntry."""
 
     slot: int
     state: State
@@ -149,66 +149,66 @@ class Snapshot:
 
 
 class WorkerTable:
-    """The scoreboard. Make it in the arbiter, before any fork."""
+    """The table of all workers. Make it in the arbiter, before any fork."""
 
     def __init__(self) -> None:
         self._shared = _Shared.from_buffer(mmap.mmap(-1, ctypes.sizeof(_Shared)))
         self.head: Head = self._shared.head
-        self._slots: ctypes.Array[WorkerEntry] = self._shared.slots
+        self._entries: ctypes.Array[WorkerEntry] = self._shared.slots
 
-    def slot(self, number: int) -> WorkerEntry:
-        """The slot itself, to read and to write."""
-        return self._slots[number]
+    def entry(self, number: int) -> WorkerEntry:
+        """The entry itself, to read and to write."""
+        return self._entries[number]
 
     def live(self) -> list[Snapshot]:
-        """Every worker that has a slot, in the order of the slots."""
+        """A snapshot of every worker that has an entry, in the order of the entries."""
         numbers = range(self.head.high)
-        return [_standing(number, self._slots[number]) for number in numbers if self._slots[number].state]
+        return [_snapshot(number, self._entries[number]) for number in numbers if self._entries[number].state]
 
-    def take(self, now_s: float) -> int:
-        """The lowest free slot, cleared and BOOTING. Arbiter only."""
-        number = next(number for number in range(SLOTS) if self._slots[number].state == State.FREE)
-        slot = self._slots[number]
-        ctypes.memset(ctypes.byref(slot), 0, ctypes.sizeof(slot))
-        slot.successor, slot.forked_s, slot.state = NOBODY, now_s, State.BOOTING
+    def allocate(self, now_s: float) -> int:
+        """The number of the lowest free entry, cleared and BOOTING. Arbiter only."""
+        number = next(number for number in range(SLOTS) if self._entries[number].state == State.FREE)
+        entry = self._entries[number]
+        ctypes.memset(ctypes.byref(entry), 0, ctypes.sizeof(entry))
+        entry.successor, entry.forked_s, entry.state = NOBODY, now_s, State.BOOTING
         self.head.high = max(self.head.high, number + 1)
-        alive = sum(slot.state != State.FREE for slot in self._slots[: self.head.high])
+        alive = sum(entry.state != State.FREE for entry in self._entries[: self.head.high])
         self.head.most_live = max(self.head.most_live, alive)
         return number
 
     def free(self, number: int) -> None:
-        """Give a slot back, after its worker is reaped. Arbiter only."""
-        self._slots[number].state = State.FREE
+        """Free an entry, after its worker is reaped. Arbiter only."""
+        self._entries[number].state = State.FREE
 
-    def card(self, besides: int) -> tuple[int, bool]:
-        """Bytes that the others on this worker's card last said they hold, and whether none of them loads or leaves."""
-        card = self._slots[besides].card
+    def gpu_use_of_others(self, besides: int) -> tuple[int, bool]:
+        """Bytes that the others on this worker's GPU last reported, and whether none of them loads or leaves."""
+        card = self._entries[besides].card
         others = [worker for worker in self.live() if worker.slot != besides and worker.card == card]
         settled = all(worker.state is State.READY for worker in others)
         return sum(worker.gpu_bytes for worker in others), settled
 
-    def loads(self, besides: int) -> Iterator[int]:
-        """Requests in flight at each worker that accepts, but for the one in the slot `besides`."""
+    def requests_in_flight(self, besides: int) -> Iterator[int]:
+        """Requests in flight at each worker that accepts, but for the one in the entry `besides`."""
         for number in range(self.head.high):
-            slot = self._slots[number]
-            if slot.state == State.READY and number != besides:
-                yield slot.in_flight
+            entry = self._entries[number]
+            if entry.state == State.READY and number != besides:
+                yield entry.in_flight
 
 
-def _standing(number: int, slot: WorkerEntry) -> Snapshot:
+def _snapshot(number: int, entry: WorkerEntry) -> Snapshot:
     return Snapshot(
         slot=number,
-        state=State(slot.state),
-        pid=slot.pid,
-        reason=Reason(slot.reason),
-        granted=Granted(slot.granted),
-        successor=slot.successor,
-        card=slot.card,
-        wanted_s=slot.wanted_s,
-        drained_s=slot.drained_s,
-        forked_s=slot.forked_s,
-        gpu_bytes=slot.gpu_bytes,
-        gpu_leap_bytes=slot.gpu_leap_bytes,
-        card_free_bytes=slot.card_free_bytes,
-        card_read_s=slot.card_read_s,
+        state=State(entry.state),
+        pid=entry.pid,
+        reason=Reason(entry.reason),
+        granted=Granted(entry.granted),
+        successor=entry.successor,
+        card=entry.card,
+        wanted_s=entry.wanted_s,
+        drained_s=entry.drained_s,
+        forked_s=entry.forked_s,
+        gpu_bytes=entry.gpu_bytes,
+        gpu_leap_bytes=entry.gpu_leap_bytes,
+        card_free_bytes=entry.card_free_bytes,
+        card_read_s=entry.card_read_s,
     )

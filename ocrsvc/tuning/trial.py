@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from ocrsvc.errors import OperatorError
-from ocrsvc.settings import variable_of
+from ocrsvc.settings.describe import variable_of
 from ocrsvc.tuning.candidates import SettingValues, format_value
 from ocrsvc.tuning.frontier import Measurement
 

@@ -19,11 +19,11 @@ from ocrsvc.worker.event_loop import EventLoopWorker
 if TYPE_CHECKING:
     from ocrsvc.telemetry.worker_table import WorkerEntry, WorkerTable
 
-# Accepting fails for as long as descriptors are missing: tried again so often, told so often.
+# Accepting fails for as long as descriptors are missing: tried again so often, logged so often.
 _PAUSE_S: Final = 0.1
-_COMPLAIN_S: Final = 10.0
-# How long an idle sibling has the first go at new connections; then they are taken all the same.
-_COURTESY_S: Final = 0.02
+_LOG_INTERVAL_S: Final = 10.0
+# How long new connections are left to an idle sibling; then they are accepted all the same.
+_YIELD_S: Final = 0.02
 
 
 def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
@@ -38,33 +38,34 @@ def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
 
 
 class FairThreadWorker(EventLoopWorker):
-    """A worker that shares with its siblings by the scoreboard.
+    """A worker that shares the load with its siblings by the worker table.
 
     Attributes:
-        board, place: The scoreboard and this worker's slot in it; None outside of our arbiter's hooks.
+        worker_table, slot_number: The worker table, and the number of this worker's entry; the table is None outside of
+            our arbiter's hooks.
         engine_threads: Requests that the engine works on at once.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.board: WorkerTable | None = None
-        self.place = 0
+        self.worker_table: WorkerTable | None = None
+        self.slot_number = 0
         self.engine_threads: int = self.cfg.threads
         self._in_flight = 0
         self._beside = 0
         self._counting = threading.Lock()
-        self._courtesy_end_s = 0.0
-        self._silent_until_s = 0.0
+        self._yield_end_s = 0.0
+        self._quiet_until_s = 0.0
 
     @property
-    def slot(self) -> WorkerEntry:
-        """This worker's slot in the scoreboard."""
-        assert self.board is not None, "the hooks give each worker its slot before the fork"
-        return self.board.slot(self.place)
+    def entry(self) -> WorkerEntry:
+        """This worker's entry in the worker table."""
+        assert self.worker_table is not None, "the hooks give each worker its entry before the fork"
+        return self.worker_table.entry(self.slot_number)
 
     def accept(self, listener: Any) -> None:
         """Take one connection, or leave it."""
-        if self._starts_courtesy():
+        if self._begins_yield():
             return
         try:
             sock, client = listener.accept()
@@ -73,21 +74,21 @@ class FairThreadWorker(EventLoopWorker):
         except OSError as error:
             self._pause_accepting(error)
             return
-        self.greet(sock, client, listener.getsockname())
+        self.begin_connection(sock, client, listener.getsockname())
 
     def _pause_accepting(self, error: OSError) -> None:
         """No descriptors, no memory: what waits stays in the kernel's queue for a moment, and the rest is served on."""
         now_s = time.monotonic()
-        if now_s >= self._silent_until_s:
-            self._silent_until_s = now_s + _COMPLAIN_S
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _LOG_INTERVAL_S
             self.log.error("No connection can be accepted: %s. Raise the limit of open files (ulimit -n).", error)
-        self._courtesy_end_s = now_s + _PAUSE_S
+        self._yield_end_s = now_s + _PAUSE_S
         self.set_accept_enabled(enabled=False)
 
     def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001  gunicorn's signature
         """Accept connections or leave them in the kernel's queue; the main loop asks for them again on each turn."""
         try:
-            super().set_accept_enabled(enabled and time.monotonic() >= self._courtesy_end_s)
+            super().set_accept_enabled(enabled and time.monotonic() >= self._yield_end_s)
         except OSError as error:
             for listener in self.sockets:
                 with suppress(KeyError, ValueError):
@@ -108,8 +109,8 @@ class FairThreadWorker(EventLoopWorker):
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         """As the loop's, but not longer than until connections are accepted again."""
         now_s = time.monotonic()
-        if now_s < self._courtesy_end_s:
-            timeout = min(timeout, self._courtesy_end_s - now_s)
+        if now_s < self._yield_end_s:
+            timeout = min(timeout, self._yield_end_s - now_s)
         super().wait_for_and_dispatch_events(timeout=timeout)
 
     def balance(self, request: Any) -> None:
@@ -126,31 +127,33 @@ class FairThreadWorker(EventLoopWorker):
         """Any thread: requests that take the engine, but none of the threads here, begin or are over."""
         with self._counting:
             self._beside += change
-            self._tell_load()
+            self._publish_load()
 
-    def _tell_load(self) -> None:
-        if self.board is not None:
-            self.slot.in_flight = self._in_flight + self._beside
+    def _publish_load(self) -> None:
+        if self.worker_table is not None:
+            self.entry.in_flight = self._in_flight + self._beside
 
     def _count(self, change: int) -> None:
         with self._counting:
             self._in_flight += change
-            self._tell_load()
+            self._publish_load()
 
     def _is_busier(self) -> bool:
-        return self.board is not None and is_busier(
-            self._in_flight + self._beside, self.board.loads(besides=self.place), self.engine_threads
+        return self.worker_table is not None and is_busier(
+            self._in_flight + self._beside,
+            self.worker_table.requests_in_flight(besides=self.slot_number),
+            self.engine_threads,
         )
 
     def _is_anyone_waiting(self) -> bool:
-        """Whether connections wait to be accepted, as far as the kernel tells (Linux, TCP)."""
+        """Whether connections wait to be accepted, as far as the kernel reports it (Linux, TCP)."""
         return any(listener.get_backlog() > 0 for listener in self.sockets)
 
-    def _starts_courtesy(self) -> bool:
+    def _begins_yield(self) -> bool:
         """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""
         now_s = time.monotonic()
-        if now_s < self._courtesy_end_s + _COURTESY_S or not self._is_busier():
+        if now_s < self._yield_end_s + _YIELD_S or not self._is_busier():
             return False
-        self._courtesy_end_s = now_s + _COURTESY_S
+        self._yield_end_s = now_s + _YIELD_S
         self.set_accept_enabled(enabled=False)
         return True

@@ -29,51 +29,52 @@ from ocrsvc.worker.replacement_policy import BOOT_FAILED
 if TYPE_CHECKING:
     from ocrsvc.worker.replacement_controller import ReplacementController
 
-# What is refused each second is told this often.
-_COMPLAIN_S: Final = 10.0
+# What is refused each second is logged this often.
+_LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 # A turn of the main loop takes about a second.
 _STANDSTILL_S: Final = 2.0
 # After a second signal that asks to end at once.
 _QUICK_STOP_S: Final = 2.0
 _STOP_CHECK_S: Final = 0.1
-_TELL_AGAIN_S: Final = 1.0
+_SIGNAL_AGAIN_S: Final = 1.0
 # No exit code of a process is as large; as an exit code it is BOOT_FAILED.
 _NEVER: Final = 256 + BOOT_FAILED
 
 
-def take_over(server: Any, rota: ReplacementController) -> None:
+def take_over(server: Any, controller: ReplacementController) -> None:
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own."""
     server.__class__ = LastingArbiter
-    server.begin(rota)
+    server.begin(controller)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """See the module.
 
     Attributes:
-        rota: Who is forked, replaced and killed when.
+        controller: Decides which worker is forked, replaced and killed, and when.
     """
 
-    rota: ReplacementController
+    controller: ReplacementController
     pid: int
     LISTENERS: list[Any]
 
-    def begin(self, rota: ReplacementController) -> None:
+    def begin(self, controller: ReplacementController) -> None:
         """What a constructor would do; gunicorn's has already run."""
-        self.rota = rota
-        self._told_s: dict[str, float] = {}
-        self._turned_s = time.monotonic()
+        self.controller = controller
+        self._logged_s: dict[str, float] = {}
+        self._last_turn_s = time.monotonic()
         self._pidfile_name: str | None = self.cfg.pidfile
         self.pidfile: PidFile | None = PidFile(self._pidfile_name, self.pid) if self._pidfile_name else None
 
-    # The exit code of a worker that ends the service: none, for what one could not do another may; see rota.py.
+    # The exit code of a worker that ends the service: none, for what one could not do another may; see
+    # replacement_controller.py.
     WORKER_BOOT_ERROR = _NEVER
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
         """The same for an application that is none: until any worker was ready."""
-        return _NEVER if self.rota.board.head.ever_ready else int(Arbiter.APP_LOAD_ERROR)
+        return _NEVER if self.controller.worker_table.head.ever_ready else int(Arbiter.APP_LOAD_ERROR)
 
     def setup(self, app: Any) -> None:
         """The configuration, at a reload; the pid file is kept here, for gunicorn cannot fail to write it and go on."""
@@ -83,14 +84,14 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
         """The signals that came, after a second at most."""
-        with self._going_on("The signals are read again in a second"):
+        with self._logging_errors("The signals are read again in a second"):
             return list(super().wait_for_signals(timeout))
         time.sleep(_PAUSE_S)
         return []
 
     def spawn_worker(self) -> int | None:
         """A new worker's process id; None when there is none, because it is too early to try, or was refused."""
-        if self.rota.is_backing_off():
+        if self.controller.is_backing_off():
             return None
         # gunicorn changes it while it makes a temporary file, and leaves it so when that fails.
         umask = os.umask(0o077)
@@ -102,33 +103,33 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 # A worker that could not even say why it ends.
                 os._exit(BOOT_FAILED)
             os.umask(umask)
-            self.rota.fork_refused(self, error)
+            self.controller.fork_refused(self, error)
             return None
         return pid
 
     def manage_workers(self) -> None:
         """Fork those that are missing, end those that are too many."""
-        with self._going_on("The workers are counted again in a second"):
+        with self._logging_errors("The workers are counted again in a second"):
             super().manage_workers()
         self._keep_pidfile()
 
     def murder_workers(self) -> None:
-        """Once a second: bury the dead, decide who is replaced, and end workers that do not answer."""
-        self._forgive_after_standstill()
+        """Once a second: reap workers, decide which one is replaced, and end workers that do not answer."""
+        self._reset_after_standstill()
         self.reap_workers()
-        with self._going_on("The workers are looked at again in a second"):
-            self.rota.look(self)
-        with self._going_on("Workers that do not answer are ended later"):
+        with self._logging_errors("The workers are looked at again in a second"):
+            self.controller.run_once(self)
+        with self._logging_errors("Workers that do not answer are ended later"):
             super().murder_workers()
 
     def reap_workers(self) -> None:
-        """Wait for those that have ended; who is missed is found a second later."""
-        with self._going_on("The workers that ended are waited for again in a second"):
+        """Wait for those that have ended; one that is missed is found a second later."""
+        with self._logging_errors("The workers that ended are waited for again in a second"):
             super().reap_workers()
 
     def kill_worker(self, pid: int, sig: int) -> None:
         """Send a signal; a worker that somebody else has waited for is counted out."""
-        with self._going_on(f"Worker {pid} cannot be sent signal {sig:d}"):
+        with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):
             try:
                 os.kill(pid, sig)
             except ProcessLookupError:
@@ -138,7 +139,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def handle_usr1(self) -> None:
         """Open the log files again."""
-        with self._going_on("The log files are not opened again"):
+        with self._logging_errors("The log files are not opened again"):
             super().handle_usr1()
 
     def reexec(self) -> None:
@@ -153,7 +154,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         # gunicorn would remove the pid file, and fail to write the next.
         self.pidfile = None
         try:
-            with self._going_on("SIGHUP is not followed to its end"):
+            with self._logging_errors("SIGHUP is not followed to its end"):
                 super().reload()
         except HaltServer:
             # It is removed at the end.
@@ -166,29 +167,29 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def stop(self, graceful: bool = True) -> None:  # noqa: FBT001, FBT002  gunicorn's signature
         """Stop all workers; as gunicorn does it, by a clock that never jumps."""
-        self.rota.stop(self.cfg)
+        self.controller.stop(self.cfg)
         self._close_listeners()
         self.kill_workers(signal.SIGTERM if graceful else signal.SIGQUIT)
         end_s = time.monotonic() + self.cfg.graceful_timeout
-        again_s = time.monotonic() + _TELL_AGAIN_S
+        again_s = time.monotonic() + _SIGNAL_AGAIN_S
         while self.WORKERS and time.monotonic() < end_s:
-            if graceful and self._is_told_to_hurry():
+            if graceful and self._is_quick_stop_requested():
                 self.log.info("Quick shutdown requested")
                 graceful = False
                 self.kill_workers(signal.SIGQUIT)
                 end_s = time.monotonic() + _QUICK_STOP_S
             if time.monotonic() >= again_s:
-                again_s += _TELL_AGAIN_S
-                self._tell_again()
+                again_s += _SIGNAL_AGAIN_S
+                self._signal_again()
             self._reap_at_the_end()
             time.sleep(_STOP_CHECK_S)
         self.kill_workers(signal.SIGKILL)
         self._reap_at_the_end()
 
-    def _tell_again(self) -> None:
+    def _signal_again(self) -> None:
         """A worker that was just forked still has the arbiter's handlers, and what is sent to it then is lost."""
         for pid, worker in list(self.WORKERS.items()):
-            if self.rota.board.slot(worker.place).state != State.DRAINING:
+            if self.controller.worker_table.entry(worker.slot_number).state != State.DRAINING:
                 self.kill_worker(pid, signal.SIGTERM)
 
     def _reap_at_the_end(self) -> None:
@@ -196,7 +197,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         with suppress(HaltServer):
             self.reap_workers()
 
-    def _is_told_to_hurry(self) -> bool:
+    def _is_quick_stop_requested(self) -> bool:
         try:
             return self.SIG_QUEUE.get_nowait() in (signal.SIGINT, signal.SIGQUIT)
         except queue.Empty:
@@ -205,7 +206,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     def _close_listeners(self) -> None:
         listeners, self.LISTENERS = self.LISTENERS, []
         for listener in listeners:
-            with self._going_on("A listener is not removed"):
+            with self._logging_errors("A listener is not removed"):
                 sock.close_sockets([listener], not self.systemd)
 
     def _move_pidfile(self, before: PidFile | None) -> None:
@@ -220,31 +221,31 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self._keep_pidfile()
 
     def _keep_pidfile(self) -> None:
-        with self._going_on("The pid file is looked at again in a second"):
+        with self._logging_errors("The pid file is looked at again in a second"):
             if self.pidfile is not None:
                 self.pidfile.keep(self.log)
 
-    def _forgive_after_standstill(self) -> None:
+    def _reset_after_standstill(self) -> None:
         """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""
         now_s = time.monotonic()
-        if now_s - self._turned_s > max(self.timeout / 2, _STANDSTILL_S):
-            self.rota.forgive()
-        self._turned_s = now_s
+        if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
+            self.controller.reset_heartbeats()
+        self._last_turn_s = now_s
 
     @contextmanager
-    def _going_on(self, consequence: str) -> Iterator[None]:
+    def _logging_errors(self, consequence: str) -> Iterator[None]:
         """Log what goes wrong in the block, and go on. What ends a worker's process, or the service, is let through."""
         try:
             yield
         except (Exception, SystemExit) as error:
             if os.getpid() != self.pid:
                 raise
-            self._tell(consequence, error)
+            self._log_error(consequence, error)
 
-    def _tell(self, consequence: str, error: BaseException) -> None:
+    def _log_error(self, consequence: str, error: BaseException) -> None:
         now_s = time.monotonic()
-        if now_s < self._told_s.get(consequence, -_COMPLAIN_S) + _COMPLAIN_S:
+        if now_s < self._logged_s.get(consequence, -_LOG_INTERVAL_S) + _LOG_INTERVAL_S:
             return
-        self._told_s[consequence] = now_s
+        self._logged_s[consequence] = now_s
         expected = isinstance(error, (OSError, SystemExit))
         self.log.error("%s: %s: %s", consequence, type(error).__name__, error, exc_info=None if expected else error)

@@ -44,13 +44,13 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, leaver(worker))
     service.controller.in_worker(worker)
-    service.statistics.row = worker.place
-    service.worker.metrics = service.metrics.tally(worker.place)
+    service.statistics.row = worker.slot_number
+    service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     _log_like_gunicorn(worker)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
     _take_gpu(service, worker)
-    with ending_at_failure(worker, service.controller.board.head):
+    with ending_at_failure(worker, service.controller.worker_table.head):
         worker.guard()
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
         _limit_requests(service, worker)
@@ -68,8 +68,8 @@ def _log_like_gunicorn(worker: RecyclingWorker) -> None:
 def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
     """See one GPU only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
-        pin_gpu(os.environ, service.controller.card_name(worker.slot.card))
-        worker.log.info("Slot %s computes on card %s", worker.place, os.environ[VISIBLE])
+        pin_gpu(os.environ, service.controller.gpu_name(worker.entry.card))
+        worker.log.info("Slot %s computes on card %s", worker.slot_number, os.environ[VISIBLE])
 
 
 def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
@@ -78,7 +78,7 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
     from ocrsvc.serving.request_guard import RequestGuard
 
     settings = service.settings
-    guard = RequestGuard(service.in_flight.recorder(worker.place), service.request_denylist)
+    guard = RequestGuard(service.in_flight.recorder(worker.slot_number), service.request_denylist)
     limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
     worker.limits = RequestLimits(
         limits.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=service.slow_paths()
@@ -88,7 +88,7 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
     # Whatever goes wrong here would otherwise end the workers that serve, too.
-    with ending_at_failure(worker, service.controller.board.head):
+    with ending_at_failure(worker, service.controller.worker_table.head):
         _load(service, worker)
 
 
@@ -122,15 +122,15 @@ def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryRe
 
     Two that load at once could not tell whose memory is whose, and would need room for the peaks of both.
     """
-    settings, table = service.settings, service.controller.board
+    settings, table = service.settings, service.controller.worker_table
     if "cpu" in (settings.device, settings.provider):
         return None
     gauge = open_gpu_memory_reader(worker.log, worker.siblings())
     # A GPU that cannot be read is shared all the same, and so is the folder of TensorRT's engines.
     on_gpu = gauge is not None or device_for(settings) == "cuda"
-    if not on_gpu or is_next_to_load(worker.place, table.live()):
+    if not on_gpu or is_next_to_load(worker.slot_number, table.live()):
         return gauge
-    while not is_next_to_load(worker.place, table.live()):
+    while not is_next_to_load(worker.slot_number, table.live()):
         time.sleep(_TURN_CHECK_S)
     return open_gpu_memory_reader(worker.log, worker.siblings())
 
@@ -169,7 +169,7 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     from ocrsvc.jobs.runner import Runner
 
     def is_leaving() -> bool:
-        return worker.slot.state == State.DRAINING or not worker.alive
+        return worker.entry.state == State.DRAINING or not worker.alive
 
     service.worker.runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving)
     service.worker.runner.start()
@@ -179,29 +179,29 @@ def _note_ready(
     service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None, waited_s: float
 ) -> None:
     """Begin to watch, and enter READY; `waited_s` is what this worker waited for others before it loaded."""
-    settings, head, slot = service.settings, service.controller.board.head, worker.slot
-    slot.rss_bytes = read_rss_bytes()
+    settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
+    entry.rss_bytes = read_rss_bytes()
     limits = Limits(
         max_age_s=settings.max_age_s,
         rss=rss_bounds(worker, settings),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
     )
-    head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, slot.gpu_bytes)
-    slot.ready_s = time.monotonic()
-    boot_s = slot.ready_s - slot.forked_s - waited_s
+    head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
+    entry.ready_s = time.monotonic()
+    boot_s = entry.ready_s - entry.forked_s - waited_s
     # While a thread that is refused still ends this worker.
-    worker.watch(Watched(limits, slot.rss_bytes, slot.gpu_bytes, boot_s, gauge, reader.stuck_threads))
+    worker.watch(Watched(limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, reader.stuck_threads))
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
-    if slot.state != State.DRAINING:
-        slot.state = State.READY
-    worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", slot.rss_bytes, slot.gpu_bytes, limits)
+    if entry.state != State.DRAINING:
+        entry.state = State.READY
+    worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", entry.rss_bytes, entry.gpu_bytes, limits)
 
 
 def end(service: ServiceContext, worker: RecyclingWorker) -> None:
     """When gunicorn has waited for the requests: end the threads, close the engine, end the log."""
     # Whoever comes so far did not die over a request.
-    service.in_flight.clear(worker.place)
+    service.in_flight.clear(worker.slot_number)
     own = service.worker
     if own.grpc_server is not None:
         own.grpc_server.stop(0.0)

@@ -60,8 +60,8 @@ def leaver(worker: RecyclingWorker) -> Callable[[int, object], NoReturn]:
 
     def leave(_signal: int, _frame: object) -> NoReturn:
         # The arbiter kills who has drained for too long, by this time.
-        worker.slot.drained_s = time.monotonic()
-        worker.slot.state = State.DRAINING
+        worker.entry.drained_s = time.monotonic()
+        worker.entry.state = State.DRAINING
         sys.exit(0)
 
     return leave

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 # Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
-# worker that stops waits less, see threads.STOP_LINGER_S.
+# worker that stops waits less, see event_loop.STOP_LINGER_S.
 _KEEPALIVE_S: Final = 75
 # The heartbeat of a worker's main loop, not a limit for requests: those have their deadline.
 _TIMEOUT_S: Final = 30

@@ -98,7 +98,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
         is_quick: Whether the request can want neither the engine nor time: health checks, metrics, pages.
-        expects_continue: Whether its client waits to be told to send the body.
+        expects_continue: Whether its client waits for a 100 Continue before it sends the body.
         unsent: What the kernel has not taken of the answer.
         sent_bytes: What it has taken, since the answer's thread left it to the loop.
         pace: How quickly the client takes that.
@@ -137,7 +137,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         request.body = self.body
         self.ahead = rest if length == 0 else self.body.feed(rest)
         self.expects_continue = request._expected_100_continue  # noqa: SLF001  pinned by a test
-        # gunicorn would tell the client to go on when its body is here.
+        # gunicorn would send the 100 Continue when the body is here.
         request._expected_100_continue = False  # noqa: SLF001
 
     def send_more(self, most_bytes: int) -> int:
@@ -184,7 +184,7 @@ def _body_length(request: Any) -> int | None:
 
 
 def _seconds(request: Any, deadline_s: float) -> float:
-    """How long the body may take: what the client says, if that is less. The application tells it if it is nonsense."""
+    """How long the body may take: what the client says, if that is less. The application reports what is no number."""
     for name, value in request.headers:
         if name == _TIMEOUT_HEADER:
             with suppress(ValueError):

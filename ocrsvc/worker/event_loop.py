@@ -34,8 +34,8 @@ HEAD_S: Final = 10.0
 """How long the head of a request may take to arrive: the first one counts from the connection on, so that silent
 connections are closed too, later ones from their first byte on."""
 
-HASTE_S: Final = 1.0
-"""The same while a worker holds as many connections as it may: those that wait for a head make room."""
+CROWDED_HEAD_S: Final = 1.0
+"""The same while a worker holds as many connections as it may: those that wait for a head are closed for others."""
 
 HEAD_BYTES: Final = 1 << 16
 """The longest head; a longer one is answered 431. Below it gunicorn's own limits hold."""
@@ -45,10 +45,10 @@ STOP_LINGER_S: Final = 5.0
 
 Well below the 10 s after which container runtimes kill what they have asked to stop."""
 
-SCARCE: Final = 0.75
-"""The share of the memory for requests from which on slow clients must hurry."""
+SCARCE_SHARE: Final = 0.75
+"""The share of the memory for requests from which on slow clients have stricter limits."""
 
-_LOOK_S: Final = 0.25
+_CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
 # A client that still sends is listened to for a while, so that the reset does not cost it our answer.
 _CLOSE_BYTES: Final = 1 << 27
@@ -77,10 +77,10 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         self._moving: set[Connection] = set()
         self._closing: set[Connection] = set()
         self._reserved: ThreadPoolExecutor | None = None
-        self._looked_s = 0.0
+        self._checked_s = 0.0
 
     def init_process(self) -> None:
-        """Worker, after the fork: serve until it is told to stop."""
+        """Worker, after the fork: serve until it is stopped."""
         gthread.STOP_KEEPALIVE_LINGER = min(float(self.cfg.keepalive), STOP_LINGER_S)
         # However many requests wait for the engine: health checks and operators find a thread.
         self._reserved = start_pool(_RESERVED_THREADS, "reserved")
@@ -90,7 +90,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         """The threads of requests."""
         return start_pool(self.cfg.threads, "request")
 
-    def greet(self, sock: socket.socket, client: Any, server: Any) -> None:
+    def begin_connection(self, sock: socket.socket, client: Any, server: Any) -> None:
         """Wait for the head of a new connection's first request."""
         conn = Connection(self.cfg, sock, client, server)
         self.nr_conns += 1
@@ -150,39 +150,39 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
                 # A client that does not wait for its answers: the rest of its next request may be a while.
                 self._begin_head(conn)
             else:
-                self._keep(conn)
+                self._keep_alive(conn)
 
-    def _keep(self, conn: Connection) -> None:
+    def _keep_alive(self, conn: Connection) -> None:
         """Wait for the next request on a connection; when the worker stops, not for long."""
         conn.set_timeout()
         if not self.alive:
             conn.timeout = min(conn.timeout, time.monotonic() + gthread.STOP_KEEPALIVE_LINGER)
-        self._listen(conn, self._on_kept)
+        self._listen(conn, self._on_keepalive)
         self.keepalived_conns.append(conn)
 
-    def _on_kept(self, conn: Connection) -> None:
+    def _on_keepalive(self, conn: Connection) -> None:
         """A kept connection begins its next request, or ends."""
         self.poller.unregister(conn.sock)
         self.keepalived_conns.remove(conn)
         self._begin_head(conn)
 
     def murder_pending(self) -> None:
-        """End what is over its time: heads, silent connections, crawling bodies and readers, long goodbyes."""
+        """End what is over its time limit: heads, silent connections, slow bodies and readers, long closes."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S and self.alive:
+        if now_s - self._checked_s < _CHECK_S and self.alive:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         is_crowded = self.nr_conns >= self.worker_connections
-        over_s = now_s + (HEAD_S - HASTE_S if is_crowded else 0)
+        over_s = now_s + (HEAD_S - CROWDED_HEAD_S if is_crowded else 0)
         while self.pending_conns and self.pending_conns[0].timeout <= over_s:
             self._guarded(self.pending_conns.popleft(), self._end_head)
         memory = self.limits.memory
-        scarce = is_crowded or memory.held_bytes > SCARCE * memory.total_bytes
+        scarce = is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
         for conn in list(self._moving):
             self._guarded(conn, partial(self._check_pace, now_s=now_s, scarce=scarce))
         for conn in [conn for conn in self._closing if conn.close_s <= now_s]:
             self._drop(conn)
-        self._make_room(now_s)
+        self._close_idle(now_s)
 
     def _end_head(self, conn: Connection) -> None:
         """A head is late, or none has begun."""
@@ -205,11 +205,11 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
                 self.poller.unregister(conn.sock)
                 self._end_body(conn)
 
-    def _make_room(self, now_s: float) -> None:
-        """With as many connections as there may be, those that are kept and idle make room for others."""
+    def _close_idle(self, now_s: float) -> None:
+        """With as many connections as there may be, close those that are kept and idle."""
         while self.keepalived_conns and self.nr_conns >= self.worker_connections:
             conn = self.keepalived_conns[0]
-            if conn.timeout - self.cfg.keepalive + HASTE_S > now_s:
+            if conn.timeout - self.cfg.keepalive + CROWDED_HEAD_S > now_s:
                 return
             self.keepalived_conns.popleft()
             self._drop(conn)
@@ -217,7 +217,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         """As gunicorn's, but not longer than until something here is due."""
         is_due_soon = self._moving or self._closing
-        super().wait_for_and_dispatch_events(timeout=min(timeout, _LOOK_S) if is_due_soon else timeout)
+        super().wait_for_and_dispatch_events(timeout=min(timeout, _CHECK_S) if is_due_soon else timeout)
 
     def _cap_keepalive(self, deadline: float) -> None:
         """Stopping: neither kept nor silent connections are waited for longer than this."""
@@ -226,7 +226,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             conn.timeout = min(conn.timeout, deadline)
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
-        """Let something happen to a connection; whatever goes wrong ends this one alone, and never the loop."""
+        """Act on a connection; whatever goes wrong ends this one alone, and never the loop."""
         try:
             act(conn)
         except Exception:
@@ -234,7 +234,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
-        """Have something happen whenever the connection can be read, or written."""
+        """Act whenever the connection can be read, or written."""
         self.poller.register(conn.sock, event, lambda _sock: self._guarded(conn, act))
 
     def _begin_head(self, conn: Connection) -> None:
@@ -321,7 +321,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         self._begin_close(conn)
 
     def _begin_close(self, conn: Connection) -> None:
-        """Say that nothing more comes, and listen until the client closes, so that it can read its answer in peace."""
+        """Shut down sending, and read until the client closes, so that it can read all of its answer."""
         conn.head, conn.ahead = bytearray(), b""
         try:
             conn.sock.setblocking(False)

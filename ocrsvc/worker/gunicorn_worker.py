@@ -22,13 +22,13 @@ from typing import Any, Final, Protocol
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.gpu import GpuMemoryReader, Siblings
 from ocrsvc.system.memory import read_rss_bytes
-from ocrsvc.telemetry.worker_limits import Limits, MemoryTrend, Readings, Reason, Usage, retire
+from ocrsvc.telemetry.worker_limits import Limits, MemoryTrend, Readings, Reason, Usage, reason_to_replace
 from ocrsvc.telemetry.worker_table import NOBODY, Granted, State
 from ocrsvc.worker.accept_yield import FairThreadWorker
 
 CHECK_S: Final = 0.1
-# The arbiter looks by itself every second; the poke only makes it look now.
-_POKE_S: Final = 1.0
+# The arbiter checks by itself every second; the signal only makes it check now.
+_WAKE_S: Final = 1.0
 # Together well below the 5 s in which everything is gone after the arbiter is.
 _PARENT_CHECK_S: Final = 0.5
 _ORPHAN_S: Final = 2.5
@@ -51,7 +51,7 @@ class Watched:
         limits: Without max_requests, which gunicorn has drawn for this worker.
         rss_bytes, gpu_bytes: What it holds after its warm-up.
         boot_s: How long it took from the fork until it was ready, less what it waited for others.
-        gauge: Reads the card; None without one.
+        gauge: Reads the GPU; None without one.
         stuck_threads: How many engine threads will not come back.
     """
 
@@ -64,7 +64,7 @@ class Watched:
 
 
 class Companion(Protocol):
-    """What serves beside gunicorn's loop in the same worker, and leaves with it."""
+    """What serves beside gunicorn's loop in the same worker, and drains with it."""
 
     def drain(self) -> None:
         """Take nothing new, and finish what is here. Runs in a signal's handler too."""
@@ -75,10 +75,10 @@ class Companion(Protocol):
 
 
 class RecyclingWorker(FairThreadWorker):
-    """The worker of this service; its boot in boot.py gives it its slot, and call `watch` when it is READY.
+    """The worker of this service; its boot in boot.py gives it its entry, and calls `watch` when it is READY.
 
     Attributes:
-        companion: Leaves when this worker drains; the worker lives on until it is finished, or the time is over.
+        companion: Drains when this worker does; the worker lives on until it is finished, or the time is over.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -94,12 +94,12 @@ class RecyclingWorker(FairThreadWorker):
     def init_signals(self) -> None:
         """SIGUSR2 to a worker is the operator's request to replace it."""
         super().init_signals()
-        signal.signal(signal.SIGUSR2, self._want_by_signal)
+        signal.signal(signal.SIGUSR2, self._on_replace_signal)
 
     def run(self) -> None:
-        """Serve until told to stop, and until the companion has finished too."""
+        """Serve until stopped, and until the companion has finished too."""
         super().run()
-        end_s = (self.slot.drained_s or time.monotonic()) + self.cfg.graceful_timeout
+        end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
         if self.companion is not None:
             self.companion.drain()
             while time.monotonic() < end_s and not self.companion.wait(_WAIT_S):
@@ -112,18 +112,22 @@ class RecyclingWorker(FairThreadWorker):
 
     def guard(self) -> None:
         """Start to watch over the arbiter; from the fork on, so that a worker that loads does not outlive it either."""
-        threading.Thread(target=self._outlive_nobody, name="orphan", daemon=True).start()
+        threading.Thread(target=self._end_with_arbiter, name="orphan", daemon=True).start()
 
     def siblings(self) -> Siblings:
-        """The other workers' memory of the card, from the scoreboard."""
-        return Siblings(*self.board.card(self.place)) if self.board is not None else Siblings()
+        """The other workers' GPU memory, from the worker table."""
+        return (
+            Siblings(*self.worker_table.gpu_use_of_others(self.slot_number))
+            if self.worker_table is not None
+            else Siblings()
+        )
 
     def watch(self, watched: Watched) -> None:
         """Start to watch over this worker, from when it is READY until it drains."""
         watched = replace(watched, limits=replace(watched.limits, max_requests=self._most_requests))
         threading.Thread(target=self._keep_watching, args=(watched,), name="retirement", daemon=True).start()
 
-    def _outlive_nobody(self) -> None:
+    def _end_with_arbiter(self) -> None:
         while os.getppid() == self.ppid:
             time.sleep(_PARENT_CHECK_S)
         self.log.error("The arbiter is gone: this worker ends within %.1f s.", _ORPHAN_S)
@@ -134,10 +138,10 @@ class RecyclingWorker(FairThreadWorker):
         os._exit(1)
 
     def _keep_watching(self, watched: Watched) -> None:
-        """Nobody would replace a worker whose watch has ended by an error."""
-        while self.slot.state == State.BOOTING:
+        """Begin the watch again after an error: nobody would replace a worker that does not watch itself."""
+        while self.entry.state == State.BOOTING:
             time.sleep(CHECK_S)
-        while self.slot.state == State.READY:
+        while self.entry.state == State.READY:
             try:
                 self._watch(watched)
             except Exception:
@@ -146,23 +150,23 @@ class RecyclingWorker(FairThreadWorker):
 
     def _watch(self, watched: Watched) -> None:
         rss, gpu = MemoryTrend(watched.rss_bytes), MemoryTrend(watched.gpu_bytes)
-        slot, poked_s, stuck = self.slot, 0.0, 0
-        while slot.state == State.READY:
+        entry, woken_s, stuck = self.entry, 0.0, 0
+        while entry.state == State.READY:
             now_s = time.monotonic()
             # Without a descriptor for it there is no reading.
-            slot.requests, slot.rss_bytes = self.nr, read_rss_bytes() or slot.rss_bytes
+            entry.requests, entry.rss_bytes = self.nr, read_rss_bytes() or entry.rss_bytes
             readings = Readings(
-                requests=slot.requests,
-                age_s=now_s - slot.ready_s,
+                requests=entry.requests,
+                age_s=now_s - entry.ready_s,
                 # A successor takes as long as this one took, and its turn may come after everybody else's.
-                notice_s=(1 + self.cfg.workers) * watched.boot_s,
-                rss=rss.add(now_s, slot.rss_bytes),
-                gpu=self._read_card(watched.gauge, gpu, now_s),
+                replacement_lead_s=(1 + self.cfg.workers) * watched.boot_s,
+                rss=rss.add(now_s, entry.rss_bytes),
+                gpu=self._read_gpu(watched.gauge, gpu, now_s),
             )
-            self._want(retire(readings, watched.limits))
+            self._request_replacement(reason_to_replace(readings, watched.limits))
             stuck = self._note_stuck(watched.stuck_threads(), stuck)
-            poked_s = self._ask_again(now_s, poked_s)
-            self._give_back_memory(now_s, slot.rss_bytes - watched.rss_bytes)
+            woken_s = self._request_successor(now_s, woken_s)
+            self._give_back_memory(now_s, entry.rss_bytes - watched.rss_bytes)
             if self._must_drain(stuck):
                 self._drain()
             time.sleep(CHECK_S)
@@ -175,31 +179,31 @@ class RecyclingWorker(FairThreadWorker):
             self._gave_back_s = now_s
             give_back()
 
-    def _ask_again(self, now_s: float, poked_s: float) -> float:
-        """Wake the arbiter for a wish that it has not granted; when that was done last (0 is never)."""
-        if not self.slot.reason or self.slot.granted or now_s - poked_s <= _POKE_S:
-            return poked_s
-        if not poked_s:
-            self._tell_wish()
-        self._poke()
+    def _request_successor(self, now_s: float, woken_s: float) -> float:
+        """Wake the arbiter for a successor that it has not granted; when that was done last (0 is never)."""
+        if not self.entry.reason or self.entry.granted or now_s - woken_s <= _WAKE_S:
+            return woken_s
+        if not woken_s:
+            self._log_request()
+        self._wake_arbiter()
         return now_s
 
-    def _read_card(self, gauge: GpuMemoryReader | None, trend: MemoryTrend, now_s: float) -> Usage:
-        """How much of the card this worker holds, told to the arbiter too; nothing without a reading."""
-        slot = self.slot
+    def _read_gpu(self, gauge: GpuMemoryReader | None, trend: MemoryTrend, now_s: float) -> Usage:
+        """The GPU memory that this worker holds, reported to the arbiter too; nothing without a reading."""
+        entry = self.entry
         reading = gauge.read(self.siblings()) if gauge is not None else None
         if reading is None:
-            slot.card_read_s = 0.0
+            entry.card_read_s = 0.0
             return Usage()
         usage = trend.add(now_s, reading.own_bytes)
-        slot.gpu_bytes, slot.gpu_leap_bytes = reading.own_bytes, usage.leap_bytes
-        slot.card_free_bytes, slot.card_read_s = reading.free_bytes, now_s
+        entry.gpu_bytes, entry.gpu_leap_bytes = reading.own_bytes, usage.max_step_bytes
+        entry.card_free_bytes, entry.card_read_s = reading.free_bytes, now_s
         return usage
 
     def _note_stuck(self, stuck: int, before: int) -> int:
-        """Want a successor for stuck engine threads, and print where they are when there are more than before."""
+        """Request a successor for stuck engine threads, and print where they are when there are more than before."""
         if stuck > before:
-            self._want(Reason.STUCK)
+            self._request_replacement(Reason.STUCK)
             self.log.error(
                 "STUCK: %s of %s engine threads have not come back from work that should have been answered long ago. "
                 "This worker is replaced; the stacks of its threads follow.",
@@ -209,28 +213,28 @@ class RecyclingWorker(FairThreadWorker):
         return stuck
 
     def _must_drain(self, stuck: int) -> bool:
-        slot = self.slot
-        urgent = Reason(slot.reason).is_urgent or stuck >= self.engine_threads
-        return urgent or slot.granted == Granted.DRAIN_FIRST or self._has_successor()
+        entry = self.entry
+        urgent = Reason(entry.reason).is_urgent or stuck >= self.engine_threads
+        return urgent or entry.granted == Granted.DRAIN_FIRST or self._has_successor()
 
-    def _want(self, reason: Reason) -> None:
-        """Say why this worker should go; the first reason stands, but for one that presses more."""
-        slot = self.slot
-        if reason.pressure > Reason(slot.reason).pressure:
-            slot.wanted_s = slot.wanted_s or time.monotonic()
-            slot.reason = reason
+    def _request_replacement(self, reason: Reason) -> None:
+        """Record why this worker should be replaced; the first reason stands, except for a more urgent one."""
+        entry = self.entry
+        if reason.pressure > Reason(entry.reason).pressure:
+            entry.wanted_s = entry.wanted_s or time.monotonic()
+            entry.reason = reason
 
-    def _want_by_signal(self, _signal: int, _frame: object) -> None:
-        self._want(Reason.OPERATOR)
+    def _on_replace_signal(self, _signal: int, _frame: object) -> None:
+        self._request_replacement(Reason.OPERATOR)
 
-    def _tell_wish(self) -> None:
-        slot = self.slot
+    def _log_request(self) -> None:
+        entry = self.entry
         self.log.info(
             "WANTS a successor: %s, requests=%s rss_bytes=%s gpu_bytes=%s",
-            *(Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes, slot.gpu_bytes),
+            *(Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
         )
 
-    def _poke(self) -> None:
+    def _wake_arbiter(self) -> None:
         """Wake the arbiter's loop; SIGCHLD makes it look for dead children, and changes nothing when there are none."""
         try:
             os.kill(self.ppid, signal.SIGCHLD)
@@ -239,27 +243,27 @@ class RecyclingWorker(FairThreadWorker):
             return
 
     def _has_successor(self) -> bool:
-        successor = self.slot.successor
+        successor = self.entry.successor
         return (
-            self.board is not None
-            and self.slot.granted == Granted.SUCCESSOR
+            self.worker_table is not None
+            and self.entry.granted == Granted.SUCCESSOR
             and successor != NOBODY
-            and self.board.slot(successor).state == State.READY
+            and self.worker_table.entry(successor).state == State.READY
         )
 
     def _drain(self) -> None:
-        """Stop as at SIGTERM: accept nothing, answer what was sent, part politely, end."""
-        self.log.info("DRAINING: in_flight=%s connections=%s", self.slot.in_flight, self.nr_conns)
+        """Stop as at SIGTERM: accept nothing, answer what was sent, close the connections, end."""
+        self.log.info("DRAINING: in_flight=%s connections=%s", self.entry.in_flight, self.nr_conns)
         self.alive = False
         self._note_drain()
         self.method_queue.defer(lambda: None)
 
     def _note_drain(self) -> None:
-        """Tell the board, once, and have the stacks printed should it take too long. Safe in a signal's handler."""
+        """Record it in the worker table, once; print the stacks should it take too long. Safe in a signal's handler."""
         if not self._draining.acquire(blocking=False):
             return
-        slot = self.slot
-        slot.drained_s, slot.state = time.monotonic(), State.DRAINING
+        entry = self.entry
+        entry.drained_s, entry.state = time.monotonic(), State.DRAINING
         if self.companion is not None:
             self.companion.drain()
         # It starts a thread, which may be refused.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ocrsvc import __version__
 from ocrsvc.errors import SettingsError
 from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
-from ocrsvc.settings import read_settings
+from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_threads
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
@@ -146,18 +146,18 @@ def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     service = current_service()
     service.controller.before_fork(worker, service.gpus, service.settings.boot_limit_s)
-    service.metrics.claim(worker.place)
-    service.in_flight.clear(worker.place)
+    service.metrics.claim(worker.slot_number)
+    service.in_flight.clear(worker.slot_number)
 
 
 def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
     """Arbiter, when it has reaped a worker."""
     service = current_service()
-    if worker.slot.state == State.BOOTING:
+    if worker.entry.state == State.BOOTING:
         service.metrics.common.count(BOOT_FAILURES)
-    service.metrics.fold(worker.place)
+    service.metrics.fold(worker.slot_number)
     if service.hung_requests is not None:
-        service.hung_requests.note_exit(worker.pid, worker.place, expected=worker.slot.state == State.BOOTING)
+        service.hung_requests.note_exit(worker.pid, worker.slot_number, expected=worker.entry.state == State.BOOTING)
     service.controller.after_exit(server, worker)
 
 

@@ -22,7 +22,7 @@ CPU_SHARE: Final = 0.1
 """Of the timeout: CPU time from which a thread may be what kept the others waiting; a busy machine gives it little."""
 
 _TIE: Final = 0.5
-_TOLD: Final = 10
+_MOST_LOGGED: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _UTIME: Final = 11
 """Place of the user time among the fields that follow the command in /proc/PID/task/TID/stat; system time is next."""
@@ -31,10 +31,10 @@ _GUESS: Final = " Perhaps out of memory?"
 
 
 class HungRequests:
-    """The arbiter's memory of whom it has killed, and why. All of it runs in the arbiter's main thread.
+    """Which workers the arbiter has killed, and for which request. All of it runs in the arbiter's main thread.
 
     Args:
-        table: What the workers are at.
+        table: What the workers work on.
         denylist: Where bodies go that stopped one.
         log: gunicorn's.
     """
@@ -42,17 +42,17 @@ class HungRequests:
     def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: Any) -> None:
         self._table, self._denylist, self._log = table, denylist, log
         self._killed: set[int] = set()
-        self._told_to_end: set[int] = set()
+        self._asked_to_end: set[int] = set()
 
     def watch(self, arbiter: Any) -> None:
-        """See every worker that gunicorn kills, and take its guess at the reason out of its log."""
+        """Note every worker that gunicorn kills, and take its guess at the reason out of its log."""
         kill = arbiter.kill_worker
 
         def kill_worker(pid: int, sig: int) -> None:
             if sig == signal.SIGABRT and pid in arbiter.WORKERS:
-                self.note_kill(pid, arbiter.WORKERS[pid].place, arbiter.timeout)
+                self.note_kill(pid, arbiter.WORKERS[pid].slot_number, arbiter.timeout)
             elif sig in _ENDS:
-                self._told_to_end.add(pid)
+                self._asked_to_end.add(pid)
             kill(pid, sig)
 
         arbiter.kill_worker = kill_worker
@@ -66,24 +66,24 @@ class HungRequests:
         guilty = blamed(in_flight, used_s, timeout_s)
         if not guilty:
             self._log.error("HELD worker %s: no request of it computed while it did not answer.", pid)
-            self._tell_lost(pid, in_flight)
+            self._log_lost(pid, in_flight)
             return
         # Where two requests computed, one of them is innocent.
         crashes = CRASHES if len(guilty) == 1 else 1
         for request in guilty:
-            self._log.error("HELD worker %s, which is killed now: %s", pid, _told(request))
+            self._log.error("HELD worker %s, which is killed now: %s", pid, _described(request))
             # Before the signal: a proxy asks the next worker as soon as the connection breaks.
             self._deny(request, crashes, "held a worker")
-        self._tell_lost(pid, [request for request in in_flight if request not in guilty])
+        self._log_lost(pid, [request for request in in_flight if request not in guilty])
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
         """A worker has ended; `expected` is one that had not begun to serve."""
-        is_known = expected or pid in self._killed or pid in self._told_to_end
+        is_known = expected or pid in self._killed or pid in self._asked_to_end
         self._killed.discard(pid)
-        self._told_to_end.discard(pid)
+        self._asked_to_end.discard(pid)
         if not is_known and (in_flight := self._table.read(worker)):
             self._log.error("DIED worker %s, with %s requests on record.", pid, len(in_flight))
-            self._strike(pid, in_flight, "worker died")
+            self._count_crash(pid, in_flight, "worker died")
 
     def without_guess(self, record: logging.LogRecord) -> bool:
         """A logging filter: a worker that was killed on purpose did not run out of memory."""
@@ -91,13 +91,13 @@ class HungRequests:
             pid, fact = record.args[0], record.msg.removesuffix(_GUESS)
             if pid in self._killed:
                 record.msg = f"{fact} It did not answer its heartbeat."
-            elif pid in self._told_to_end:
+            elif pid in self._asked_to_end:
                 record.msg = f"{fact} It did not end when it was told to."
         return True
 
-    def _strike(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
+    def _count_crash(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
         """The worker died over one of them: without proof which, whatever was worked on counts once."""
-        self._tell_lost(pid, in_flight)
+        self._log_lost(pid, in_flight)
         at_work = {request.mark: request for request in in_flight if request.stage.is_risky}
         for request in at_work.values():
             self._deny(request, 1, cause)
@@ -114,11 +114,11 @@ class HungRequests:
                 request.mark.digest.hex(),
             )
 
-    def _tell_lost(self, pid: int, in_flight: Sequence[InFlight]) -> None:
-        for request in in_flight[:_TOLD]:
-            self._log.error("LOST with worker %s: %s", pid, _told(request))
-        if len(in_flight) > _TOLD:
-            self._log.error("LOST with worker %s: %s requests more.", pid, len(in_flight) - _TOLD)
+    def _log_lost(self, pid: int, in_flight: Sequence[InFlight]) -> None:
+        for request in in_flight[:_MOST_LOGGED]:
+            self._log.error("LOST with worker %s: %s", pid, _described(request))
+        if len(in_flight) > _MOST_LOGGED:
+            self._log.error("LOST with worker %s: %s requests more.", pid, len(in_flight) - _MOST_LOGGED)
 
 
 def blamed(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
@@ -135,7 +135,7 @@ def blamed(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: fl
 
 
 def cpu_s_of(pid: int, thread: int) -> float:
-    """CPU seconds that a thread of another process has used; 0 when that cannot be told."""
+    """CPU seconds that a thread of another process has used; 0 when that is not known."""
     try:
         fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[_UTIME : _UTIME + 2])) / _TICKS_PER_S
@@ -143,7 +143,7 @@ def cpu_s_of(pid: int, thread: int) -> float:
         return 0.0
 
 
-def _told(request: InFlight) -> str:
+def _described(request: InFlight) -> str:
     """A request as operators need it: nothing of what it contains."""
     digest = request.mark.digest.hex() if request.mark is not None else "-"
     return (

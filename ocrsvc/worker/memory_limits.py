@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ocrsvc.settings import Settings, bytes_of, variable_of
+from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_memory_bytes
-from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_card
+from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_gpu
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
 
 
 def rss_bounds(worker: RecyclingWorker, settings: Settings) -> Bounds:
     """How much resident memory this worker may hold."""
-    memory_bytes, footprint_bytes = read_memory_bytes(), worker.slot.rss_bytes
+    memory_bytes, footprint_bytes = read_memory_bytes(), worker.entry.rss_bytes
     given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
     bounds = calibrate(
         *given.values(), footprint_bytes=footprint_bytes, memory_bytes=memory_bytes, workers=worker.cfg.workers
@@ -32,23 +34,23 @@ def gpu_bounds(worker: RecyclingWorker, settings: Settings, gauge: GpuMemoryRead
         gauge: Reads the GPU; None when the engine does not compute on one, or it cannot be read.
         gpus: How many the workers share.
     """
-    slot, siblings = worker.slot, worker.siblings()
+    entry, siblings = worker.entry, worker.siblings()
     reading = gauge.read(siblings) if gauge is not None else None
     if reading is None:
         for name in ("gpu_soft_bytes", "gpu_hard_bytes"):
             if getattr(settings, name):
                 worker.log.error("%s is set, and this worker has no readings of a card.", variable_of(name))
         return Bounds()
-    slot.gpu_bytes, slot.card_free_bytes = reading.own_bytes, reading.free_bytes
+    entry.gpu_bytes, entry.card_free_bytes = reading.own_bytes, reading.free_bytes
     given = {
         name: bytes_of(getattr(settings, name), reading.total_bytes) for name in ("gpu_soft_bytes", "gpu_hard_bytes")
     }
     workers = math.ceil(worker.cfg.workers / max(1, gpus))
     foreign_bytes = max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
-    bounds = calibrate_card(
+    bounds = calibrate_gpu(
         *given.values(),
         footprint_bytes=reading.own_bytes,
-        card_bytes=reading.total_bytes - foreign_bytes,
+        gpu_memory_bytes=reading.total_bytes - foreign_bytes,
         workers=workers,
     )
     _log_limits_left_off(worker, given, bounds, reading.own_bytes)

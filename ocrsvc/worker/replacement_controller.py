@@ -35,7 +35,7 @@ _KILL_AFTER_S: Final = 5.0
 _BOOT_TRIES: Final = 3
 # While nobody serves, a try costs less than the wait.
 _ALONE_BACKOFF_S: Final = 4.0
-_HELD_BACK: Final = ("workers", "graceful_timeout")
+_CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
 
 class Arbiter(Protocol):
@@ -51,22 +51,22 @@ class Arbiter(Protocol):
 
 
 class Heartbeat:
-    """When a worker was last alive, in its slot; instead of the file that gunicorn asks for the same.
+    """When a worker was last alive, in its entry; instead of the file that gunicorn asks for the same.
 
     A file is born with the wall clock's time and compared with the monotonic clock, and cannot be touched on a disk
     that has become read-only.
     """
 
-    def __init__(self, slot: WorkerEntry, worker: Any, clock: Callable[[], float]) -> None:
-        self._slot, self._worker, self._clock = slot, worker, clock
+    def __init__(self, entry: WorkerEntry, worker: Any, clock: Callable[[], float]) -> None:
+        self._entry, self._worker, self._clock = entry, worker, clock
 
     def last_update(self) -> float:
         """Arbiter: when the worker was last alive, monotonic seconds."""
-        return self._slot.alive_s
+        return self._entry.alive_s
 
     def notify(self) -> None:
         """Worker: alive now."""
-        self._slot.alive_s = self._clock()
+        self._entry.alive_s = self._clock()
 
     def fileno(self) -> int:
         """A descriptor that gunicorn closes on exec; there is no file, and the listener is closed then anyway."""
@@ -77,12 +77,12 @@ class Heartbeat:
 
 
 class ReplacementController:
-    """The arbiter's decisions, over one board. Made once; survives each reload of the configuration."""
+    """The arbiter's decisions, over one worker table. Made once; survives each reload of the configuration."""
 
-    def __init__(self, board: WorkerTable, clock: Callable[[], float] = time.monotonic) -> None:
-        self.board = board
+    def __init__(self, worker_table: WorkerTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self.worker_table = worker_table
         self._clock = clock
-        self._held_back: dict[str, object] = {}
+        self._saved_config: dict[str, object] = {}
         self._ended = False
         # All that were ever used, so that a number means the same card after a reload with others.
         self._cards: list[str] = []
@@ -90,24 +90,24 @@ class ReplacementController:
     def count_changed(self, arbiter: Arbiter, count: int, before: int | None) -> None:
         """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
         if before is None:
-            self.board.head.base = count
+            self.worker_table.head.base = count
         else:
             self._set_count(arbiter)
 
     def before_fork(self, worker: Any, cards: Sequence[str] = (), boot_limit_s: float = 0.0) -> None:
-        """Give the new worker its slot, and one of the cards; if somebody was granted a successor, this is it.
+        """Give the new worker its entry, and one of the GPUs; if a worker was granted a successor, this is it.
 
         Until its first heartbeat a worker may take `boot_limit_s` and gunicorn's timeout to import the application.
         """
-        worker.board, worker.place = self.board, self.board.take(self._clock())
-        slot = self.board.slot(worker.place)
-        slot.alive_s = self._clock() + boot_limit_s
-        slot.card = self._card_for(worker.place, cards)
+        worker.worker_table, worker.slot_number = self.worker_table, self.worker_table.allocate(self._clock())
+        entry = self.worker_table.entry(worker.slot_number)
+        entry.alive_s = self._clock() + boot_limit_s
+        entry.card = self._gpu_for(worker.slot_number, cards)
         worker.tmp.close()
-        worker.tmp = Heartbeat(slot, worker, self._clock)
-        for standing in self.board.live():
-            if standing.granted is Granted.SUCCESSOR and standing.successor == NOBODY and standing.state is State.READY:
-                self.board.slot(standing.slot).successor = worker.place
+        worker.tmp = Heartbeat(entry, worker, self._clock)
+        for snapshot in self.worker_table.live():
+            if snapshot.granted is Granted.SUCCESSOR and snapshot.successor == NOBODY and snapshot.state is State.READY:
+                self.worker_table.entry(snapshot.slot).successor = worker.slot_number
                 return
 
     def is_backing_off(self) -> bool:
@@ -115,11 +115,11 @@ class ReplacementController:
 
         After too many of them those that still load decide whether the service ends, which others would only put off.
         """
-        return self._is_hopeless() or self._clock() < self.board.head.backoff_until_s
+        return self._is_hopeless() or self._clock() < self.worker_table.head.backoff_until_s
 
     def fork_refused(self, arbiter: Arbiter, error: Exception) -> None:
         """A worker could not be forked: nobody waits for it any more, and the next try is later."""
-        self._forget_missing(arbiter)
+        self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(
             "No worker can be started: %s: %s. The next try is in %.0f s; the workers that serve go on.",
@@ -128,55 +128,55 @@ class ReplacementController:
         self._set_count(arbiter)
         self._give_up_if_hopeless()
 
-    def card_name(self, card: int) -> str:
-        """The card that a slot's number means, as CUDA_VISIBLE_DEVICES accepts it."""
+    def gpu_name(self, card: int) -> str:
+        """The GPU that the number in an entry means, as CUDA_VISIBLE_DEVICES accepts it."""
         return self._cards[card]
 
-    def _card_for(self, place: int, cards: Sequence[str]) -> int:
-        """The card with the fewest workers that stay: whoever is to be replaced leaves room for its successor."""
+    def _gpu_for(self, slot_number: int, cards: Sequence[str]) -> int:
+        """The GPU with the fewest workers that stay: one that is to be replaced does not count."""
         if not cards:
             return 0
         self._cards += [card for card in cards if card not in self._cards]
         leaving = (State.DRAINING,)
-        staying = [worker for worker in self.board.live() if not worker.granted and worker.state not in leaving]
-        names = [self._cards[worker.card] for worker in staying if worker.slot != place]
+        staying = [worker for worker in self.worker_table.live() if not worker.granted and worker.state not in leaving]
+        names = [self._cards[worker.card] for worker in staying if worker.slot != slot_number]
         busy = [cards.index(name) for name in names if name in cards]
         return self._cards.index(cards[least_loaded_gpu(busy, len(cards))])
 
     def in_worker(self, worker: Any) -> None:
-        """Worker, after its fork: its own process id, and the configuration that a reload may have held back."""
-        self.give_back(worker.cfg)
-        self.board.slot(worker.place).pid = os.getpid()
+        """Worker, after its fork: record its own process id, and restore the settings that a reload has set to 0."""
+        self.restore_config(worker.cfg)
+        self.worker_table.entry(worker.slot_number).pid = os.getpid()
 
-    def look(self, arbiter: Arbiter) -> None:
-        """On each turn of the arbiter's loop: grant, count, and end who drains for too long. Idempotent."""
-        self.give_back(arbiter.cfg)
-        self._forget_missing(arbiter)
+    def run_once(self, arbiter: Arbiter) -> None:
+        """On each turn of the arbiter's loop: grant, count, and kill what drains for too long. Idempotent."""
+        self.restore_config(arbiter.cfg)
+        self._free_missing(arbiter)
         self._shorten_back_off()
         self._give_up_if_hopeless()
-        head, workers = self.board.head, self.board.live()
+        head, workers = self.worker_table.head, self.worker_table.live()
         times = Times(self._clock(), head.backoff_until_s, head.exited_s)
         if grant := next_grant(head.base, workers, times, head.gpu_footprint_bytes):
             self._grant(arbiter, grant)
         self._set_count(arbiter)
-        for standing in workers:
-            self._end_if_stuck(arbiter, standing)
+        for snapshot in workers:
+            self._kill_if_stuck(arbiter, snapshot)
 
     def after_exit(self, arbiter: Arbiter, worker: Any) -> None:
-        """A worker was reaped: free its slot, and take back the grant if it was a successor that never served."""
-        slot = self.board.slot(worker.place)
-        if slot.state == State.BOOTING:
+        """A worker was reaped: free its entry, and take back the grant if it was a successor that never served."""
+        entry = self.worker_table.entry(worker.slot_number)
+        if entry.state == State.BOOTING:
             self._note_failed_boot(arbiter, worker)
-        elif slot.reason and slot.state == State.DRAINING:
-            self.board.head.recycles[slot.reason] += 1
+        elif entry.reason and entry.state == State.DRAINING:
+            self.worker_table.head.recycles[entry.reason] += 1
             arbiter.log.info(
                 "RECYCLED worker %s: %s, requests=%s rss_bytes=%s gpu_bytes=%s drained in %.1f s",
-                *(worker.pid, Reason(slot.reason).name.lower(), slot.requests, slot.rss_bytes, slot.gpu_bytes),
-                self._clock() - slot.drained_s,
+                *(worker.pid, Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
+                self._clock() - entry.drained_s,
             )
-        self.board.free(worker.place)
-        self.board.head.exited_s = self._clock()
-        self._release(worker.place)
+        self.worker_table.free(worker.slot_number)
+        self.worker_table.head.exited_s = self._clock()
+        self._withdraw_grants(worker.slot_number)
         self._set_count(arbiter)
         self._shorten_back_off()
         self._give_up_if_hopeless()
@@ -185,22 +185,22 @@ class ReplacementController:
         """SIGHUP: every worker wants a successor, one after the other.
 
         gunicorn goes on to fork `cfg.workers` new workers at once, to end the old ones before those have loaded, and to
-        wait for them up to `graceful_timeout`. Both are 0 until the next look, which follows before anything is forked.
+        wait for them up to `graceful_timeout`. Both are 0 until `run_once`, which follows before anything is forked.
         """
-        self.board.head.base = arbiter.cfg.workers
-        # Another engine may be larger or smaller: the first that is ready tells.
-        self.board.head.gpu_footprint_bytes = 0
-        self._held_back = {name: getattr(arbiter.cfg, name) for name in _HELD_BACK}
-        for name in _HELD_BACK:
+        self.worker_table.head.base = arbiter.cfg.workers
+        # Another engine may be larger or smaller: the first that is ready reports it.
+        self.worker_table.head.gpu_footprint_bytes = 0
+        self._saved_config = {name: getattr(arbiter.cfg, name) for name in _CHANGED_AT_RELOAD}
+        for name in _CHANGED_AT_RELOAD:
             arbiter.cfg.set(name, 0)
-        for standing in self.board.live():
-            slot = self.board.slot(standing.slot)
-            if standing.state is not State.DRAINING and not slot.reason:
-                slot.wanted_s, slot.reason = self._clock(), Reason.RELOAD
+        for snapshot in self.worker_table.live():
+            entry = self.worker_table.entry(snapshot.slot)
+            if snapshot.state is not State.DRAINING and not entry.reason:
+                entry.wanted_s, entry.reason = self._clock(), Reason.RELOAD
 
     def _grant(self, arbiter: Arbiter, grant: Grant) -> None:
-        head, worker, reason = self.board.head, grant.worker, grant.worker.reason.name.lower()
-        self.board.slot(worker.slot).granted = grant.kind
+        head, worker, reason = self.worker_table.head, grant.worker, grant.worker.reason.name.lower()
+        self.worker_table.entry(worker.slot).granted = grant.kind
         if grant.kind is Granted.SUCCESSOR:
             arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
             return
@@ -215,88 +215,88 @@ class ReplacementController:
         )
 
     def _set_count(self, arbiter: Arbiter) -> None:
-        count = wanted_workers(self.board.head.base, self.board.live())
+        count = wanted_workers(self.worker_table.head.base, self.worker_table.live())
         if arbiter.num_workers != count:
             arbiter.num_workers = count
 
-    def give_back(self, cfg: Any) -> None:
-        """Put back what `reload` has held back."""
-        while self._held_back:
-            cfg.set(*self._held_back.popitem())
+    def restore_config(self, cfg: Any) -> None:
+        """Restore the settings that `reload` has set to 0."""
+        while self._saved_config:
+            cfg.set(*self._saved_config.popitem())
 
-    def forgive(self) -> None:
+    def reset_heartbeats(self) -> None:
         """Nobody was able to answer for a while, the arbiter itself included: the heartbeats count from now."""
-        for standing in self.board.live():
-            slot = self.board.slot(standing.slot)
-            slot.alive_s = max(slot.alive_s, self._clock())
+        for snapshot in self.worker_table.live():
+            entry = self.worker_table.entry(snapshot.slot)
+            entry.alive_s = max(entry.alive_s, self._clock())
 
     def stop(self, cfg: Any) -> None:
         """The service ends: whether any worker ever worked does not matter any more."""
         self._ended = True
-        self.give_back(cfg)
+        self.restore_config(cfg)
 
     def _back_off(self) -> float:
         """One more worker that was never ready; seconds until the next may be tried."""
-        head = self.board.head
+        head = self.worker_table.head
         head.boot_failures += 1
         wait_s = min(backoff_s(head.boot_failures), self._longest_back_off_s())
         head.backoff_until_s = self._clock() + wait_s
         return wait_s
 
     def _shorten_back_off(self) -> None:
-        """Whoever served when the wait began may have gone since."""
-        head = self.board.head
+        """Shorten the wait when the workers that served when it began have gone since."""
+        head = self.worker_table.head
         head.backoff_until_s = min(head.backoff_until_s, self._clock() + self._longest_back_off_s())
 
     def _longest_back_off_s(self) -> float:
-        serves = any(worker.state is State.READY for worker in self.board.live())
+        serves = any(worker.state is State.READY for worker in self.worker_table.live())
         return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
 
-    def _forget_missing(self, arbiter: Arbiter) -> None:
-        """Free the slots of workers that were never forked, or of which nobody was told that they ended."""
-        places = {worker.place for worker in arbiter.WORKERS.values()}
-        for standing in self.board.live():
-            if standing.slot not in places:
-                self.board.free(standing.slot)
-                self._release(standing.slot)
+    def _free_missing(self, arbiter: Arbiter) -> None:
+        """Free the entries of workers that were never forked, or whose end was not reported."""
+        places = {worker.slot_number for worker in arbiter.WORKERS.values()}
+        for snapshot in self.worker_table.live():
+            if snapshot.slot not in places:
+                self.worker_table.free(snapshot.slot)
+                self._withdraw_grants(snapshot.slot)
 
     def _note_failed_boot(self, arbiter: Arbiter, worker: Any) -> None:
         wait_s = self._back_off()
         arbiter.log.error(
             "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
             "The workers that serve go on. Its own lines above say why.",
-            *(worker.pid, self.board.head.boot_failures - 1, wait_s),
+            *(worker.pid, self.worker_table.head.boot_failures - 1, wait_s),
         )
 
     def _is_hopeless(self) -> bool:
         """Whether nothing ever worked, and it was tried often enough."""
-        head = self.board.head
+        head = self.worker_table.head
         return not head.ever_ready and bool(head.unusable or head.boot_failures >= _BOOT_TRIES)
 
     def _give_up_if_hopeless(self) -> None:
         """Raises HaltServer, which ends the service, when nothing ever worked; once, for it reaps the others too."""
-        head = self.board.head
+        head = self.worker_table.head
         # One that still loads may yet serve.
-        loads = any(worker.state is State.BOOTING for worker in self.board.live())
+        loads = any(worker.state is State.BOOTING for worker in self.worker_table.live())
         if self._ended or loads or not self._is_hopeless():
             return
         self._ended = True
-        told = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
+        message = "The engine cannot be opened, and no worker was ever ready; its own lines above say why."
         if not head.unusable:
-            told = f"{head.boot_failures} workers could not start, and none was ever ready; the lines above say why."
-        raise HaltServer(told, BOOT_ERROR)
+            message = f"{head.boot_failures} workers could not start, and none was ever ready; the lines above say why."
+        raise HaltServer(message, BOOT_ERROR)
 
-    def _release(self, gone: int) -> None:
-        """Whoever waited for this successor serves on, and asks again."""
-        for standing in self.board.live():
-            if standing.successor == gone and standing.state is State.READY:
-                slot = self.board.slot(standing.slot)
-                slot.successor, slot.granted = NOBODY, Granted.NOTHING
+    def _withdraw_grants(self, gone: int) -> None:
+        """The worker that waited for this successor serves on, and asks again."""
+        for snapshot in self.worker_table.live():
+            if snapshot.successor == gone and snapshot.state is State.READY:
+                entry = self.worker_table.entry(snapshot.slot)
+                entry.successor, entry.granted = NOBODY, Granted.NOTHING
 
-    def _end_if_stuck(self, arbiter: Arbiter, standing: Snapshot) -> None:
+    def _kill_if_stuck(self, arbiter: Arbiter, snapshot: Snapshot) -> None:
         limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
-        if standing.state is not State.DRAINING or self._clock() - standing.drained_s <= limit_s:
+        if snapshot.state is not State.DRAINING or self._clock() - snapshot.drained_s <= limit_s:
             return
-        if standing.pid in arbiter.WORKERS:
-            arbiter.log.error("Worker %s drains for more than %.0f s; it is killed.", standing.pid, limit_s)
-            arbiter.kill_worker(standing.pid, signal.SIGKILL)
+        if snapshot.pid in arbiter.WORKERS:
+            arbiter.log.error("Worker %s drains for more than %.0f s; it is killed.", snapshot.pid, limit_s)
+            arbiter.kill_worker(snapshot.pid, signal.SIGKILL)

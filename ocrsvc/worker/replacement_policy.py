@@ -21,7 +21,7 @@ LONGEST_BACKOFF_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Who may be replaced now, and whether its successor is forked before it goes, or after."""
+    """The worker that may be replaced now, and whether its successor is forked before it ends, or after."""
 
     worker: Snapshot
     kind: Granted
@@ -29,7 +29,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Monotonic seconds that decide whether anybody may be replaced now.
+    """Monotonic seconds that decide whether a worker may be replaced now.
 
     Attributes:
         now_s: Now.
@@ -66,7 +66,7 @@ def next_grant(base: int, workers: Sequence[Snapshot], times: Times, gpu_footpri
 
 
 def _admit(workers: Sequence[Snapshot], exited_s: float, gpu_footprint_bytes: int) -> Granted:
-    """Whether one more model, and the largest leap so far, fits on their card; NOTHING until it was looked at again."""
+    """Whether one more model, and the largest step so far, fits on their GPU; NOTHING until it was read again."""
     seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
     fresh = [worker for worker in seen if worker.card_read_s > exited_s]
     if not seen:
@@ -79,9 +79,9 @@ def _admit(workers: Sequence[Snapshot], exited_s: float, gpu_footprint_bytes: in
 
 
 def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
-    """Whether the worker in the slot `own` is the first of those that load; on cards they load one after the other.
+    """Whether the worker with the entry `own` is the first of those that load; on GPUs they load one after the other.
 
-    On several cards too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
+    On several GPUs too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
     """
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True

@@ -11,7 +11,7 @@ from ocrsvc.jobs.store import Tasks
 from ocrsvc.registry import ADAPTERS
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog
 from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, Sampler, WorkerMetrics, count_reading
@@ -100,7 +100,7 @@ class ServiceContext:
         requests = RequestMetrics(
             self.metrics,
             metrics,
-            self.controller.board,
+            self.controller.worker_table,
             worker.access_log,
             image_denylist,
             self.request_denylist,

@@ -27,7 +27,7 @@ from ocrsvc.model_api.model import FixedTimeLimit, limit_in
 from ocrsvc.model_api.rest import answer_ready, compressed, empty_answer, json_answer, receive_body, serve_paths
 from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_TYPE: Final = "application/octet-stream"

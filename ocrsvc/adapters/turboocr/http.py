@@ -42,7 +42,7 @@ from ocrsvc.http.responses import any_file, as_json, with_headers
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.serving.request_guard import take_body
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 HEALTHY: Final = "ok"
 MAX_SIDE_PX: Final = 16_384

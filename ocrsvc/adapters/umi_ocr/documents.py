@@ -53,7 +53,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import deadline_passed
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 
 PATH: Final = "/api/doc/"
 

@@ -31,7 +31,7 @@ from ocrsvc.engines.isolated.shared_memory import SharedMemory
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.thread_plan import ThreadPlan
 

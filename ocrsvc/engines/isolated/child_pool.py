@@ -13,7 +13,7 @@ from ocrsvc.engines.isolated.messages import Ready
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import EngineInfo
-from ocrsvc.settings import Share, bytes_of
+from ocrsvc.settings.types import Share, bytes_of
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 

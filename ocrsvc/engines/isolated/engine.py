@@ -13,7 +13,7 @@ from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 

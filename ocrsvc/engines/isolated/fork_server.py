@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from ocrsvc.registry import ENGINES
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_threads
 

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Final
 
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
 
 _EVERY_S: Final = 1.0

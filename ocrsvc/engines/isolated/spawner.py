@@ -22,7 +22,7 @@ from typing import Final
 import orjson
 
 import ocrsvc
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"

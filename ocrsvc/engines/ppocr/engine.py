@@ -27,7 +27,7 @@ from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")

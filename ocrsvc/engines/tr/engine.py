@@ -15,7 +15,7 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
-from ocrsvc.settings import Settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 WARM_UP_PAGE: Final = (480, 640)

@@ -1,0 +1,91 @@
+"""Settings in words, for people: variable, unit, help, what is accepted; passwords as stars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from ocrsvc.settings.group import SettingsGroup
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import MemoryAmount
+
+PREFIX: Final = "OCRSVC_"
+
+# In an address such as redis://user:secret@host.
+_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
+
+
+def groups() -> Iterator[type[SettingsGroup]]:
+    """The groups of settings, in the order of their fields in Settings."""
+    for base in reversed(Settings.__bases__):
+        if issubclass(base, SettingsGroup):
+            yield base
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def unit_of(name: str) -> str:
+    """The unit of a setting's number; empty when it has none."""
+    return _declared(name, "unit")
+
+
+def help_of(name: str) -> str:
+    """The one sentence that says what a setting does."""
+    return Settings.model_fields[name].description or ""
+
+
+def accepted(name: str) -> str:
+    """What a setting accepts, for people: "a whole number from 1 to 256", "one of cpu, cuda, auto"."""
+    field = Settings.model_fields[name]
+    return (_declared(name, "accepted") or _describe_kind(name, _plain_type(field))) + _describe_bounds(field)
+
+
+def without_passwords(text: str) -> str:
+    """The text with stars in place of the passwords of addresses in it."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+def _declared(name: str, key: str) -> str:
+    """A text that `setting` keeps beside the field; empty when there is none."""
+    extra = Settings.model_fields[name].json_schema_extra
+    return str(extra[key]) if isinstance(extra, dict) else ""
+
+
+def _plain_type(field: FieldInfo) -> Any:
+    """The field's type without None: a class, a Literal or a generic."""
+    if get_origin(field.annotation) in (Union, UnionType):
+        return next(part for part in get_args(field.annotation) if part is not NoneType)
+    return field.annotation
+
+
+def _describe_kind(name: str, kind: Any) -> str:
+    """The type in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if kind == MemoryAmount:
+        return "bytes, such as 4096, 64MiB or 1GB, or a share up to 100%, such as 80%"
+    if name.endswith("_bytes"):
+        return "bytes, such as 4096, 64MiB or 1GB,"
+    words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+    return words.get(kind, "names, separated by commas (in the file a list)")
+
+
+def _describe_bounds(field: FieldInfo) -> str:
+    """The bounds in words, with a leading space; empty when there are none."""
+    words = []
+    for bound in field.metadata:
+        if hasattr(bound, "ge"):
+            words.append(f" from {bound.ge}")
+        elif hasattr(bound, "gt"):
+            words.append(f" above {bound.gt}")
+        elif hasattr(bound, "le"):
+            words.append(f" to {bound.le}" if words and words[0].startswith(" from") else f" up to {bound.le}")
+    return "".join(words)

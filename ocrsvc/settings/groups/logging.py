@@ -1,0 +1,21 @@
+"""Settings of the service's log and of the access log."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ocrsvc.settings.group import SettingsGroup, setting
+
+
+class LoggingSettings(SettingsGroup):
+    """The service's own log and the access log."""
+
+    title = "Logging"
+
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "The least serious events that are logged."
+    )
+    access_log: Literal["off", "text", "json"] = setting(
+        "off",
+        "One line on stdout for each request, as key=value or as JSON, without its query and without any content.",
+    )

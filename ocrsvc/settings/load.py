@@ -1,0 +1,116 @@
+"""Reading the settings from the environment and a TOML file, and refusing what is wrong, all at once.
+
+A value comes from the environment (`OCRSVC_WORKERS=4`), else from the TOML file that `OCRSVC_CONFIG` names
+(`workers = 4`), else from the default. An empty variable counts as not set. Settings are read once, at the start.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import ValidationError
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.settings.describe import PREFIX, accepted, variable_of, without_passwords
+from ocrsvc.settings.settings import Settings
+
+CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
+
+Source = Literal["default", "file", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class RawValue:
+    """One raw value that somebody gave: the setting's name, what it is called at its source, and its source."""
+
+    name: str
+    label: str
+    value: object
+    source: Source
+
+
+def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
+    """The checked settings of this process.
+
+    Args:
+        environ: Environment variables; None takes the process's own.
+        file: TOML file; None takes the one that OCRSVC_CONFIG names, if any.
+
+    Raises:
+        SettingsError: With every complaint at once, one a line: the name, its value, what is accepted.
+    """
+    return check_settings(gather(environ, file))
+
+
+def check_settings(given: Mapping[str, RawValue]) -> Settings:
+    """Settings from what `gather` found; raises SettingsError with every complaint, one a line."""
+    complaints = [_unknown(item) for item in given.values() if item.name not in Settings.model_fields]
+    values = {name: item.value for name, item in given.items() if name in Settings.model_fields}
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        bad = dict.fromkeys(str(problem["loc"][0]) for problem in error.errors())
+        complaints += [_refusal(given[name]) for name in bad]
+        raise SettingsError("\n".join(complaints)) from error
+    if complaints:
+        raise SettingsError("\n".join(complaints))
+    return settings
+
+
+def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, RawValue]:
+    """What the file and the environment give, unchecked, by setting name; the environment wins.
+
+    Args:
+        environ, file: As for `read_settings`.
+
+    Raises:
+        SettingsError: The file cannot be read or is not TOML.
+    """
+    environ = os.environ if environ is None else environ
+    named = environ.get(CONFIG_VARIABLE)
+    file = Path(named) if file is None and named else file
+    given = {item.name: item for item in _from_file(file)} if file else {}
+    return given | {item.name: item for item in _from_environment(environ)}
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
+    """What the OCRSVC_ variables give; empty ones give nothing."""
+    for variable, value in environ.items():
+        if variable.startswith(PREFIX) and variable != CONFIG_VARIABLE and value != "":
+            name = variable.removeprefix(PREFIX)
+            # OCRSVC_Engine is not OCRSVC_ENGINE: only one spelling exists, so two can never disagree.
+            yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
+
+
+def _from_file(file: Path) -> Iterator[RawValue]:
+    """What the TOML file gives; raises SettingsError when it cannot be read."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE}: {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE}: {file} is not a TOML file: {error}.") from error
+    for key, value in table.items():
+        # As text, so that `workers = true` is as wrong in the file as in the environment.
+        plain = value if isinstance(value, dict | list) else str(value)
+        yield RawValue(key, f"{key} (in {file.name})", plain, "file")
+
+
+def _unknown(item: RawValue) -> str:
+    """The complaint about a name that is no setting, with the nearest one that is."""
+    known = [*Settings.model_fields, "config"]
+    near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
+    written = variable_of if item.source == "environment" else str
+    hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
+    return f"{item.label} is {without_passwords(str(item.value))!r}: no such setting; {hint}"
+
+
+def _refusal(item: RawValue) -> str:
+    """The complaint about a value that a setting does not accept."""
+    return f"{item.label} is {without_passwords(str(item.value))!r}: accepted is {accepted(item.name)}."

@@ -1,0 +1,59 @@
+"""Types of settings that several groups share: sizes in bytes with a unit, shares of memory, lists of names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, Field, InstanceOf
+
+_BYTE_UNITS: Final = {"": 1, "b": 1} | {
+    f"{prefix}{suffix}": base**power
+    for suffix, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a whole that is known only where it is used."""
+
+    percent: float
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%"
+
+
+def bytes_of(amount: int | Share | None, whole_bytes: int) -> int | None:
+    """Bytes of an amount of memory, given the whole that a share is of; None stays None."""
+    return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Share) else amount
+
+
+def split_list(value: object) -> object:
+    """The parts of "a, b"; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _parse_bytes(value: object) -> object:
+    """Whole bytes of "64MiB", "1GB" or "4096"; anything else comes back as it is, for pydantic to refuse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
+    unit = _BYTE_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        return value
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def _parse_amount(value: object) -> object:
+    """A Share of "80%", above 0 and up to 100; else as `_parse_bytes`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", str(value).strip())
+    if match is None:
+        return _parse_bytes(value)
+    return Share(float(match[1])) if 0 < float(match[1]) <= 100 else value
+
+
+ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
+MemoryAmount = Annotated[Annotated[int, Field(ge=0, le=2**50)] | InstanceOf[Share], BeforeValidator(_parse_amount)]
+Names = Annotated[tuple[str, ...], BeforeValidator(split_list)]

@@ -1,0 +1,92 @@
+"""The documents: every link leads somewhere, every page is in the index, and every file and name of the code exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "deploy" / "README.md", *sorted(DOCS.rglob("*.md"))]
+# Those that name files of ocrsvc/; the others are written for people who never see them.
+CODE_PAGES = [DOCS / "architecture.md", DOCS / "extending.md", *sorted((DOCS / "design").glob("*.md"))]
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FILE = re.compile(r"`([\w/]+\.(?:py|js|html|proto|c|md))`")
+NAME = re.compile(r"`([\w/]+\.py)`[ \n]+`([A-Za-z_]\w*)`")
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files that a page links to, each with its anchor."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in LINK.findall(text):
+        if not target.startswith(("http:", "https:")):
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """What its headings are called in an address."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def find(name: str) -> Path | None:
+    """A file that a page names: from the root, in the package, beside its tests, or by its own name alone."""
+    places = [base / name for base in (ROOT, ROOT / "ocrsvc", ROOT / "tests", DOCS)]
+    alone = sorted((ROOT / "ocrsvc").rglob(name)) if "/" not in name else []
+    return next((place for place in [*places, *alone] if place.is_file()), None)
+
+
+def names_of(file: Path) -> set[str]:
+    """Functions, classes, methods and constants that a module defines."""
+    defined: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+    return defined
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    wrong = [
+        f"{target}#{anchor}"
+        for target, anchor in links(page)
+        if not target.exists() or (anchor and anchor not in anchors(target))
+    ]
+    assert wrong == []
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    found, todo = set[Path](), [DOCS / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page not in found and page.suffix == ".md" and DOCS in page.parents:
+            found.add(page)
+            todo += [target for target, _ in links(page)]
+    assert found == set(DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", CODE_PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    assert [name for name in FILE.findall(page.read_text(encoding="utf-8")) if find(name) is None] == []
+
+
+@pytest.mark.parametrize("page", CODE_PAGES, ids=lambda page: page.name)
+def test_every_name_that_follows_a_file_is_defined_there(page: Path) -> None:
+    named = NAME.findall(page.read_text(encoding="utf-8"))
+    assert [f"{file}: {name}" for file, name in named if name not in names_of(find(file) or page)] == []
+
+
+def test_the_table_of_layers_is_the_tests() -> None:
+    from test_layers import LAYERS
+
+    rows = re.findall(r"^\| (\d+) \| (`.+?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
+    told = {name: int(level) for level, cell in rows for name in re.findall(r"`(\w+)/?`", cell)}
+    assert told == {name: level for name, level in LAYERS.items() if name != "__main__"}
