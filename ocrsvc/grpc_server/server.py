@@ -281,7 +281,7 @@ class RpcServer:
             sock.close()
 
     def _admit(self, sock: socket.socket, caller: str) -> None:
-        """Make room for one more, and begin to listen to it. Raises OSError."""
+        """Accept one more, closing another where there are too many. Raises OSError."""
         if len(self._transports) >= MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
         share = Share(self.memory)

@@ -75,7 +75,7 @@ class PaddlexRequest:
     Attributes:
         data: The bytes of the file.
         options: How it is to be read.
-        visualize: Answer pictures too.
+        visualize: Whether the answer holds drawn pages too.
         members: What was sent besides, for those members that the answer repeats.
     """
 
