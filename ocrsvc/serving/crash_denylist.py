@@ -78,7 +78,7 @@ class CrashDenylist:
         self._clock = clock
         self._memory = mmap.mmap(-1, _HEAD_BYTES + size * _RECORD_BYTES)
         self._offsets = range(_HEAD_BYTES, _HEAD_BYTES + size * _RECORD_BYTES, _RECORD_BYTES)
-        # One aligned 8-byte store, so that it can be looked at before every image for next to nothing.
+        # One aligned 8-byte store, so that reading it before every image costs next to nothing.
         self._last_expiry = ctypes.c_double.from_buffer(self._memory)
 
     def is_empty(self) -> bool:

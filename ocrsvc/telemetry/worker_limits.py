@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-# Of the machine's memory; the rest is for the arbiter, the page cache and whoever else lives there.
+# Of the machine's memory; the rest is for the arbiter, the page cache and other processes.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
-# Of the GPU's memory; nobody but the workers and those who were there before them needs any.
+# Of the GPU's memory; no processes but the workers and those that were there before them need any.
 _GPU_SOFT_SHARE: Final = 0.85
 _GPU_HARD_SHARE: Final = 0.95
 # Long enough to see a trend in a few large images, short enough to see a leak that has just begun.
