@@ -63,7 +63,7 @@ class ReadyReader:
         """The page, once an image."""
         return [self._reading for _ in datas]
 
-    def check_room(self, _priority: object) -> None:
+    def check_capacity(self, _priority: object) -> None:
         """There always is."""
 
     def describe(self) -> EngineInfo:

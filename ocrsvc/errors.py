@@ -25,8 +25,8 @@ class OcrsvcError(Exception):
         detail: One sentence: what happened, with the facts.
         remedy: One sentence: what the person at fault can do about it.
 
-    The class carries `status` (HTTP), `code` (short, stable, for programs), `title` (for people), `retryable` (may the
-    same request succeed later?) and `exit_code` (for the command line, after sysexits.h).
+    The class carries `status` (HTTP), `code` (short, stable, for programs), `title` (for people), `retryable` (whether
+    the same request may succeed later) and `exit_code` (for the command line, after sysexits.h).
     """
 
     status: ClassVar[int] = 500
@@ -45,7 +45,7 @@ class OcrsvcError(Exception):
 
 
 class OperatorError(OcrsvcError):
-    """Whoever runs the service must act; stops the start."""
+    """The operator must act; stops the start."""
 
     exit_code = 78
 
@@ -153,7 +153,7 @@ class TooManyPages(CallerError):
 
 
 class ImageCrashesEngine(CallerError):
-    """The engine died over this image, twice; it is not tried again for a while."""
+    """The engine crashed on this image, twice; it is not tried again for a while."""
 
     status = 422
     code = "image_crashes_engine"

@@ -70,7 +70,7 @@ class ReadOptions:
         max_side: Longest side in pixels of the image that the engine gets to see; larger ones are shrunk first, and the
             boxes are scaled back. None: the engine decides.
         min_confidence: Lines below this are left out. None: the engine's own threshold.
-        decoder: "greedy" takes the likeliest path through a line, "beam" looks for the likeliest text; engines that
+        decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text; engines that
             decode in a way of their own take no notice.
     """
 

@@ -103,7 +103,7 @@ class _SeveralDeaf(DeafReader):
 class _FullReader(DeafReader):
     """A reader without room, which is asked before the body is received."""
 
-    def check_room(self, _priority: object) -> None:
+    def check_capacity(self, _priority: object) -> None:
         raise self.error
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 from ocrsvc.serving.work_queue import (
-    BATCH_TURN,
+    BATCH_EVERY,
     DEFAULT_CONTEXT,
     GONE_S,
     Item,
@@ -151,9 +151,9 @@ def test_work_made_while_the_queue_closes_is_refused_and_not_forgotten() -> None
 
 def test_patience_ends_where_there_is_no_work() -> None:
     queue, _ = make_queue()
-    assert queue.take(1, patience_s=0.001) is None
+    assert queue.take(1, timeout_s=0.001) is None
     put(queue, "a")
-    assert works(queue.take(1, patience_s=0.001)) == ["a"]
+    assert works(queue.take(1, timeout_s=0.001)) == ["a"]
 
 
 def test_interactive_work_goes_before_batch_work_that_is_due_earlier() -> None:
@@ -184,12 +184,12 @@ def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
             # Whoever was served sends the next one.
             put(queue, work, context=BATCH if work.startswith("b") else RequestContext())
     batch = [index for index, work in enumerate(taken) if work.startswith("b")]
-    assert batch == list(range(BATCH_TURN - 1, len(taken), BATCH_TURN))
+    assert batch == list(range(BATCH_EVERY - 1, len(taken), BATCH_EVERY))
 
 
 def test_interactive_work_that_was_served_alone_is_not_held_against_it() -> None:
     queue, _ = make_queue(places=40)
-    for number in range(BATCH_TURN):
+    for number in range(BATCH_EVERY):
         put(queue, f"alone{number}")
         queue.take(1)
     put(queue, "batch", context=BATCH)
@@ -219,7 +219,7 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
             queue.discard(item)
         elif way % 3 == 1:
             clock.now_s += 20.0
-        assert works(queue.take(1, patience_s=0.0) or []) == (["work"] if way % 3 == 2 else [])
+        assert works(queue.take(1, timeout_s=0.0) or []) == (["work"] if way % 3 == 2 else [])
         queue.reserve(priority)
         queue.release(priority)
     assert queue.waiting() == 0
@@ -244,14 +244,14 @@ def test_nobody_asks_for_the_client_of_work_that_hardly_waits() -> None:
 
 def test_room_is_told_without_taking_it() -> None:
     queue, _ = make_queue(places=1)
-    queue.check_room()
-    queue.check_room("batch")
+    queue.check_capacity()
+    queue.check_capacity("batch")
     queue.reserve()
     with pytest.raises(QueueFull):
-        queue.check_room()
+        queue.check_capacity()
     queue.close()
     with pytest.raises(NotReady):
-        queue.check_room()
+        queue.check_capacity()
 
 
 def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:

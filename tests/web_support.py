@@ -82,7 +82,7 @@ class DeafReader:
     def describe(self) -> EngineInfo:
         raise self.error
 
-    def check_room(self, _priority: Priority) -> None:
+    def check_capacity(self, _priority: Priority) -> None:
         pass
 
     def read(

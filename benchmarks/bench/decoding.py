@@ -50,7 +50,7 @@ class DecodingReader:
         """The decoded image; of a document, the first page."""
         yield decode(data, self._limits, gray=True)
 
-    def check_room(self, _priority: object) -> None:
+    def check_capacity(self, _priority: object) -> None:
         """There always is."""
 
     def describe(self) -> EngineInfo:

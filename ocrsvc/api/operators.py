@@ -120,7 +120,7 @@ def _check_caller() -> None:
 
 
 def is_local(environ: Mapping[str, object]) -> bool:
-    """Whether the peer is on this machine (loopback, or a Unix socket) and speaks for itself, not as a proxy."""
+    """Whether the peer is on this machine (loopback, or a Unix socket) and is the caller itself, not a proxy."""
     if any(name in environ for name in _FORWARDED):
         return False
     peer = str(environ.get("REMOTE_ADDR") or "")

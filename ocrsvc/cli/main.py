@@ -30,7 +30,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _leave_the_pipe()
+        return _end_after_broken_pipe()
     except OcrsvcError as error:
         print(f"ocrsvc: {error}", file=sys.stderr)
         return error.exit_code
@@ -39,9 +39,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _leave_the_pipe() -> int:
-    """Nobody reads on, as with `| head -1`; the exit code is that of a program which SIGPIPE ends."""
-    # The interpreter flushes stdout once more when it ends, and would tell of the pipe again.
+def _end_after_broken_pipe() -> int:
+    """Nobody reads the output any more, as with `| head -1`; the exit code is that of a program which SIGPIPE ends."""
+    # The interpreter flushes stdout once more when it ends, and would report the pipe again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE
 

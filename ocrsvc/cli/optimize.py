@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.cli.progress import tell
+from ocrsvc.cli.progress import show_progress
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_threads
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ocrsvc.imaging.decode import PixelLimits
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-_TOLD: Final = 25
+_LINES_PER_STEP: Final = 25
 
 
 def add_command(commands: Commands) -> None:
@@ -39,7 +39,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, compare, tell and keep.
+    """Read the pages, compare the models, print the result, and keep what is better.
 
     Raises:
         OperatorError: The engine is another one, or there is nowhere to keep a model, or it cannot be written there.
@@ -90,12 +90,12 @@ def _compare(lines: LineSamples, files: Sequence[Path], limits: PixelLimits) -> 
     from ocrsvc.imaging.decode import decode
 
     for number, file in enumerate(files):
-        tell(number, len(files), f"reading {file.name}")
+        show_progress(number, len(files), f"reading {file.name}")
         try:
             lines.collect(decode(file.read_bytes(), limits, gray=False))
         except (CallerError, OSError) as error:
             print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
-    compared = lines.compare(_tell_lines)
+    compared = lines.compare(_show_lines)
     if compared.characters < FEWEST_CHARACTERS:
         raise NothingSent(
             f"Only {compared.characters} characters were read on {len(files)} files, too few to compare two models.",
@@ -104,6 +104,6 @@ def _compare(lines: LineSamples, files: Sequence[Path], limits: PixelLimits) -> 
     return compared
 
 
-def _tell_lines(done: int, count: int) -> None:
-    if done % _TOLD == 0 or done == count:
-        tell(done, count, "comparing lines")
+def _show_lines(done: int, count: int) -> None:
+    if done % _LINES_PER_STEP == 0 or done == count:
+        show_progress(done, count, "comparing lines")

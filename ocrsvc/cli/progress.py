@@ -8,7 +8,7 @@ from typing import Final
 _BAR: Final = 24
 
 
-def tell(done: int, count: int, doing: str = "") -> None:
+def show_progress(done: int, count: int, doing: str = "") -> None:
     """A bar on a terminal, a line elsewhere."""
     filled = _BAR * done // max(1, count)
     end = "\r" if sys.stderr.isatty() and done < count else "\n"

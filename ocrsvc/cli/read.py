@@ -60,12 +60,12 @@ def add_command(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read every file; a bad one is told on stderr and does not stop the others.
+    """Read every file; a bad one is reported on stderr and does not stop the others.
 
     Returns:
         0, or the exit code of the first file that failed.
     """
-    answers = _by_service(args) if args.url else _by_ourselves(args)
+    answers = _by_service(args) if args.url else _in_this_process(args)
     show = _show_each if args.format in {"text", "json"} else _show_together
     codes = list(show(answers, args))
     return next((code for code in codes if code), 0)
@@ -78,13 +78,13 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     except ModuleNotFoundError as error:
         raise OperatorError(f"--url needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
 
-    pictures = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
+    images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
-        answers = client.read_many(pictures, rotate=args.rotate, detect=not args.line, pages=args.pages)
+        answers = client.read_many(images, rotate=args.rotate, detect=not args.line, pages=args.pages)
         yield from zip(args.files, answers, strict=True)
 
 
-def _by_ourselves(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
+def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     """Each file with the answer of an engine in this process, in order."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
@@ -144,14 +144,14 @@ def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespac
     """Print each file's answer as it comes, as text or as JSON; gives its exit code."""
     for file, answer in answers:
         if isinstance(answer, OcrsvcError):
-            yield _complain(file, answer)
+            yield _report(file, answer)
             continue
         if args.format == "json":
             print(orjson.dumps({"file": str(file), **_members_of(answer)}).decode(), flush=True)
         else:
             heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
             print(f"{heading}{_text_of(answer)}", flush=True)
-        yield _complain_of_pages(file, answer)
+        yield _report_pages(file, answer)
 
 
 def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
@@ -162,24 +162,24 @@ def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Name
     engine: EngineInfo | None = None
     for file, answer in answers:
         if isinstance(answer, OcrsvcError):
-            yield _complain(file, answer)
+            yield _report(file, answer)
             continue
         fresh, engine = _pages_of(answer)
         # Of a lone document, the numbers in it.
         first = len(pages) + 1
         pages.extend(fresh if len(args.files) == 1 else (replace(p, number=n) for n, p in enumerate(fresh, first)))
-        yield _complain_of_pages(file, answer)
+        yield _report_pages(file, answer)
     if engine is not None:
         print(FORMATS[args.format].write(pages, engine), end="", flush=True)
 
 
-def _complain(file: Path, error: OcrsvcError) -> int:
+def _report(file: Path, error: OcrsvcError) -> int:
     print(f"ocrsvc: {file}: {error}", file=sys.stderr, flush=True)
     return error.exit_code
 
 
-def _complain_of_pages(file: Path, answer: Answer | FileRead) -> int:
-    """Tell which pages of a document failed; gives the exit code of the first."""
+def _report_pages(file: Path, answer: Answer | FileRead) -> int:
+    """Report which pages of a document failed; gives the exit code of the first."""
     failed = answer.failed if isinstance(answer, Answer) else dict(answer.errors)
     for number, error in failed.items():
         print(f"ocrsvc: {file}, page {number}: {error}", file=sys.stderr, flush=True)
@@ -191,7 +191,7 @@ def _text_of(answer: Answer | FileRead) -> str:
 
 
 def _members_of(answer: Answer | FileRead) -> dict[str, object]:
-    """The answer with the names of the native API; pages that failed are told elsewhere."""
+    """The answer with the names of the native API; pages that failed are reported elsewhere."""
     if isinstance(answer, Answer):
         return dict(answer.data)
     from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict

@@ -18,17 +18,17 @@ from ocrsvc.settings.load import read_settings
 if TYPE_CHECKING:
     from ocrsvc.cli.commands import Commands
 
-_LOOK_S: Final = 0.1
+_CHECK_S: Final = 0.1
 _TIMEOUT_S: Final = 600.0
-_LATE: Final = 75
+_TIMED_OUT: Final = 75
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, and when it was born (clock ticks after the boot): ids come back, birthdays do not."""
+    """One process, and when it started (clock ticks after the boot): ids are used again, with another start."""
 
     pid: int
-    born: int
+    started: int
 
 
 def add_command(commands: Commands) -> None:
@@ -42,7 +42,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask every worker to be replaced, and tell of each that is.
+    """Ask every worker to be replaced, and print each that is.
 
     Returns:
         0 when all of them are replaced, 75 when some are not in time.
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             f"{len(old) - len(left)} of {len(old)} workers are replaced after {args.timeout:g} s; left: {_pids(left)}."
         )
         print("They serve on until their successors are ready; the service's log says what these wait for.")
-        return _LATE
+        return _TIMED_OUT
     print(f"all {len(old)} workers are replaced")
     return 0
 
@@ -130,7 +130,7 @@ def _wait(arbiter: Process, old: Collection[Process], end_s: float) -> frozenset
     """Those that are still there when the time is over; empty as soon as none is. Raises OperatorError."""
     left = frozenset(old)
     while left and time.monotonic() < end_s:
-        time.sleep(_LOOK_S)
+        time.sleep(_CHECK_S)
         if _process(arbiter.pid) != arbiter:
             raise OperatorError(f"The service {arbiter.pid} has ended meanwhile.", "Its log says why.")
         gone = {worker for worker in left if _process(worker.pid) != worker}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.cli.progress import tell
+from ocrsvc.cli.progress import show_progress
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
@@ -37,7 +37,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try, tell, and write the settings file.
+    """Try the settings, print the result, and write the settings file.
 
     Raises:
         OperatorError: The service does not start, no choice keeps the goal, or the file is there already.
@@ -62,13 +62,13 @@ def run(args: argparse.Namespace) -> int:
             f"None of these keeps a p95 of {args.p95} s with {args.clients} clients." if args.p95 else "All failed.",
             "Allow more time, fewer --clients, or use a faster machine.",
         )
-    args.out.write_text(to_toml(best, measured, _how(settings, load, args.p95)), encoding="utf-8")
+    args.out.write_text(to_toml(best, measured, _conditions(settings, load, args.p95)), encoding="utf-8")
     print(f"written to {args.out}; start with {CONFIG_VARIABLE}={args.out}")
     return 0
 
 
 def _has_two_precisions(settings: Settings, device: str) -> bool:
-    """Is there a choice? On a CPU only once `ocrsvc optimize` has kept a model in eight bits."""
+    """Whether there are two: on a CPU only once `ocrsvc optimize` has kept a model in eight bits."""
     if settings.engine != "ppocr":
         return False
     if device == "cuda":
@@ -91,17 +91,17 @@ def _try_all(candidates: Sequence[SettingValues], load: Load, measured: list[Mea
     environ = without_settings(os.environ, _TRIED)
     for number, knobs in enumerate(candidates):
         choice = " ".join(f"{name}={format_value(value)}" for name, value in knobs.items())
-        tell(number, len(candidates), choice)
+        show_progress(number, len(candidates), choice)
         try:
             measured.append(measure(command_line(()), knobs, load, environ))
         except OperatorError as error:
             if not measured:
                 raise
             print(f"ocrsvc: {choice} is left out: {error}", file=sys.stderr)
-    tell(len(candidates), len(candidates), "")
+    show_progress(len(candidates), len(candidates), "")
 
 
-def _how(settings: Settings, load: Load, p95_s: float | None) -> str:
+def _conditions(settings: Settings, load: Load, p95_s: float | None) -> str:
     goal = f"p95 at most {p95_s:g} s" if p95_s else "highest throughput"
     return (
         f"engine {settings.engine}, {read_cpus():g} CPUs, {len(load.pages)} pages, {load.clients} clients, "

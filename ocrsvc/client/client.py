@@ -37,7 +37,7 @@ class Client:
 
     Args:
         url: Of the service, such as http://127.0.0.1:8000, with a path if it lies behind one.
-        timeout_s: How long one picture may take, tries and waits included.
+        timeout_s: How long one image may take, tries and waits included.
         headers: Sent with every request, for what stands before the service.
     """
 
@@ -46,12 +46,12 @@ class Client:
         self._http = httpx.Client(base_url=address_of(url), headers=headers, limits=_LIMITS)
 
     def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
-        """What is on one picture.
+        """What is on one image.
 
         Args:
             picture: A path, the bytes of an image file, or an array: (H, W) gray or (H, W, 3) BGR, uint8.
             timeout_s: Instead of the client's.
-            options: As docs/api.md tells them.
+            options: As docs/api.md describes them.
 
         Raises:
             DeadlineExceeded: No answer came in time.
@@ -68,12 +68,12 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generator[Outcome, None, None]:
-        """The answer for each picture, in order, as it comes; in place of one that failed, its error.
+        """The answer for each image, in order, as it comes; in place of one that failed, its error.
 
         Args:
             pictures: Taken from as needed: there may be more than fit into memory.
             at_once: How many are under way at a time.
-            timeout_s, options: As for `read`; the time holds for each picture.
+            timeout_s, options: As for `read`; the time holds for each image.
         """
         left = threading.Event()
 
@@ -136,7 +136,7 @@ class AsyncClient:
         self._http = httpx.AsyncClient(base_url=address_of(url), headers=headers, limits=_LIMITS)
 
     async def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
-        """What is on one picture; see `Client.read`."""
+        """What is on one image; see `Client.read`."""
         tries = _Tries(timeout_s or self._timeout_s)
         # A path may lie on a slow disk.
         body = await asyncio.to_thread(body_of, picture)
@@ -154,7 +154,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[Outcome, None]:
-        """The answer for each picture, in order, as it comes; see `Client.read_many`."""
+        """The answer for each image, in order, as it comes; see `Client.read_many`."""
 
         async def outcome(picture: ImageInput) -> Outcome:
             try:
@@ -202,7 +202,7 @@ _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=AT
 
 
 class _Tries:
-    """The tries for one picture: how much time is left, and how long to wait before the next."""
+    """The tries for one image: how much time is left, and how long to wait before the next."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -230,7 +230,7 @@ class _Tries:
 def _in_order(
     source: Iterator[ImageInput], start: Callable[[ImageInput], Future[Outcome]], at_once: int
 ) -> Iterator[Outcome]:
-    """Outcomes in the order of the pictures; the next picture is taken before an outcome is handed out."""
+    """Outcomes in the order of the images; the next image is taken before an outcome is handed out."""
     under_way = deque(start(picture) for picture in islice(source, at_once))
     while under_way:
         outcome = under_way.popleft().result()

@@ -12,7 +12,7 @@ from ocrsvc.errors import BadOption, NothingSent
 
 PATH: Final = "/v1/ocr"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
-# Left over of the deadline for the answer's own way back.
+# Left over of the deadline for the response to arrive.
 _MARGIN: Final = 0.05
 _LONGEST_MARGIN_S: Final = 0.5
 
@@ -44,7 +44,7 @@ ImageInput = str | os.PathLike[str] | bytes | bytearray | memoryview | PixelArra
 
 
 class Options(TypedDict, total=False):
-    """What may be asked of a reading, as docs/api.md tells it; None is as good as left out."""
+    """The options of a reading, as docs/api.md describes them; None is the same as left out."""
 
     rotate: Literal["auto", "0", "90", "180", "270"] | None
     detect: bool | None

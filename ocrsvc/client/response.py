@@ -52,7 +52,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer for one picture.
+    """The response for one image.
 
     Attributes:
         id: Of the request, as in the service's log.

@@ -7,7 +7,7 @@ from typing import Final
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Refused, Unreachable
 
 BROKEN_TRIES: Final = 5
-"""Tries after which a connection that breaks is given up; a refusal is patient until the deadline."""
+"""Tries after which a connection that breaks is given up; a refusal is retried until the deadline."""
 
 FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 5.0
@@ -20,10 +20,10 @@ def wait_s(error: OcrsvcError, broken: int, left_s: float, chance: float) -> flo
         error: What the last try ended with.
         broken: How many tries have ended with a broken connection so far.
         left_s: Seconds until the deadline.
-        chance: A random number in [0, 1), so that not all who failed together come back together.
+        chance: A random number in [0, 1), so that clients that failed together do not retry together.
     """
     if isinstance(error, Refused):
-        # Whoever says "at once" must not be asked as fast as a loop turns.
+        # A service that says "at once" must not be asked in a busy loop.
         wait = max(FIRST_WAIT_S, error.retry_after_s) * (1 + chance / 4)
     elif isinstance(error, Unreachable) and broken < BROKEN_TRIES:
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (broken - 1)) * (0.5 + chance / 2)

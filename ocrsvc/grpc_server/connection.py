@@ -541,7 +541,7 @@ class Connection:
         stream.stall.note(now_s, left=True, taken=moved_bytes)
         self._sender.stall.note(now_s, left=True, taken=moved_bytes)
         if moved_bytes and stream.number in self._streams:
-            # The others have their turn before it.
+            # The others are served before it.
             self._streams[stream.number] = self._streams.pop(stream.number)
 
     def _reset(self, number: int, code: ErrorCodes) -> None:

@@ -128,6 +128,6 @@ def check_settings(h2: H2Connection) -> None:
     """Bound what the client's settings make h2 keep. Raises FrameRefused."""
     if len(h2.remote_settings) > MAX_SETTINGS:
         raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "settings that nobody knows")
-    # Set to the size that it has, hpack would forget to tell the client about the one before.
+    # Set to the size that it has, hpack would not announce the one before to the client.
     if h2.encoder.header_table_size > MAX_TABLE_BYTES:  # noqa: PLR1730
         h2.encoder.header_table_size = MAX_TABLE_BYTES

@@ -21,7 +21,7 @@ class ServerInterface(Protocol):
     most_bytes: int
     limit_s: float
     turn_s: float
-    """What one connection may take of the loop before the others have their turn."""
+    """The time that one connection may take of the loop before the others are served."""
 
     memory: Budget
     arriving: Budget

@@ -8,7 +8,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes, Settings
 
-# Each frame that opens or ends a stream costs h2 a look at all that are open. A client's further calls wait in it.
+# Each frame that opens or ends a stream makes h2 check all that are open. A client's further calls wait in it.
 MAX_STREAMS: Final = 100
 STREAM_WINDOW: Final = 4 << 20
 CONNECTION_WINDOW: Final = 16 << 20

@@ -45,7 +45,7 @@ ARRIVING_SHARE: Final = 0.25
 
 _WARN_INTERVAL_S: Final = 60.0
 _CHECK_S: Final = 0.25
-# What one connection may take of the loop before the others have their turn, and all together.
+# The time that one connection may take of the loop before the others are served, and all together.
 _TURN_S: Final = 0.02
 _LEAST_TURN_S: Final = 0.001
 _ROUND_S: Final = 0.02
@@ -277,11 +277,11 @@ class RpcServer:
         try:
             self._admit(sock, str(address[0]) if isinstance(address, tuple) else "")
         except OSError:
-            # The client has gone already, or the kernel has no room to watch it.
+            # The client has gone already, or the kernel cannot watch it.
             sock.close()
 
     def _admit(self, sock: socket.socket, caller: str) -> None:
-        """Make room for one more, and begin to listen to it. Raises OSError."""
+        """Accept one more, closing another where there are too many. Raises OSError."""
         if len(self._transports) >= MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
         share = Share(self.memory)

@@ -125,7 +125,7 @@ class Transport:
             self._begin_close()
 
     def _send(self) -> bool:
-        """Send what the socket takes; whether the connection lives."""
+        """Send what the socket takes; whether the connection is still open."""
         out = self.connection.take_out()
         before = len(out)
         try:

@@ -56,7 +56,7 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, limits: Sh
         if received(environ) is None:
             environ[SHARE_KEY] = Share(memory)
         if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
-            reader.check_room(priority)
+            reader.check_capacity(priority)
 
     @app.teardown_request
     def leave(_error: BaseException | None) -> None:

@@ -86,7 +86,7 @@ def _read_stream(environ: Environ, length: int | None, max_body_bytes: int) -> b
     except (QueueFull, BodyTooLarge):
         raise
     except Exception as error:
-        # What a server raises for a broken chunk or a client that is gone is its own affair; it is never our fault.
+        # What a server raises for a broken chunk or a client that is gone is not known here; it is never our fault.
         raise CallerError("The body cannot be read to its end.", "Send the request again.") from error
     if len(body) > max_body_bytes:
         raise too_large(length, max_body_bytes)

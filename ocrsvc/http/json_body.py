@@ -21,7 +21,7 @@ from ocrsvc.serving.memory_budget import Share
 # The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.
 MAX_JSON_COMMAS: Final = 10_000
 MAX_JSON_BRACKETS: Final = 10_000
-# Each is looked at by itself. Besides those around names and texts, JSON within JSON has some.
+# Each is checked by itself. Besides those around names and texts, JSON within JSON has some.
 MAX_JSON_QUOTES: Final = 50_000
 MAX_OUTLINE_BYTES: Final = 4 << 20
 """Of what is left without the long texts."""

@@ -18,7 +18,7 @@ MAX_SIDE_PX: Final = 65_535
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
-_TURNS: Final = ("auto", "0", "90", "180", "270")
+_ROTATIONS: Final = ("auto", "0", "90", "180", "270")
 _FORMATS: Final = ("json", *FORMATS)
 
 
@@ -85,9 +85,9 @@ _BOOL_WORDS: Final = "true or false (also 1, 0, yes, no, on, off)"
 
 OPTIONS: Final[Mapping[str, Option]] = {
     "rotate": Option(
-        _one_of(*_TURNS),
-        "one of " + ", ".join(_TURNS),
-        {"type": "string", "enum": list(_TURNS)},
+        _one_of(*_ROTATIONS),
+        "one of " + ", ".join(_ROTATIONS),
+        {"type": "string", "enum": list(_ROTATIONS)},
         "auto",
         "Clockwise turn in degrees that makes the page upright; auto finds it.",
     ),

@@ -70,8 +70,8 @@ def is_host_allowed(host: str, allowed: Collection[str], listens_at: str) -> boo
 
     Args:
         host: The header, with or without a port.
-        allowed: Names and addresses, or "*"; if empty, whoever is bound to a loopback address answers to loopback names
-            only, and others to all.
+        allowed: Names and addresses, or "*"; if empty, a service bound to a loopback address answers to loopback names
+            only, and any other to all.
         listens_at: The address that the connection came in at; empty for a Unix socket.
     """
     name = host_name(host)

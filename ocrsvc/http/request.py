@@ -94,7 +94,7 @@ def receive(environ: Environ, max_body_bytes: int, deadline: float) -> ParsedReq
 
 
 def parse_early(environ: Environ, max_body_bytes: int, limit_s: float) -> ParsedRequest | None:
-    """What `receive` will return, for whoever has to choose an adapter first; None where it will raise.
+    """What `receive` will return, for routing, which chooses the adapter first; None where it will raise.
 
     Args:
         environ: Of the request.

@@ -89,7 +89,7 @@ def cut_accepted() -> None:
             request.environ[name] = sent[:_MAX_ACCEPT].rpartition(",")[0]
 
 
-def looks_like_a_url(text: object) -> bool:
+def is_url(text: object) -> bool:
     """Whether a text is an address, not base64. Addresses are never fetched: a caller could reach others' hosts so."""
     head = text[:8].lower() if isinstance(text, str | bytes) else ""
     if isinstance(head, bytes):

@@ -49,7 +49,7 @@ class Bounds:
 
 
 def displaced(stored: Sequence[Stored], need: Need, bounds: Bounds) -> list[Stored] | None:
-    """What has to go so that the need fits; None when it does not fit, whoever goes."""
+    """What has to go so that the need fits; None when nothing makes it fit."""
     left, gone = sorted(stored, key=lambda document: document.came_s), []
     while not _fits(left, need, bounds):
         victim = _next_victim(left, need, bounds)

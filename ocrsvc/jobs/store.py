@@ -62,7 +62,7 @@ State = Literal["waiting", "running", "success", "failure"]
 
 
 class StorageFull(Refused):
-    """The disk, or the table of open files, has no room for a document."""
+    """The disk, or the table of open files, has no space for a document."""
 
     code = "storage_full"
     title = "Documents cannot be stored"
@@ -95,7 +95,7 @@ def make_folder(parent: Path | None) -> Path:
 
 @contextmanager
 def storing() -> Iterator[None]:
-    """Raises StorageFull where the block fails for want of room: on the disk, in a quota, in the table of files."""
+    """Raises StorageFull where the block fails for want of space: on the disk, in a quota, in the table of files."""
     try:
         yield
     except OSError as error:
@@ -286,7 +286,7 @@ class Tasks:
         """Take in a document of a caller, for which others may have to go (see `shares`).
 
         Raises:
-            QueueFull: There is no room for it, or others are stored that take too long.
+            QueueFull: There is no space for it, or others are stored that take too long.
             OSError: It cannot be stored; nothing is left of it.
         """
         beside = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
@@ -350,7 +350,7 @@ class Tasks:
         return [task for _, task in sorted(found, key=lambda entry: entry[0])]
 
     def clear(self, task: Task) -> None:
-        """Remove a task, whoever reads it: its reader finds out by itself."""
+        """Remove a task, also while it is read: its reader finds out by itself."""
         gone = self.folder / f".{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             task.folder.rename(gone)

@@ -154,7 +154,7 @@ class DecodeJob:
 
 
 class DecodingHandle:
-    """An engine's handle that first decodes what was not decoded ahead; see serving.executor.Server."""
+    """An engine's handle that first decodes what was not decoded ahead; see serving.executor.ThreadHandle."""
 
     def __init__(self, handle: Handle) -> None:
         # A file for an engine that decodes by itself is only given to such an engine.

@@ -23,7 +23,7 @@ from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.decode_job import AHEAD_BYTES, DecodeJob, DecodingHandle
 from ocrsvc.pipeline.result_cache import ResultCache, key_of, open_result_cache
 from ocrsvc.records import EngineInfo, Image, Page, Reading, ReadOptions, Timing
-from ocrsvc.serving.executor import Executor, Place
+from ocrsvc.serving.executor import Executor, QueuePlace
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import (
     DEFAULT_CONTEXT,
@@ -80,7 +80,7 @@ class _Pending:
         most_bytes: What its pixels will hold at most.
     """
 
-    place: Place[DecodeJob, Page]
+    place: QueuePlace[DecodeJob, Page]
     item: Item[DecodeJob, Page]
     ahead: bool
     admitted: float
@@ -233,9 +233,9 @@ class Reader:
         """Whether the engine decodes image files by itself, so that a decoder that crashes is not in this process."""
         return self._engine is not None and self._engine.traits.decodes
 
-    def check_room(self, priority: Priority) -> None:
+    def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
-        self._running().check_room(priority)
+        self._running().check_capacity(priority)
 
     def read(
         self, data: bytes, options: ReadOptions, deadline_s: float, context: RequestContext = DEFAULT_CONTEXT

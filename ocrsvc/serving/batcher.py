@@ -51,7 +51,7 @@ class Batcher(Generic[B, W, A]):
 
     Args:
         run: One bucket and its works to one answer each, in order; raises to fail the batch, whose pieces are then run
-            once more one by one, so that only the guilty one fails.
+            once more one by one, so that only the one that caused it fails.
         limits: Of a batch.
         runners: Batches that run at once.
         clock: Monotonic seconds.
@@ -72,7 +72,7 @@ class Batcher(Generic[B, W, A]):
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._live, name=f"batch-{number}", daemon=True) for number in range(runners)
+            threading.Thread(target=self._run_thread, name=f"batch-{number}", daemon=True) for number in range(runners)
         ]
         for thread in self._threads:
             thread.start()
@@ -95,25 +95,25 @@ class Batcher(Generic[B, W, A]):
         for thread in self._threads:
             thread.join()
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         while chosen := self._next():
             bucket, pieces = chosen
             wanted = [piece for piece in pieces if piece.future.set_running_or_notify_cancel()]
             if wanted:
-                self._serve(bucket, wanted)
+                self._run_batch(bucket, wanted)
 
     def _next(self) -> tuple[B, list[_Piece[W, A]]] | None:
         """The next batch; None once closed and empty."""
         with self._changed:
             while True:
-                bucket, due_s = self._ripest()
+                bucket, due_s = self._next_due()
                 if bucket is not None and (self._closed or due_s <= self._clock()):
-                    return bucket, self._cut(bucket)
+                    return bucket, self._take_batch(bucket)
                 if bucket is None and self._closed:
                     return None
                 self._changed.wait(None if bucket is None else max(0.0, due_s - self._clock()))
 
-    def _ripest(self) -> tuple[B | None, float]:
+    def _next_due(self) -> tuple[B | None, float]:
         """The bucket that is due first, and when: a full one is due now, any other when its oldest has waited."""
         best: tuple[B | None, float] = None, math.inf
         for bucket, pieces in self._buckets.items():
@@ -127,7 +127,7 @@ class Batcher(Generic[B, W, A]):
             return True
         return sum(piece.cost for piece in pieces) >= self._limits.most_cost
 
-    def _cut(self, bucket: B) -> list[_Piece[W, A]]:
+    def _take_batch(self, bucket: B) -> list[_Piece[W, A]]:
         """The oldest pieces that fit into one batch."""
         pieces = self._buckets[bucket]
         batch = [pieces.popleft()]
@@ -138,11 +138,11 @@ class Batcher(Generic[B, W, A]):
         if not pieces:
             del self._buckets[bucket]
         if self._buckets:
-            # For a runner that is idle now: nobody else tells it of what stays.
+            # For a runner that is idle now: nothing else notifies it of what stays.
             self._changed.notify()
         return batch
 
-    def _serve(self, bucket: B, pieces: list[_Piece[W, A]]) -> None:
+    def _run_batch(self, bucket: B, pieces: list[_Piece[W, A]]) -> None:
         try:
             answers = self._run(bucket, [piece.work for piece in pieces])
             if len(answers) != len(pieces):
@@ -152,7 +152,7 @@ class Batcher(Generic[B, W, A]):
                 pieces[0].future.set_exception(failure)
                 return
             for piece in pieces:
-                self._serve(bucket, [piece])
+                self._run_batch(bucket, [piece])
             return
         for piece, answer in zip(pieces, answers, strict=True):
             piece.future.set_result(answer)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CRASHES: Final = 2
-"""Deaths after which an image is not read any more; with fewer it is suspect."""
+"""Crashes after which an image is not read any more; with fewer it is suspect."""
 
 _HEAD_BYTES: Final = 64
 _RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, crashes
@@ -27,7 +27,7 @@ _EMPTY: Final = bytes(_RECORD_BYTES)
 
 
 class Fingerprint(Protocol):
-    """What tells one image from another: 8 bytes that are quickly had, and 16 that are sure."""
+    """Identifies an image: 8 bytes that are cheap to compute, and 16 that are certain."""
 
     @property
     def sketch(self) -> bytes:
@@ -42,12 +42,12 @@ class Fingerprint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One image that killed engines.
+    """One image that crashed engines.
 
     Attributes:
         hash: Of its file (a PDF's page: its pixels) and what matters of the options, as 32 hexadecimal digits.
-        cause: How the engine died last, such as "SIGSEGV", "hang", "nonsense".
-        crashes: From CRASHES on the image is refused.
+        cause: How the engine crashed last, such as "SIGSEGV", "hang", "nonsense".
+        crashes: How often it did; from CRASHES on the image is refused.
         when_s: Seconds since the epoch of the last one.
         left_s: Seconds until the entry is forgotten.
     """
@@ -68,7 +68,7 @@ class CrashDenylist:
     """The shared list. Make it before any fork; all methods may be called in any process and thread.
 
     Args:
-        size: Most images kept; the one that expires first makes room.
+        size: Most images kept; the one that expires first is replaced.
         keep_s: Seconds after which an image gets another chance.
         clock: Monotonic seconds, the same in all processes.
     """
@@ -77,8 +77,8 @@ class CrashDenylist:
         self._keep_s = keep_s
         self._clock = clock
         self._memory = mmap.mmap(-1, _HEAD_BYTES + size * _RECORD_BYTES)
-        self._places = range(_HEAD_BYTES, _HEAD_BYTES + size * _RECORD_BYTES, _RECORD_BYTES)
-        # One aligned 8-byte store, so that it can be looked at before every image for next to nothing.
+        self._offsets = range(_HEAD_BYTES, _HEAD_BYTES + size * _RECORD_BYTES, _RECORD_BYTES)
+        # One aligned 8-byte store, so that reading it before every image costs next to nothing.
         self._last_expiry = ctypes.c_double.from_buffer(self._memory)
 
     def is_empty(self) -> bool:
@@ -86,41 +86,41 @@ class CrashDenylist:
         return self._clock() >= self._last_expiry.value
 
     def crashes(self, image: Fingerprint) -> int:
-        """Deaths on record for an image; its digest is only asked for when the sketch is found."""
+        """Crashes on record for an image; its digest is only asked for when the sketch is found."""
         if self.is_empty():
             return 0
         return max((entry.crashes for _, entry in self._find(image)), default=0)
 
     def note(self, image: Fingerprint, crashes: int, cause: str) -> None:
-        """Keep an image with so many deaths in all, instead of what was kept of it before."""
+        """Keep an image with so many crashes in all, instead of what was kept of it before."""
         now = self._clock()
-        place = next((place for place, _ in self._find(image)), None) or self._least_wanted(now)
+        offset = next((offset for offset, _ in self._find(image)), None) or self._free_or_oldest(now)
         expires = now + self._keep_s
         body = _RECORD.pack(image.sketch, image.digest, expires, time.time(), cause.encode()[:16], crashes)
-        self._memory[place : place + _RECORD_BYTES] = body + _SUM.pack(zlib.crc32(body))
+        self._memory[offset : offset + _RECORD_BYTES] = body + _SUM.pack(zlib.crc32(body))
         self._last_expiry.value = max(self._last_expiry.value, expires)
 
     def clear(self, image: Fingerprint) -> None:
-        """Forget an image that was read after all."""
-        for place, _ in self._find(image):
-            self._clear(place)
+        """Forget an image that was read without a crash."""
+        for offset, _ in self._find(image):
+            self._clear(offset)
 
     def entries(self) -> list[Entry]:
         """Everything kept now, the latest first."""
-        return sorted((entry for _, entry in self._live()), key=lambda entry: -entry.when_s)
+        return sorted((entry for _, entry in self._current()), key=lambda entry: -entry.when_s)
 
     def forget(self, digest: str | None = None) -> int:
         """Forget the image with this hash, or all of them; returns how many were kept."""
-        found = [(place, entry) for place, entry in self._live() if digest in (None, entry.hash)]
-        for place, _ in found:
-            self._clear(place)
+        found = [(offset, entry) for offset, entry in self._current() if digest in (None, entry.hash)]
+        for offset, _ in found:
+            self._clear(offset)
         return len({entry.hash for _, entry in found})
 
-    def _clear(self, place: int) -> None:
-        self._memory[place : place + _RECORD_BYTES] = _EMPTY
+    def _clear(self, offset: int) -> None:
+        self._memory[offset : offset + _RECORD_BYTES] = _EMPTY
 
     def _find(self, image: Fingerprint) -> Iterator[tuple[int, Entry]]:
-        """The records of an image. mmap.find looks through all of them at memory speed."""
+        """The records of an image. mmap.find searches all of them at memory speed."""
         at = self._memory.find(image.sketch, _HEAD_BYTES)
         while at >= 0:
             if (at - _HEAD_BYTES) % _RECORD_BYTES == 0:
@@ -129,15 +129,15 @@ class CrashDenylist:
                     yield at, entry
             at = self._memory.find(image.sketch, at + 1)
 
-    def _live(self) -> Iterator[tuple[int, Entry]]:
-        for place in self._places:
-            entry = self._read(place)
+    def _current(self) -> Iterator[tuple[int, Entry]]:
+        for offset in self._offsets:
+            entry = self._read(offset)
             if entry is not None:
-                yield place, entry
+                yield offset, entry
 
-    def _read(self, place: int) -> Entry | None:
-        """The record at a place; None when it is empty, expired, or another process is writing it."""
-        record = self._memory[place : place + _RECORD_BYTES]
+    def _read(self, offset: int) -> Entry | None:
+        """The record at an offset; None when it is empty, expired, or another process is writing it."""
+        record = self._memory[offset : offset + _RECORD_BYTES]
         body, (checksum,) = record[: _RECORD.size], _SUM.unpack(record[_RECORD.size :])
         _, digest, expires, when_s, cause, crashes = _RECORD.unpack(body)
         left_s = expires - self._clock()
@@ -145,11 +145,11 @@ class CrashDenylist:
             return None
         return Entry(digest.hex(), cause.rstrip(b"\0").decode("ascii", "replace"), crashes, when_s, left_s)
 
-    def _least_wanted(self, now: float) -> int:
-        """The place that is free, or else the one that expires first."""
+    def _free_or_oldest(self, now: float) -> int:
+        """The offset of a free record, or else of the one that expires first."""
 
-        def left_s(place: int) -> float:
-            entry = self._read(place)
+        def left_s(offset: int) -> float:
+            entry = self._read(offset)
             return entry.left_s if entry is not None else -now
 
-        return min(self._places, key=left_s)
+        return min(self._offsets, key=left_s)

@@ -30,7 +30,7 @@ from ocrsvc.serving.work_queue import (
 
 IDLE_S = 1.0
 STUCK_S = 5.0
-"""How long after the deadline of its work a thread counts as stuck: engines look at it between lines, not within."""
+"""How long after the deadline of its work a thread counts as stuck: engines check it between lines, not within."""
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -38,8 +38,8 @@ W_contra = TypeVar("W_contra", contravariant=True)
 A_co = TypeVar("A_co", covariant=True)
 
 
-class Server(Protocol[W_contra, A_co]):
-    """What a thread owns: see engines.base.Handle for the promises."""
+class ThreadHandle(Protocol[W_contra, A_co]):
+    """The handle that a thread owns; see engines.contract.Handle for its contract."""
 
     def warm_up(self) -> None:
         """Run once in the owning thread before any work."""
@@ -52,23 +52,23 @@ class Server(Protocol[W_contra, A_co]):
         """Run once in the owning thread after the last work."""
 
 
-class Place(Generic[W, A]):
+class QueuePlace(Generic[W, A]):
     """A place in the queue, held by one request."""
 
     def __init__(self, queue: WorkQueue[W, A], context: RequestContext, clock: Callable[[], float]) -> None:
         self._queue = queue
         self._context = context
         self._clock = clock
-        self.spent = False
+        self.is_submitted = False
 
     def submit(self, work: W, deadline: float, size_bytes: int = 0) -> Item[W, A]:
         """Fill the place; wait for the answer with `wait`. Raises NotReady when the executor is stopping."""
         item = self._queue.put(work, deadline, size_bytes, self._context)
-        self.spent = True
+        self.is_submitted = True
         return item
 
     def give_up(self, item: Item[W, A]) -> None:
-        """Nobody will wait for this item: unless a thread has it already, none gets it."""
+        """Drop an item that nobody waits for, unless a thread has it already."""
         self._queue.discard(item)
 
     def wait(self, item: Item[W, A]) -> Served[A]:
@@ -105,7 +105,7 @@ class Executor(Generic[W, A]):
     """N threads in front of an engine.
 
     Args:
-        open_server: Opens one handle; called once in each thread.
+        open_handle: Opens one handle; called once in each thread.
         threads: How many threads.
         places: Size of the queue.
         batch: Most items handed to one `read`.
@@ -116,7 +116,7 @@ class Executor(Generic[W, A]):
 
     def __init__(
         self,
-        open_server: Callable[[], Server[W, A]],
+        open_handle: Callable[[], ThreadHandle[W, A]],
         *,
         threads: int,
         places: int,
@@ -125,7 +125,7 @@ class Executor(Generic[W, A]):
         on_idle: Callable[[], object] = bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open_server = open_server
+        self._open_handle = open_handle
         self._batch = batch
         self._on_idle = on_idle
         self._clock = clock
@@ -133,7 +133,9 @@ class Executor(Generic[W, A]):
         self._opening: contextlib.AbstractContextManager[object] = (
             threading.Lock() if serial_open else contextlib.nullcontext()
         )
-        self._threads = [threading.Thread(target=self._live, name=f"engine-{n}", daemon=True) for n in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._run_thread, name=f"engine-{n}", daemon=True) for n in range(threads)
+        ]
         self._opened = threading.Semaphore(0)
         self._failures: list[BaseException] = []
         self._due: dict[int, float] = {}
@@ -149,19 +151,19 @@ class Executor(Generic[W, A]):
             raise self._failures[0]
 
     @contextlib.contextmanager
-    def admit(self, context: RequestContext = DEFAULT_CONTEXT) -> Iterator[Place[W, A]]:
+    def admit(self, context: RequestContext = DEFAULT_CONTEXT) -> Iterator[QueuePlace[W, A]]:
         """Hold a place in the queue while its work is made. Raises QueueFull or NotReady."""
         self._queue.reserve(context.priority)
-        place = Place(self._queue, context, self._clock)
+        place = QueuePlace(self._queue, context, self._clock)
         try:
             yield place
         finally:
-            if not place.spent:
+            if not place.is_submitted:
                 self._queue.release(context.priority)
 
-    def check_room(self, priority: Priority) -> None:
+    def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when `admit` would do so now."""
-        self._queue.check_room(priority)
+        self._queue.check_capacity(priority)
 
     def waiting(self) -> int:
         """Requests admitted whose work no thread has taken yet."""
@@ -188,12 +190,12 @@ class Executor(Generic[W, A]):
         self._queue.abandon()
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _live(self) -> None:
-        """The life of one engine thread."""
+    def _run_thread(self) -> None:
+        """One engine thread, from opening its handle to closing it."""
         try:
             with self._opening:
-                server = self._open_server()
-            _warm_up_or_close(server)
+                handle = self._open_handle()
+            _warm_up_or_close(handle)
         except BaseException as failure:  # noqa: BLE001  start() raises it in the thread that waits
             self._failures.append(failure)
             return
@@ -201,9 +203,9 @@ class Executor(Generic[W, A]):
             self._opened.release()
         try:
             while items := self._take():
-                self._serve(server, items)
+                self._serve(handle, items)
         finally:
-            server.close()
+            handle.close()
 
     def _take(self) -> list[Item[W, A]] | None:
         items = self._queue.take(self._batch, IDLE_S)
@@ -212,10 +214,10 @@ class Executor(Generic[W, A]):
             items = self._queue.take(self._batch)
         return items
 
-    def _serve(self, server: Server[W, A], items: list[Item[W, A]]) -> None:
+    def _serve(self, handle: ThreadHandle[W, A], items: list[Item[W, A]]) -> None:
         began = self._clock()
         self._due[threading.get_ident()] = max(item.deadline for item in items)
-        answers = self._read_apart(server, [item.work for item in items])
+        answers = self._read_each_on_failure(handle, [item.work for item in items])
         del self._due[threading.get_ident()]
         run_s = self._clock() - began
         for item, answer in zip(items, answers, strict=True):
@@ -225,24 +227,24 @@ class Executor(Generic[W, A]):
                 item.future.set_result(Served(answer, began - item.queued_at, run_s))
         self._queue.record_run(len(items), run_s)
 
-    def _read_apart(self, server: Server[W, A], works: list[W]) -> Sequence[A | OcrsvcError]:
-        """Read a batch; if that fails as a whole, each item alone, so that only the guilty one is answered with it."""
+    def _read_each_on_failure(self, handle: ThreadHandle[W, A], works: list[W]) -> Sequence[A | OcrsvcError]:
+        """Read a batch; if that fails as a whole, each item alone, so that only the one that caused it fails."""
         try:
-            answers = server.read(works)
+            answers = handle.read(works)
             if len(answers) != len(works):
                 raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} images.")
             return answers
         except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
             if len(works) > 1:
-                return [answer for work in works for answer in self._read_apart(server, [work])]
+                return [answer for work in works for answer in self._read_each_on_failure(handle, [work])]
             return [_as_engine_failure(failure)]
 
 
-def _warm_up_or_close(server: Server[W, A]) -> None:
+def _warm_up_or_close(handle: ThreadHandle[W, A]) -> None:
     try:
-        server.warm_up()
+        handle.warm_up()
     except BaseException:
-        server.close()
+        handle.close()
         raise
 
 

@@ -152,12 +152,12 @@ class Share:
 
 
 def unlimited() -> Share:
-    """A share of a budget that nobody else has, and that ends nowhere: for work that no request brought."""
+    """A share of an unlimited budget of its own: for work that no request brought."""
     return Share(Budget(sys.maxsize))
 
 
 class Callers:
-    """Who has how many requests under way. Holds a name no longer than its requests last; for any thread.
+    """Counts the requests that each caller has under way, and holds no name longer than that; for any thread.
 
     Args:
         most: Requests that one caller may have under way; 0 is no limit.
@@ -196,7 +196,7 @@ class SharedLimits:
 
     Attributes:
         memory: For what they hold, from the first byte of a request to the last of its answer.
-        callers: Who has how many under way.
+        callers: How many each caller has under way.
         guard: Records what is worked on, and knows the bodies that stopped workers; None does neither.
     """
 
@@ -208,12 +208,12 @@ class SharedLimits:
 def make_shared_limits(
     *, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None
 ) -> SharedLimits:
-    """Room for requests that hold `memory_bytes` together, but for one of the largest (`most_bytes`) at least."""
+    """Limits for requests that hold `memory_bytes` together, but at least one of the largest (`most_bytes`)."""
     return SharedLimits(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)
 
 
 def network_of(address: str) -> str:
-    """Who has this address: of IPv6 the /64, for each customer of a provider has at least so many; else itself."""
+    """The network of an address: of IPv6 the /64, for each customer of a provider has at least that; else itself."""
     if ":" not in address:
         return address
     try:

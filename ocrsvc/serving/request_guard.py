@@ -30,7 +30,7 @@ def mark_of(body: bytes | memoryview) -> BodyMark:
     """The mark of a body: 9 us for 130 kB, where a hash of all of it takes 140 us.
 
     Hashed are its length, its ends, 128 words between them, and the sum of all its words, so that two bodies of the
-    same length that differ in a single place are told apart.
+    same length that differ in a single place have different marks.
     """
     size = len(body)
     found = blake2b(size.to_bytes(_WORD_BYTES, "big"), digest_size=_DIGEST_BYTES)
@@ -126,7 +126,7 @@ _CURRENT: Final = _Current()
 
 
 def take_body(body: bytes | memoryview, name: str = "") -> None:
-    """The body of this thread's request is there, and is about to be looked into. Raises RequestStopsWorker.
+    """The body of this thread's request is there, and is about to be parsed. Raises RequestStopsWorker.
 
     Does nothing where no RequestGuard guards this thread. The name is the request's id.
     """
@@ -141,7 +141,7 @@ def current_work() -> Work | None:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """This thread only waits within the block, for the engine or for its turn."""
+    """This thread only waits within the block, for the engine or for a permit."""
     work = _CURRENT.work
     if work is None:
         yield
@@ -155,7 +155,7 @@ def waiting() -> Iterator[None]:
 
 @contextmanager
 def decoding_for(work: Work | None) -> Iterator[None]:
-    """This thread, which is not the request's own, decodes a picture of it within the block."""
+    """This thread, which is not the request's own, decodes an image of it within the block."""
     row = work.open(Stage.DECODING) if work is not None else None
     try:
         yield

@@ -33,7 +33,7 @@ _SKETCH_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class BodyMark:
-    """What tells one body from another; see quarantine.Fingerprint."""
+    """Identifies a body; see crash_denylist.Fingerprint."""
 
     digest: bytes
 
@@ -94,7 +94,7 @@ class InFlightTable:
         self._memory = mmap.mmap(-1, workers * rows * _ROW_BYTES)
 
     def clear(self, worker: int) -> None:
-        """Arbiter, before a fork: whatever an earlier worker left in this place. Worker, at its end: what it leaves."""
+        """Arbiter, before a fork: clear the rows that an earlier worker left. Worker, at its end: clear its own."""
         for row in range(self._rows):
             _STAGE.pack_into(self._memory, self._at(worker, row), Stage.FREE)
 

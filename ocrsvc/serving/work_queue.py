@@ -23,27 +23,27 @@ W = TypeVar("W")
 A = TypeVar("A")
 
 Priority = Literal["interactive", "batch"]
-"""Somebody waits for the answer, or a program that has many to send and can wait."""
+"""A person waits for the answer, or a program that has many to send and can wait."""
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
 
 PACE_WEIGHT = 0.1  # of the newest item in the running mean of service times
-BATCH_TURN: Final = 5
+BATCH_EVERY: Final = 5
 """While both priorities wait, every so many-th item is a batch one: it is slowed down, and never starves."""
 BATCH_SHARE: Final = 0.75
 """Of the places, for batch at most: an interactive request finds one of the rest."""
 GONE_S: Final = 0.25
-"""How long work waits before anybody asks whether its client is still there, and between two such questions."""
+"""How long work waits before it is checked whether its client is still there, and between two such checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """How work is wanted.
+    """What the queue and the reader know of a request.
 
     Attributes:
-        priority: Whose turn it is when others wait too.
-        is_gone: Has the client hung up? Asked seldom, from any thread, also under the queue's lock: it must not block
-            or raise.
+        priority: Which goes first when others wait too.
+        is_gone: Whether the client has hung up. Called seldom, from any thread, also under the queue's lock: it must
+            not block or raise.
         share: The request's account of memory.
     """
 
@@ -94,13 +94,13 @@ class WorkQueue(Generic[W, A]):
         self._running = 0
         self._bytes = 0
         self._heaps: dict[Priority, list[Item[W, A]]] = {priority: [] for priority in PRIORITIES}
-        self._passed_over = 0
+        self._batch_skipped = 0
         self._serials = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
         self._mean_run_s = 0.0
 
-    def check_room(self, priority: Priority = "interactive") -> None:
+    def check_capacity(self, priority: Priority = "interactive") -> None:
         """Raises QueueFull when no place is free for this priority now, NotReady when the queue is closed."""
         with self._changed:
             if self._closed:
@@ -110,7 +110,7 @@ class WorkQueue(Generic[W, A]):
     def reserve(self, priority: Priority = "interactive") -> None:
         """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""
         with self._changed:
-            self.check_room(priority)
+            self.check_capacity(priority)
             self._taken[priority] += 1
 
     def release(self, priority: Priority = "interactive") -> None:
@@ -127,7 +127,7 @@ class WorkQueue(Generic[W, A]):
             work: What a server is to do.
             deadline: On the queue's clock.
             size_bytes: What it holds in memory.
-            context: How it is wanted.
+            context: Of its request.
         """
         item: Item[W, A] = Item(deadline, next(self._serials), work, size_bytes, self._clock(), context, Future())
         with self._changed:
@@ -139,7 +139,7 @@ class WorkQueue(Generic[W, A]):
         return item
 
     def discard(self, item: Item[W, A]) -> None:
-        """Nobody waits for this item any more: give back its place at once, unless a server has it already."""
+        """Give back the place of an item that nobody waits for any more, unless a server has it already."""
         with self._changed:
             heap = self._heaps[item.context.priority]
             if item in heap:
@@ -148,11 +148,11 @@ class WorkQueue(Generic[W, A]):
                 self._leave(item)
         item.future.cancel()
 
-    def take(self, most: int, patience_s: float | None = None) -> list[Item[W, A]] | None:
+    def take(self, most: int, timeout_s: float | None = None) -> list[Item[W, A]] | None:
         """Block until there is work, and take up to `most` items that are still wanted.
 
         Cancelled and expired items, and those whose client has gone, are dropped here, so they never reach a server.
-        Empty once closed and drained; None when nothing came for `patience_s` seconds.
+        Empty once closed and drained; None when nothing came for `timeout_s` seconds.
         """
         with self._changed:
             while True:
@@ -160,15 +160,15 @@ class WorkQueue(Generic[W, A]):
                 while len(taken) < most and (item := self._pop()):
                     if self._is_wanted(item):
                         taken.append(item)
-                        self._note_turn(item)
+                        self._count_skipped(item)
                 if taken or self._closed:
                     self._running += len(taken)
                     return taken
-                if not self._changed.wait(patience_s):
+                if not self._changed.wait(timeout_s):
                     return None
 
     def record_run(self, items: int, run_s: float) -> None:
-        """Tell that taken items are done, and how long they ran together; feeds the Retry-After of later refusals."""
+        """Record that taken items are done, and how long they ran together, for the Retry-After of later refusals."""
         with self._changed:
             self._running -= items
             old = self._mean_run_s or run_s / items
@@ -211,24 +211,24 @@ class WorkQueue(Generic[W, A]):
 
     def _pop(self) -> Item[W, A] | None:
         """The next item, out of the queue; None when there is none."""
-        heap = self._heaps[self._whose_turn()]
+        heap = self._heaps[self._next_priority()]
         if not heap:
             return None
         item = heapq.heappop(heap)
         self._leave(item)
         return item
 
-    def _whose_turn(self) -> Priority:
+    def _next_priority(self) -> Priority:
         if not self._heaps["batch"]:
             return "interactive"
         if not self._heaps["interactive"]:
             return "batch"
-        return "batch" if self._passed_over >= BATCH_TURN - 1 else "interactive"
+        return "batch" if self._batch_skipped >= BATCH_EVERY - 1 else "interactive"
 
-    def _note_turn(self, item: Item[W, A]) -> None:
+    def _count_skipped(self, item: Item[W, A]) -> None:
         """Count the interactive items that went before a waiting batch one."""
         passes = item.context.priority == "interactive" and bool(self._heaps["batch"])
-        self._passed_over = self._passed_over + 1 if passes else 0
+        self._batch_skipped = self._batch_skipped + 1 if passes else 0
 
     def _is_wanted(self, item: Item[W, A]) -> bool:
         now = self._clock()
@@ -255,19 +255,19 @@ class WorkQueue(Generic[W, A]):
 
 
 def make_check(context: RequestContext, deadline: float, clock: Callable[[], float]) -> Callable[[], None]:
-    """What running work calls as often as it likes: whether it is still wanted.
+    """A function that running work calls to check whether it is still wanted.
 
     It raises DeadlineExceeded from the deadline on, and ClientGone within GONE_S after the client has hung up.
     """
-    next_look = clock() + GONE_S
+    next_check_s = clock() + GONE_S
 
     def check() -> None:
-        nonlocal next_look
+        nonlocal next_check_s
         now = clock()
         if now >= deadline:
             raise deadline_passed()
-        if now >= next_look:
-            next_look = now + GONE_S
+        if now >= next_check_s:
+            next_check_s = now + GONE_S
             if context.is_gone():
                 raise client_gone()
 

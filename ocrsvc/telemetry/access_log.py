@@ -33,7 +33,7 @@ class Event:
         id: The request's id.
         client: Address of the peer; a proxy's own if there is one. Empty for a Unix socket.
         method, path: As asked.
-        door: Which interface answered.
+        door: The name of the API adapter that answered.
         status, code: How it ended; the code is "ok" for a success.
         bytes_in, bytes_out: Bodies, as far as their lengths are declared.
         seconds: From its headers to its answer.
@@ -69,7 +69,7 @@ class AccessLog:
     """Writes events to a file descriptor, from a thread that the first event starts.
 
     Args:
-        form: How a line looks.
+        form: The format of a line.
         on_drop: Called for each event that found the queue full.
         target: File descriptor; standard output by default.
         most: Events that may wait.
@@ -127,7 +127,7 @@ class AccessLog:
 
 
 def _write(target: int, line: bytes) -> None:
-    """All of a line; in one piece where the pipe has room for it, so that lines of several workers do not mix."""
+    """All of a line; in one piece where the pipe has space for it, so that lines of several workers do not mix."""
     while line:
         line = line[os.write(target, line) :]
 

@@ -141,7 +141,7 @@ def _entries(worker_table: WorkerTable) -> Iterator[Family]:
 
 
 def workers_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
-    """Every worker as an operator sees it, in the order of the slots."""
+    """Every worker as an operator sees it, in the order of the entries."""
     now_s = time.monotonic()
     return [_worker_to_dict(worker.slot, worker_table.entry(worker.slot), now_s) for worker in worker_table.live()]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-# Of the machine's memory; the rest is for the arbiter, the page cache and whoever else lives there.
+# Of the machine's memory; the rest is for the arbiter, the page cache and other processes.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
-# Of the GPU's memory; nobody but the workers and those who were there before them needs any.
+# Of the GPU's memory; no processes but the workers and those that were there before them need any.
 _GPU_SOFT_SHARE: Final = 0.85
 _GPU_HARD_SHARE: Final = 0.95
 # Long enough to see a trend in a few large images, short enough to see a leak that has just begun.
@@ -165,7 +165,7 @@ def _will_be_over(usage: Usage, bounds: Bounds, replacement_lead_s: float) -> bo
 def expected_bytes(usage: Usage, limit_bytes: int, replacement_lead_s: float) -> int:
     """Memory to be expected by the next check, or by the time a successor could serve: the larger of both.
 
-    The trend counts only when half of the room is used up: every worker grows quickly at first, and one that is
+    The trend counts only when half of the headroom is used up: every worker grows quickly at first, and one that is
     replaced for that is replaced by another that does the same.
     """
     halfway = 2 * usage.now_bytes >= usage.footprint_bytes + limit_bytes
@@ -197,7 +197,7 @@ def calibrate_gpu(
 ) -> Bounds:
     """The limits of one of several workers for its GPU memory, 85 % (soft) and 95 % (hard) of which are filled.
 
-    By all workers at their limit, and one successor, if that leaves each worker at least half of the room to grow that
+    By all workers at their limit, and one successor, if that leaves each worker at least half of the headroom that
     it would have without a successor. Else by all workers alone: then a worker drains first when it is replaced, but
     is not replaced all the time.
 

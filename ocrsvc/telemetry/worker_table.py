@@ -45,7 +45,7 @@ class WorkerEntry(ctypes.Structure):
         pid: 0 until the worker itself has written it.
         granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
         successor: The number of that one's entry; NOBODY before the fork.
-        card: The GPU it computes on, by its place among all that the service has used since its start.
+        card: The GPU it computes on, by its number among all that the service has used since its start.
         rss_bytes, requests, in_flight: The worker's own readings.
         gpu_bytes, gpu_leap_bytes: Its GPU memory, and the most that this grew between two checks.
         card_free_bytes: What it found free on the GPU.

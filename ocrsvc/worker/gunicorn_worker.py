@@ -35,7 +35,7 @@ _ORPHAN_S: Final = 2.5
 # Before the arbiter, which gives a stopping service just the graceful timeout, ends it by force.
 _STACKS_SHARE: Final = 0.9
 _STDERR: Final = 2
-# Memory beyond that of a warm worker is looked after so often, from so much on, while requests hold so little.
+# Memory beyond that of a warm worker is given back so often, from so much on, while requests hold so little.
 _GIVE_BACK_S: Final = 10.0
 _GROWN_BYTES: Final = 48 << 20
 _FREE: Final = 0.1
@@ -158,7 +158,7 @@ class RecyclingWorker(FairThreadWorker):
             readings = Readings(
                 requests=entry.requests,
                 age_s=now_s - entry.ready_s,
-                # A successor takes as long as this one took, and its turn may come after everybody else's.
+                # A successor takes as long as this one took, and it may be started after those of all other workers.
                 replacement_lead_s=(1 + self.cfg.workers) * watched.boot_s,
                 rss=rss.add(now_s, entry.rss_bytes),
                 gpu=self._read_gpu(watched.gauge, gpu, now_s),
@@ -239,7 +239,7 @@ class RecyclingWorker(FairThreadWorker):
         try:
             os.kill(self.ppid, signal.SIGCHLD)
         except OSError:
-            # Another user's process, or gone: the arbiter looks by itself soon, or this worker notices the latter.
+            # Another user's process, or gone: the arbiter checks by itself soon, or this worker notices the latter.
             return
 
     def _has_successor(self) -> bool:

@@ -33,7 +33,7 @@ from ocrsvc.worker.replacement_policy import (
 _KILL_AFTER_S: Final = 5.0
 # How often a worker may die before any was ever ready.
 _BOOT_TRIES: Final = 3
-# While nobody serves, a try costs less than the wait.
+# While no worker serves, a try costs less than the wait.
 _ALONE_BACKOFF_S: Final = 4.0
 _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
@@ -84,8 +84,8 @@ class ReplacementController:
         self._clock = clock
         self._saved_config: dict[str, object] = {}
         self._ended = False
-        # All that were ever used, so that a number means the same card after a reload with others.
-        self._cards: list[str] = []
+        # All that were ever used, so that a number means the same GPU after a reload with others.
+        self._gpus: list[str] = []
 
     def count_changed(self, arbiter: Arbiter, count: int, before: int | None) -> None:
         """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
@@ -94,7 +94,7 @@ class ReplacementController:
         else:
             self._set_count(arbiter)
 
-    def before_fork(self, worker: Any, cards: Sequence[str] = (), boot_limit_s: float = 0.0) -> None:
+    def before_fork(self, worker: Any, gpus: Sequence[str] = (), boot_limit_s: float = 0.0) -> None:
         """Give the new worker its entry, and one of the GPUs; if a worker was granted a successor, this is it.
 
         Until its first heartbeat a worker may take `boot_limit_s` and gunicorn's timeout to import the application.
@@ -102,7 +102,7 @@ class ReplacementController:
         worker.worker_table, worker.slot_number = self.worker_table, self.worker_table.allocate(self._clock())
         entry = self.worker_table.entry(worker.slot_number)
         entry.alive_s = self._clock() + boot_limit_s
-        entry.card = self._gpu_for(worker.slot_number, cards)
+        entry.card = self._gpu_for(worker.slot_number, gpus)
         worker.tmp.close()
         worker.tmp = Heartbeat(entry, worker, self._clock)
         for snapshot in self.worker_table.live():
@@ -128,20 +128,20 @@ class ReplacementController:
         self._set_count(arbiter)
         self._give_up_if_hopeless()
 
-    def gpu_name(self, card: int) -> str:
+    def gpu_name(self, gpu: int) -> str:
         """The GPU that the number in an entry means, as CUDA_VISIBLE_DEVICES accepts it."""
-        return self._cards[card]
+        return self._gpus[gpu]
 
-    def _gpu_for(self, slot_number: int, cards: Sequence[str]) -> int:
+    def _gpu_for(self, slot_number: int, gpus: Sequence[str]) -> int:
         """The GPU with the fewest workers that stay: one that is to be replaced does not count."""
-        if not cards:
+        if not gpus:
             return 0
-        self._cards += [card for card in cards if card not in self._cards]
+        self._gpus += [gpu for gpu in gpus if gpu not in self._gpus]
         leaving = (State.DRAINING,)
         staying = [worker for worker in self.worker_table.live() if not worker.granted and worker.state not in leaving]
-        names = [self._cards[worker.card] for worker in staying if worker.slot != slot_number]
-        busy = [cards.index(name) for name in names if name in cards]
-        return self._cards.index(cards[least_loaded_gpu(busy, len(cards))])
+        names = [self._gpus[worker.card] for worker in staying if worker.slot != slot_number]
+        busy = [gpus.index(name) for name in names if name in gpus]
+        return self._gpus.index(gpus[least_loaded_gpu(busy, len(gpus))])
 
     def in_worker(self, worker: Any) -> None:
         """Worker, after its fork: record its own process id, and restore the settings that a reload has set to 0."""

@@ -22,7 +22,7 @@ from ocrsvc.http.responses import (
     as_json,
     flag,
     is_reported_in_a_200,
-    looks_like_a_url,
+    is_url,
     read_pages,
     rotate_option,
     with_headers,
@@ -92,14 +92,14 @@ def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, obj
     """The pages in OCR.space's words. Raises the error of a file of which no page was read."""
     if not file.readings:
         raise file.errors[0][1]
-    complaints = [str(failure_of(error)) for _, error in file.errors]
+    messages = [str(failure_of(error)) for _, error in file.errors]
     if len(file.pages) < file.total:
-        complaints.append(f"The maximum page limit of {len(file.pages)} reached")
+        messages.append(f"The maximum page limit of {len(file.pages)} reached")
     return {
         "ParsedResults": [_parsed(outcome, overlay=overlay) for _, outcome in file.pages],
-        "OCRExitCode": READ_PARTLY if complaints else READ_FILE,
+        "OCRExitCode": READ_PARTLY if messages else READ_FILE,
         "IsErroredOnProcessing": False,
-        **({"ErrorMessage": complaints} if complaints else {}),
+        **({"ErrorMessage": messages} if messages else {}),
         "ProcessingTimeInMilliseconds": str(int(spent_s * 1000)),
         "SearchablePDFURL": "",
     }
@@ -161,9 +161,7 @@ def _image(parsed: ParsedRequest) -> bytes:
     data = any_file(parsed)
     if data is not None:
         return data
-    if last_field(parsed, "url") or any(
-        looks_like_a_url(value) for name, value in parsed.fields if name == BASE64_FIELD
-    ):
+    if last_field(parsed, "url") or any(is_url(value) for name, value in parsed.fields if name == BASE64_FIELD):
         raise _no_addresses()
     return first_image(parsed, (), (BASE64_FIELD,))
 

@@ -22,7 +22,7 @@ from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.json_body import parse_any_json
 from ocrsvc.http.request import as_text, is_image, left_s
-from ocrsvc.http.responses import NO_IMAGE, clamp_side_px, looks_like_a_url, parse_flag, read_pages, rotate_option
+from ocrsvc.http.responses import NO_IMAGE, clamp_side_px, is_url, parse_flag, read_pages, rotate_option
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.read import Reader
@@ -47,17 +47,17 @@ MAX_TEXT: Final = 1024
 # What JSON can carry exactly.
 _LARGEST: Final = 2.0**53
 
-Complaint = dict[str, str]
+ValidationError = dict[str, str]
 Envelope = dict[str, object]
 
 
 class WrongMembers(BadOption):
-    """Members of the JSON object that PaddleX would refuse: its text is a list of complaints, as JSON."""
+    """Members of the JSON object that PaddleX would refuse: its text is a list of them, as JSON."""
 
     status = UNPROCESSABLE
 
-    def __init__(self, complaints: list[Complaint]) -> None:
-        super().__init__(_written(complaints))
+    def __init__(self, validation_errors: list[ValidationError]) -> None:
+        super().__init__(_written(validation_errors))
 
 
 class WrongFile(CallerError):
@@ -75,7 +75,7 @@ class PaddlexRequest:
     Attributes:
         data: The bytes of the file.
         options: How it is to be read.
-        visualize: Answer pictures too.
+        visualize: Whether the answer holds drawn pages too.
         members: What was sent besides, for those members that the answer repeats.
     """
 
@@ -149,7 +149,7 @@ def failure_envelope(error: Exception, failure: Failure, log_id: object = None) 
     if isinstance(error, NO_IMAGE):
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
     elif type(error) is CallerError:
-        status, message = UNPROCESSABLE, _written([_complaint("json_invalid", "body", message)])
+        status, message = UNPROCESSABLE, _written([_validation_error("json_invalid", "body", message)])
     elif status in {404, 405}:
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
@@ -164,9 +164,9 @@ def parse_members(members: Mapping[str, Any], share: Share) -> PaddlexRequest:
         WrongFile: The file is an address, or not what `fileType` says.
         CallerError: The file is not base64.
     """
-    values, complaints = _checked(members)
-    if complaints:
-        raise WrongMembers(complaints)
+    values, validation_errors = _checked(members)
+    if validation_errors:
+        raise WrongMembers(validation_errors)
     _refuse_what_cannot_be(values)
     data = _file(values, share)
     del values["file"]
@@ -201,7 +201,7 @@ def _members(body: bytes, share: Share) -> Mapping[str, Any]:
     members = parse_any_json(body, share)
     if not isinstance(members, dict):
         raise WrongMembers(
-            [_complaint("model_attributes_type", "body", "Input should be a valid dictionary or object")]
+            [_validation_error("model_attributes_type", "body", "Input should be a valid dictionary or object")]
         )
     return members
 
@@ -270,21 +270,21 @@ MEMBERS: Final[Mapping[str, tuple[Parse, str]]] = {
 }
 
 
-def _checked(members: Mapping[str, Any]) -> tuple[dict[str, Any], list[Complaint]]:
-    """The members that have a meaning, as their types, and a complaint about each that cannot be."""
+def _checked(members: Mapping[str, Any]) -> tuple[dict[str, Any], list[ValidationError]]:
+    """The members that have a meaning, as their types, and an error for each that cannot be."""
     values: dict[str, Any] = {}
-    complaints: list[Complaint] = []
+    validation_errors: list[ValidationError] = []
     for name, (parse, kind) in MEMBERS.items():
         sent = members.get(name)
         try:
             if sent is not None:
-                # Text of megabytes is not looked at again.
+                # Text of megabytes is not checked again.
                 values[name] = sent if name == "file" and isinstance(sent, str | bytes) else parse(sent)
         except (ValueError, OverflowError) as error:
-            complaints.append(_complaint(kind, f"body.{name}", str(error)))
+            validation_errors.append(_validation_error(kind, f"body.{name}", str(error)))
     if members.get("file") is None:
-        complaints.insert(0, _complaint("missing", "body.file", "Field required"))
-    return values, complaints
+        validation_errors.insert(0, _validation_error("missing", "body.file", "Field required"))
+    return values, validation_errors
 
 
 def _refuse_what_cannot_be(values: Mapping[str, Any]) -> None:
@@ -292,14 +292,14 @@ def _refuse_what_cannot_be(values: Mapping[str, Any]) -> None:
     wanted = [name for name in ("useDocUnwarping", "returnWordBox") if values.get(name)]
     if wanted:
         raise WrongMembers(
-            [_complaint("value_error", f"body.{name}", "This service cannot do that") for name in wanted]
+            [_validation_error("value_error", f"body.{name}", "This service cannot do that") for name in wanted]
         )
 
 
 def _file(values: Mapping[str, Any], share: Share) -> bytes:
     """The bytes in `file`, whose kind is read from themselves. Raises WrongFile, CallerError."""
     sent, kind = values["file"], values.get("fileType")
-    if looks_like_a_url(sent):
+    if is_url(sent):
         raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
     data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
     if kind is None and not is_image(data):
@@ -349,13 +349,13 @@ def _pictures(asked: PaddlexRequest, image: Image, page: Page, held: Share, chec
     return pictures | {"inputImage": plain}
 
 
-def _complaint(kind: str, where: str, message: str) -> Complaint:
+def _validation_error(kind: str, where: str, message: str) -> ValidationError:
     return {"type": kind, "loc": where, "msg": message}
 
 
-def _written(complaints: list[Complaint]) -> str:
-    """The complaints as PaddleX writes them: with blanks between."""
-    return json.dumps(complaints)
+def _written(validation_errors: list[ValidationError]) -> str:
+    """The errors as PaddleX writes them: with blanks between."""
+    return json.dumps(validation_errors)
 
 
 def _log_id(sent: object) -> str:

@@ -73,7 +73,7 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
 
 
 def _tr_run_poly(reader: Reader, parsed: ParsedRequest, deadline: float, began_s: float) -> Response:
-    """The answer of chineseocr_lite: corners, numbered texts, and always a picture."""
+    """The answer of chineseocr_lite: corners, numbered texts, and always a drawn page."""
     _check_short_side(parsed)
     data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
     context = context_of(request.environ)
@@ -122,7 +122,7 @@ def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, context: Re
 
 
 def _success(data: Mapping[str, bytes]) -> Response:
-    """The members of `data` are JSON already, as the standard library writes it; a picture is large and copied once."""
+    """The members of `data` are JSON already, as the standard library writes it; a drawn page is copied once only."""
     pieces = [json.dumps({"code": 200, "msg": SUCCESS})[:-1].encode(), b', "data": {']
     for number, (name, value) in enumerate(data.items()):
         pieces += [b", " if number else b"", json.dumps(name).encode(), b": ", value]

@@ -63,7 +63,7 @@ CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 
 class _Coded(CallerError):
-    """An error for which the original has a code that our errors do not tell apart."""
+    """An error for which the original has a code, where ours have one for several."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)

@@ -306,7 +306,7 @@ def _make(tasks: Tasks, task: Task, sent: Mapping[str, Any], make: Maker) -> str
 
     Raises:
         Coded: The task is not done, or something else is asked for than the original makes.
-        QueueFull: There is no room for them.
+        QueueFull: There is no space for them.
         FileNotFoundError: The task was cleared.
     """
     kinds, ignores_blank = (

@@ -105,7 +105,7 @@ def _failure(error: Exception) -> Response:
 def _as_html(answer: object, status: int = 200) -> Response:
     """JSON that a browser takes for a page, as the original labels it: with nothing in it that could become markup.
 
-    What a client sent, or wrote on a picture, comes back in it; the escapes are the same JSON once it is parsed.
+    What a client sent, or wrote on an image, comes back in it; the escapes are the same JSON once it is parsed.
     """
     body = orjson.dumps(answer)
     for sign in (b"<", b">", b"&"):

@@ -43,7 +43,7 @@ FORMATS: Final = {"dict": "含有位置等信息的原始字典", "text": "纯�
 
 
 class Coded(CallerError):
-    """An error for which the original has a code that our errors do not tell apart."""
+    """An error for which the original has a code, where ours have one for several."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
+from ocrsvc.registry import ENGINES
 from ocrsvc.settings.group import SettingsGroup, setting
 from ocrsvc.settings.types import split_list
 
@@ -20,6 +21,14 @@ def _check_gpus(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _check_engine(name: str) -> str:
+    """The name, if the registry has it; raises ValueError."""
+    if name not in ENGINES:
+        raise ValueError("no such engine")
+    return name
+
+
+EngineName = Annotated[str, AfterValidator(_check_engine)]
 Gpus = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_gpus)]
 
 
@@ -28,7 +37,7 @@ class EngineSettings(SettingsGroup):
 
     title = "Engine"
 
-    engine: Literal["ppocr", "tr", "tr_crnn", "fake"] = setting("ppocr", "The engine that reads the pages.")
+    engine: EngineName = setting("ppocr", "The engine that reads the pages.", accepted="one of " + ", ".join(ENGINES))
     device: Literal["cpu", "cuda", "auto"] = setting(
         "auto", "Where the engine computes; cuda refuses to start without a usable GPU, auto takes one if there is one."
     )
