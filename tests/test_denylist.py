@@ -200,7 +200,7 @@ def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
 
 def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
     request = infer_request(picture())
-    with known_model() as methods, serving(methods, room=service.room) as server:
+    with known_model() as methods, serving(methods, limits=service.room) as server:
         port = server._listeners[0].getsockname()[1]
         with calling(port) as channel:
             call = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
