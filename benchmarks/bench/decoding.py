@@ -46,7 +46,7 @@ class DecodingReader:
         return [self._read_file(file, ranges, most) for file in files]
 
     @contextmanager
-    def look(self, data: bytes, *_asked: object, **_more: object) -> Iterator[Image]:
+    def decoded_image(self, data: bytes, *_asked: object, **_more: object) -> Iterator[Image]:
         """The decoded image; of a document, the first page."""
         yield decode(data, self._limits, gray=True)
 

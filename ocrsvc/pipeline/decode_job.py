@@ -19,7 +19,7 @@ from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.geometry import shrink, turn
 from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Rotate, Task, no_check
 from ocrsvc.serving.memory_budget import Share, unlimited
-from ocrsvc.serving.request_guard import Work, current_work, decoding_for
+from ocrsvc.serving.request_guard import GuardedRequest, current_request, decoding_for
 
 AHEAD_BYTES: Final = 16 * 2**20
 """Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size.
@@ -45,7 +45,7 @@ class DecodeJob:
         size: (width, height) in pixels of the decoded image, before any turn or shrinking.
         permit: To decode a large image, which few hold at once; given back when the engine takes the image.
         keeps_permit: Whether it is given back only when the engine has done with the image.
-        work: The request that it belongs to, on record.
+        guarded_request: The request that it belongs to, on record.
         decode_s: What opening and decoding took so far.
         image_only: Only the decoded image is wanted, in colour; for an engine that decodes by itself.
         image: That image, once it is there.
@@ -63,7 +63,7 @@ class DecodeJob:
     image: Image | None = None
     permit: ExitStack = field(default_factory=ExitStack, init=False)
     keeps_permit: bool = False
-    work: Work | None = field(default_factory=current_work, init=False)
+    guarded_request: GuardedRequest | None = field(default_factory=current_request, init=False)
     _task: ReadTask | None = field(default=None, init=False)
     _is_put_back: bool = field(default=False, init=False)
 
@@ -176,7 +176,7 @@ class DecodingHandle:
 
 def _task_or_error(job: DecodeJob) -> Task | OcrsvcError:
     try:
-        with decoding_for(job.work):
+        with decoding_for(job.guarded_request):
             return job.task()
     except OcrsvcError as error:
         return error

@@ -17,7 +17,7 @@ import numpy as np
 
 from ocrsvc.errors import RequestStopsWorker
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
-from ocrsvc.serving.requests_in_flight import BodyMark, Recorder, Row, Stage, pack_request
+from ocrsvc.serving.requests_in_flight import BodyFingerprint, Recorder, Row, Stage, pack_request
 
 _DIGEST_BYTES: Final = 16
 _END_BYTES: Final = 1024
@@ -26,11 +26,11 @@ _WHOLE_BYTES: Final = 4096
 _WORD_BYTES: Final = 8
 
 
-def mark_of(body: bytes | memoryview) -> BodyMark:
-    """The mark of a body: 9 us for 130 kB, where a hash of all of it takes 140 us.
+def fingerprint_of(body: bytes | memoryview) -> BodyFingerprint:
+    """The fingerprint of a body: 9 us for 130 kB, where a hash of all of it takes 140 us.
 
     Hashed are its length, its ends, 128 words between them, and the sum of all its words, so that two bodies of the
-    same length that differ in a single place have different marks.
+    same length that differ in a single place have different fingerprints.
     """
     size = len(body)
     found = blake2b(size.to_bytes(_WORD_BYTES, "big"), digest_size=_DIGEST_BYTES)
@@ -42,7 +42,7 @@ def mark_of(body: bytes | memoryview) -> BodyMark:
         found.update(words.sum(dtype=np.uint64).tobytes())
         found.update(body[:_END_BYTES])
         found.update(body[-_END_BYTES:])
-    return BodyMark(found.digest())
+    return BodyFingerprint(found.digest())
 
 
 class RequestGuard:
@@ -60,7 +60,7 @@ class RequestGuard:
     @contextmanager
     def request(self, route: str, name: str = "") -> Iterator[None]:
         """This thread serves one request within the block; see `take_body`."""
-        work = _CURRENT.work = Work(self, route, name)
+        work = _CURRENT.work = GuardedRequest(self, route, name)
         try:
             yield
         finally:
@@ -68,29 +68,31 @@ class RequestGuard:
             work.close()
 
 
-class Work:
+class GuardedRequest:
     """One request in the thread that serves it."""
 
-    __slots__ = ("_guard", "_mark", "_name", "_packed", "_route", "_row")
+    __slots__ = ("_fingerprint", "_guard", "_name", "_packed", "_route", "_row")
 
     def __init__(self, guard: RequestGuard, route: str, name: str) -> None:
         self._guard, self._route, self._name = guard, route, name
-        self._mark: BodyMark | None = None
+        self._fingerprint: BodyFingerprint | None = None
         self._packed = b""
         self._row: Row | None = None
 
     def begin(self, body: bytes | memoryview, name: str) -> None:
         """Look a body up, and be on record from here on. Raises RequestStopsWorker."""
         denylist = self._guard.denylist
-        mark = self._mark = mark_of(body) if body else None
-        if mark is not None and denylist.crashes(mark) >= CRASHES:
+        fingerprint = self._fingerprint = fingerprint_of(body) if body else None
+        if fingerprint is not None and denylist.crashes(fingerprint) >= CRASHES:
             raise RequestStopsWorker(
                 "A request with this body kept a worker from answering, and the worker was killed with all that it "
                 "did; it is not tried again for a while.",
                 "Send it in another form, and report it with the request if it is harmless.",
             )
         self._leave()
-        self._packed = pack_request(name or self._name or "-", self._route, len(body), mark.digest if mark else b"")
+        self._packed = pack_request(
+            name or self._name or "-", self._route, len(body), fingerprint.digest if fingerprint else b""
+        )
         self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
 
     def enter(self, stage: Stage) -> None:
@@ -106,9 +108,9 @@ class Work:
         """The request is over: whatever a worker died of before, with this request under way, was something else."""
         if not self._leave():
             return
-        denylist, mark = self._guard.denylist, self._mark
-        if mark is not None and 0 < denylist.crashes(mark) < CRASHES:
-            denylist.clear(mark)
+        denylist, fingerprint = self._guard.denylist, self._fingerprint
+        if fingerprint is not None and 0 < denylist.crashes(fingerprint) < CRASHES:
+            denylist.clear(fingerprint)
 
     def _leave(self) -> bool:
         """Be on record no longer; whether it was."""
@@ -119,7 +121,7 @@ class Work:
 
 
 class _Current(threading.local):
-    work: Work | None = None
+    work: GuardedRequest | None = None
 
 
 _CURRENT: Final = _Current()
@@ -134,7 +136,7 @@ def take_body(body: bytes | memoryview, name: str = "") -> None:
         _CURRENT.work.begin(body, name)
 
 
-def current_work() -> Work | None:
+def current_request() -> GuardedRequest | None:
     """The request that this thread serves, for other threads that do a part of it."""
     return _CURRENT.work
 
@@ -154,7 +156,7 @@ def waiting() -> Iterator[None]:
 
 
 @contextmanager
-def decoding_for(work: Work | None) -> Iterator[None]:
+def decoding_for(work: GuardedRequest | None) -> Iterator[None]:
     """This thread, which is not the request's own, decodes an image of it within the block."""
     row = work.open(Stage.DECODING) if work is not None else None
     try:

@@ -32,7 +32,7 @@ _SKETCH_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class BodyMark:
+class BodyFingerprint:
     """Identifies a body; see crash_denylist.Fingerprint."""
 
     digest: bytes
@@ -64,7 +64,7 @@ class InFlight:
     Attributes:
         id, route: As in the access log; both may be cut.
         size: Bytes of its body.
-        mark: Of its body; None for a request without one.
+        fingerprint: Of its body; None for a request without one.
         stage: What the thread does.
         thread: Its id for the operating system.
         cpu_s: CPU seconds of the thread when the stage began.
@@ -74,7 +74,7 @@ class InFlight:
     id: str
     route: str
     size: int
-    mark: BodyMark | None
+    fingerprint: BodyFingerprint | None
     stage: Stage
     thread: int
     cpu_s: float
@@ -116,8 +116,8 @@ class InFlightTable:
             return None
         thread, cpu_s, began_s = _THREAD.unpack_from(self._memory, at + _THREAD_AT)
         size, digest, name, route = _REQUEST.unpack_from(self._memory, at + _REQUEST_AT)
-        mark = None if digest == _NO_DIGEST else BodyMark(digest)
-        return InFlight(_text(name), _text(route), size, mark, Stage(stage), thread, cpu_s, began_s)
+        fingerprint = None if digest == _NO_DIGEST else BodyFingerprint(digest)
+        return InFlight(_text(name), _text(route), size, fingerprint, Stage(stage), thread, cpu_s, began_s)
 
 
 class Recorder:
