@@ -527,7 +527,7 @@ def test_more_calls_than_threads_are_refused_at_once() -> None:
 UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 
 
-@pytest.mark.parametrize("turn", ["answered", "look"])
+@pytest.mark.parametrize("turn", ["answered", "check_time_limits"])
 def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
     turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
