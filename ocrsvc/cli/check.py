@@ -9,10 +9,11 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable, OperatorError
+from ocrsvc.registry import ENGINES
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
@@ -31,7 +32,7 @@ _OPEN_S: Final = 300.0
 def add_command(commands: Commands) -> None:
     """Declare `ocrsvc check`."""
     parser = commands.add_parser("check", help="say what is installed and which engines open here")
-    parser.add_argument("--engine", choices=_engines(), help="open only this engine, inside this process")
+    parser.add_argument("--engine", choices=tuple(ENGINES), help="open only this engine, inside this process")
     parser.set_defaults(run=run)
 
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    failures = {engine: _try_apart(engine) for engine in _engines()}
+    failures = {engine: _try_apart(engine) for engine in ENGINES}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
     if failures[settings.engine]:
         raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
@@ -78,11 +79,6 @@ def open_once(engine: str) -> str:
     finally:
         opened.close()
     return f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}"
-
-
-def _engines() -> tuple[str, ...]:
-    """The names that OCRSVC_ENGINE accepts."""
-    return get_args(Settings.model_fields["engine"].annotation)
 
 
 def _describe_machine(settings: Settings) -> list[str]:
