@@ -1,4 +1,4 @@
-"""Which rooms does the web application have?"""
+"""The WSGI application: the native API, operators' routes, the web page, and the adapters that are on."""
 
 from __future__ import annotations
 
@@ -37,44 +37,44 @@ class App(Flask):
 def create_app(
     settings: Settings,
     reader: Reader,
-    ledger: RequestMetrics | None = None,
+    request_metrics: RequestMetrics | None = None,
     statistics: Statistics | None = None,
-    room: SharedLimits | None = None,
+    limits: SharedLimits | None = None,
     tasks: Tasks | None = None,
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
     Args:
         settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
-            pixels, and what single dialects are told.
+            pixels, and those of single adapters.
         reader: Reads the images; shared by all threads.
-        statistics: What the doors that serve models count; None counts for this application alone.
-        ledger: Where requests are counted; by default nobody but this application knows it.
-        room: What requests over gRPC share with those here; None shares nothing.
+        statistics: What the adapters that serve models count; None counts for this application alone.
+        request_metrics: Where requests are counted; by default nobody but this application knows it.
+        limits: What requests over gRPC share with those here; None shares nothing.
         tasks: Where documents wait to be read while nobody is connected; None takes none in.
     """
-    ledger = ledger or metrics_of_one_process()
+    request_metrics = request_metrics or metrics_of_one_process()
     app = App("ocrsvc", static_folder=None, template_folder=None)
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install(app)
-    # Flask tells to wrap it so.
-    room = room or shared_limits_of(settings)
-    application = app.wsgi_app if room.guard is None else guarded(app.wsgi_app, room.guard)
-    app.wsgi_app = counted(application, ledger)  # type: ignore[method-assign, assignment]
+    # As Flask documents for middleware.
+    limits = limits or shared_limits_of(settings)
+    application = app.wsgi_app if limits.guard is None else guarded(app.wsgi_app, limits.guard)
+    app.wsgi_app = counted(application, request_metrics)  # type: ignore[method-assign, assignment]
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
-    app.register_blueprint(make_operators(settings, reader, ledger))
+    app.register_blueprint(make_operators(settings, reader, request_metrics))
     model = OcrModel(reader, statistics or Statistics())
     app.register_blueprint(make_page())
     context = AdapterContext(settings, reader, model, tasks)
     for name in settings.dialects:
         app.register_blueprint(resolve(ADAPTERS[name].http)(context))
     app.before_request(cut_accepted)
-    # A refusal needs its door before the body is received, and the right door may need the body.
+    # A refusal needs its adapter before the body is received, and the right adapter may need the body.
     choose_by_head(app, settings)
     install_origins(app, settings)
-    install_admission(app, settings, reader, room)
+    install_admission(app, settings, reader, limits)
     choose_by_body(app, settings)
     return app

@@ -1,6 +1,6 @@
-"""Which door answers where several wire formats share a path, and in whose shape is a wrong path or method answered?
+"""Routing where several adapters share a path, and the shape in which a wrong path or method is answered.
 
-The port decides first: at a usual port that is bound for a dialect, that dialect's clients come. Else the body does.
+The port decides first: at a usual port that is bound for an adapter, that adapter's clients come. Else the body does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ocrsvc.settings.settings import Settings
 
 Environ = dict[str, Any]
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
-"""(path, method) to the rules of the doors that have both; only where they are several."""
+"""(path, method) to the rules of the adapters that have both; only where they are several."""
 
 FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 # POST /ocr with these members of a JSON object, or fields of a form.
@@ -25,36 +25,35 @@ MEMBERS: Final = {member: name for name, entry in ADAPTERS.items() for member in
 
 
 def choose_by_head(app: Flask, settings: Settings) -> None:
-    """Send each request to a door that its port and its headers allow, before anything else; see `choose_by_body`.
+    """Send each request to an adapter that its port and its headers allow, before anything else; see `choose_by_body`.
 
-    Called when all doors are registered. A door is a blueprint that bears its dialect's name, and owns the shape of its
-    failures.
+    Called when all adapters are registered. Each is a blueprint with its name, and owns the shape of its failures.
     """
-    doors = _rules_by_door(app)
-    shared = _shared(doors)
+    adapters = _rules_by_adapter(app)
+    shared = _shared(adapters)
 
     @app.before_request
-    def choose_door() -> None:
-        here = _doors_at(request.environ, settings.usual_ports)
+    def choose_adapter() -> None:
+        here = _adapters_at(request.environ, settings.usual_ports)
         if request.url_rule is not None:
             rivals = shared.get((request.url_rule.rule, request.method))
             if rivals:
                 request.url_rule = rivals[by_head(request.environ, here.intersection(rivals) or rivals)]
-        elif len(strangers := here or _owners(doors, request.path)) == 1:
+        elif len(owners := here or _owners(adapters, request.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
-            request.url_rule = doors[next(iter(strangers))][0]
+            request.url_rule = adapters[next(iter(owners))][0]
 
 
 def choose_by_body(app: Flask, settings: Settings) -> None:
-    """Where the headers leave several doors, let the body decide; called when requests have been admitted."""
-    shared = _shared(_rules_by_door(app))
+    """Where the headers leave several adapters, let the body decide; called when requests have been admitted."""
+    shared = _shared(_rules_by_adapter(app))
 
     @app.before_request
-    def choose_door_again() -> None:
+    def choose_adapter_again() -> None:
         if request.url_rule is None or request.method != "POST":
             return
         rivals = shared.get((request.url_rule.rule, request.method), {})
-        here = _doors_at(request.environ, settings.usual_ports)
+        here = _adapters_at(request.environ, settings.usual_ports)
         left = here.intersection(rivals) or rivals
         if len(left) > 1:
             name = next((name for name in _by_body(request.environ, settings) if name in left), None)
@@ -62,7 +61,7 @@ def choose_by_body(app: Flask, settings: Settings) -> None:
 
 
 def by_head(environ: Environ, rivals: Collection[str]) -> str:
-    """The one of several doors that suits the method and the type of the body."""
+    """The one of several adapters that suits the method and the type of the body."""
     if len(rivals) == 1:
         return next(iter(rivals))
     if environ["REQUEST_METHOD"] != "POST":
@@ -77,7 +76,7 @@ def _mimetype(environ: Environ) -> str:
 
 
 def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
-    """The doors that this body fits, the best first; a form is RapidOCR's, JSON is PaddleX's, unless a name tells."""
+    """The adapters that this body fits, best first; a form is RapidOCR's, JSON is PaddleX's, unless a name tells."""
     mimetype = _mimetype(environ)
     if mimetype == "multipart/form-data":
         yield "rapidocr_api"
@@ -85,33 +84,33 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
     sent = parse_early(environ, settings.max_body_bytes, settings.deadline_s)
     if sent is not None:
         names = {name for name, _ in sent.fields}
-        yield from (door for member, door in MEMBERS.items() if member in names)
+        yield from (adapter for member, adapter in MEMBERS.items() if member in names)
     if mimetype == "application/x-www-form-urlencoded" or (sent is not None and sent.raw is not None):
         yield "rapidocr_api"
 
 
-def _doors_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:
-    """The doors for whose sake this port is bound."""
+def _adapters_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:
+    """The adapters for whose sake this port is bound."""
     port = environ.get("SERVER_PORT", "")
     return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
 
 
-def _rules_by_door(app: Flask) -> dict[str, list[Rule]]:
-    doors: dict[str, list[Rule]] = {}
+def _rules_by_adapter(app: Flask) -> dict[str, list[Rule]]:
+    adapters: dict[str, list[Rule]] = {}
     for rule in app.url_map.iter_rules():
-        doors.setdefault(rule.endpoint.partition(".")[0], []).append(rule)
-    return doors
+        adapters.setdefault(rule.endpoint.partition(".")[0], []).append(rule)
+    return adapters
 
 
-def _shared(doors: Mapping[str, Iterable[Rule]]) -> Shared:
+def _shared(adapters: Mapping[str, Iterable[Rule]]) -> Shared:
     found: dict[tuple[str, str], dict[str, Rule]] = {}
-    for name, rules in doors.items():
+    for name, rules in adapters.items():
         for rule in rules:
             for method in rule.methods or ():
                 found.setdefault((rule.rule, method), {})[name] = rule
     return {place: rivals for place, rivals in found.items() if len(rivals) > 1}
 
 
-def _owners(doors: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
-    """The doors that have this very path."""
-    return frozenset(name for name, rules in doors.items() if any(rule.rule == path for rule in rules))
+def _owners(adapters: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
+    """The adapters that have this very path."""
+    return frozenset(name for name, rules in adapters.items() if any(rule.rule == path for rule in rules))

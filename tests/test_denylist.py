@@ -187,7 +187,7 @@ def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
     reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
     reader.start()
     try:
-        client = create_app(Settings(), reader, room=service.room).test_client()
+        client = create_app(Settings(), reader, limits=service.room).test_client()
         assert client.post("/v1/ocr", data=picture()).status_code == 200
         service.deny(picture())
         answer = client.post("/v1/ocr", data=picture())

@@ -53,7 +53,7 @@ def app_with(
     reader = Reader(chosen, ThreadPlan(1, 4, 2), engine_opener=lambda: engine or KnownEngine(), on_reading=on_reading)
     reader.start()
     try:
-        yield create_app(chosen, reader, room=SharedLimits(memory, Callers(0)))
+        yield create_app(chosen, reader, limits=SharedLimits(memory, Callers(0)))
     finally:
         reader.stop(5.0)
 

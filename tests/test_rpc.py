@@ -906,7 +906,7 @@ def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
-    client = create_app(Settings(caller_requests=1), reader, room=limits).test_client()
+    client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
     with serving(gate.method(), listener, limits=limits), calling(listener.getsockname()[1]) as channel:
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))
         assert gate.began.acquire(timeout=PATIENCE_S)
