@@ -17,7 +17,6 @@ import orjson
 
 from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
-from ocrsvc.formats.json_lines import as_text as as_json_text
 from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.json_body import parse_any_json
@@ -176,7 +175,7 @@ def parse_members(members: Mapping[str, Any], share: Share) -> PaddlexRequest:
 def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
     """The lines in PaddleX's words, with the settings that its answer repeats."""
     lines, boxes = page.lines, to_boxes(page.lines)
-    corners, frames = (orjson.Fragment(as_json_text(whole(numbers))) for numbers in (boxes, to_frames(boxes)))
+    corners, frames = whole(boxes).tolist(), whole(to_frames(boxes)).tolist()
     line_turns = members.get("useTextlineOrientation") is True
     pruned: dict[str, object] = {"model_settings": _model_settings(members)}
     if members.get("useDocOrientationClassify") is True:
