@@ -159,7 +159,7 @@ def test_a_rectangle_is_the_one_that_opencv_draws_back(angle: float) -> None:
     start = next(
         n for n in range(4) if np.allclose(corners[(n + 1) % 4] - corners[n], direction(angle) * 60, atol=0.01)
     )
-    cx, cy, w, h, turned = to_rects(np.roll(corners, -start, axis=0)[None])[0]
+    cx, cy, w, h, turned = to_rects(np.roll(corners, -start, axis=0)[None].astype(np.float64))[0]
     assert (cx, cy, w, h) == pytest.approx((200, 100, 60, 20), abs=0.01)
     assert (turned - angle) % 360 == pytest.approx(0, abs=0.01)
 

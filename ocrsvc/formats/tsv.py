@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
-from ocrsvc.records import Page
+from ocrsvc.records import EngineInfo, Page
 
 COLUMNS: Final = (
     "level",
@@ -29,7 +29,7 @@ NO_CONFIDENCE: Final = -1
 _BREAKS: Final = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
-def to_tsv(pages: Sequence[Page]) -> str:
+def to_tsv(pages: Sequence[Page], _engine: EngineInfo) -> str:
     """A row for each page and one for each line, with its confidence in percent.
 
     Blocks, paragraphs and words are not known, so that their numbers are 0. Lines have text here, which in Tesseract's
