@@ -11,7 +11,7 @@ import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
+from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
@@ -103,7 +103,7 @@ def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Respo
     readings = [reading for file in files for reading in file.readings]
     answer = {
         "id": answer_id,
-        "engine": engine_to_dict(readings[0].engine),
+        "engine": readings[0].engine,
         "pages": [
             _page(outcome, number, answer_id, lines=lines) | source
             for number, source, outcome in _numbered_pages(files)

@@ -192,12 +192,12 @@ def _members_of(answer: Answer | FileRead) -> dict[str, object]:
     """The answer with the names of the native API; pages that failed are reported elsewhere."""
     if isinstance(answer, Answer):
         return dict(answer.data)
-    from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
+    from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
     from ocrsvc.records import total_of
 
     readings = answer.readings
     return {
-        "engine": engine_to_dict(readings[0].engine),
+        "engine": readings[0].engine,
         "pages": [page_to_dict(reading.page, reading.page.number) for reading in readings],
         "pages_total": answer.total,
         "timing": timing_to_dict(total_of(readings)),

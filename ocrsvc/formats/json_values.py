@@ -1,11 +1,12 @@
-"""Converts a result to plain dicts and lists, ready for orjson."""
+"""Converts a result to plain dicts and lists, ready for orjson, which writes an EngineInfo as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from ocrsvc.formats.box_values import to_boxes, to_scores
-from ocrsvc.records import EngineInfo, Line, Page, Timing
+from ocrsvc.records import Line, Page, Timing
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
@@ -38,23 +39,6 @@ def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
     ]
 
 
-def engine_to_dict(engine: EngineInfo) -> dict[str, str]:
-    """Which engine answered."""
-    return {
-        "name": engine.name,
-        "model": engine.model,
-        "version": engine.version,
-        "device": engine.device,
-        "precision": engine.precision,
-        "provider": engine.provider,
-    }
-
-
 def timing_to_dict(timing: Timing) -> dict[str, float]:
     """Seconds, to the microsecond."""
-    return {
-        "decode_s": round(timing.decode_s, TIMING_DIGITS),
-        "queue_s": round(timing.queue_s, TIMING_DIGITS),
-        "engine_s": round(timing.engine_s, TIMING_DIGITS),
-        "total_s": round(timing.total_s, TIMING_DIGITS),
-    }
+    return {name: round(seconds, TIMING_DIGITS) for name, seconds in asdict(timing).items()}

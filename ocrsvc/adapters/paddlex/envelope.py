@@ -1,4 +1,4 @@
-"""PaddleX's JSON: parses its requests, and writes readings as its responses.
+"""Answers PaddleX's requests in JSON: a reading, or a failure in its envelope.
 
 Two adapters use it: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a tensor
 of a Triton model. `infer` is all that the second one calls.
