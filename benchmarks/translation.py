@@ -34,7 +34,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.settings.settings import Settings
 
-GOAL_MS = 0.5
+GOAL_MS = 1.0
 # Of the image: enough to be known for a JPEG.
 TINY_BYTES = 64
 BARE = Exchange("bare", "", "/healthz", "", b"")

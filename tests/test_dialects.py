@@ -18,8 +18,7 @@ from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.formats.tr_rects import shrunk_size, to_rect
-from ocrsvc.records import Box
+from ocrsvc.formats.tr_rects import shrunk_size, to_rects
 from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"
@@ -160,8 +159,7 @@ def test_a_rectangle_is_the_one_that_opencv_draws_back(angle: float) -> None:
     start = next(
         n for n in range(4) if np.allclose(corners[(n + 1) % 4] - corners[n], direction(angle) * 60, atol=0.01)
     )
-    box: Box = tuple((float(x), float(y)) for x, y in np.roll(corners, -start, axis=0))  # type: ignore[assignment]  # 4
-    cx, cy, w, h, turned = to_rect(box)
+    cx, cy, w, h, turned = to_rects(np.roll(corners, -start, axis=0)[None].astype(np.float64))[0]
     assert (cx, cy, w, h) == pytest.approx((200, 100, 60, 20), abs=0.01)
     assert (turned - angle) % 360 == pytest.approx(0, abs=0.01)
 

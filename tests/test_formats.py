@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
+from web_support import picture
 
-from ocrsvc.cli import read
 from ocrsvc.formats.alto import to_alto
 from ocrsvc.formats.hocr import to_hocr
-from ocrsvc.formats.output_formats import FORMATS
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.formats.tsv import to_tsv
 from ocrsvc.records import EngineInfo, Line, Page
 
@@ -51,13 +56,13 @@ def test_any_text_comes_out_of_an_xml_parser_as_it_went_in(text: str) -> None:
 
 @given(ANY_TEXT)
 def test_any_text_stays_in_its_cell_of_the_tsv(text: str) -> None:
-    head, page, line = to_tsv([page_of(text)]).splitlines()
+    head, page, line = to_tsv([page_of(text)], ENGINE).splitlines()
     assert [len(row.split("\t")) for row in (head, page, line)] == [12, 12, 12]
     assert line.split("\t")[11].split() == text.split()
 
 
 def test_the_tsv_has_tesseracts_columns() -> None:
-    assert to_tsv(PAGES).splitlines() == [
+    assert to_tsv(PAGES, ENGINE).splitlines() == [
         "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext",
         "1\t1\t0\t0\t0\t0\t0\t0\t200\t100\t-1\t",
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t98.76\t甲 & <b>",
@@ -106,5 +111,49 @@ def test_every_id_of_a_document_is_there_once(write: Any) -> None:
     assert len(ids) == len(set(ids)) > 5
 
 
-def test_the_command_line_knows_every_format() -> None:
-    assert set(read._FORMATS) == {"json", *FORMATS}
+@pytest.mark.parametrize(("name", "form"), OUTPUT_FORMATS.items())
+def test_every_format_has_its_row_in_the_documents(name: str, form: OutputFormat) -> None:
+    assert f"| {name} | {form.media_type} | " in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+WRITER = """
+def to_count(pages, engine):
+    return f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
+"""
+PROGRAM = """
+import sys
+from pathlib import Path
+
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
+
+OUTPUT_FORMATS["count"] = OutputFormat("text/x-count", ".count", "Count", "how many lines", "counting:to_count")
+
+from web_support import running_app
+
+from ocrsvc.cli import main
+
+image = Path(sys.argv[1])
+with running_app() as app:
+    client, data = app.test_client(), image.read_bytes()
+    option = client.post("/v1/ocr?format=count", data=data)
+    header = client.post("/v1/ocr", data=data, headers={"Accept": "text/x-count"})
+    described = client.get("/openapi.json").json["paths"]["/v1/ocr"]["post"]
+    assert option.text == header.text == "known: 2 lines", option.text
+    assert option.mimetype == header.mimetype == "text/x-count"
+    assert "how many lines" in described["responses"]["200"]["content"]["text/x-count"]["schema"]["description"]
+    (declared,) = [one["schema"]["enum"] for one in described["parameters"] if one["name"] == "format"]
+    assert declared[-1] == "count"
+    page = client.get("/index.html").text
+    assert 'data-tab="count" data-suffix=".count" data-type="text/x-count">Count</button>' in page
+assert main.run(["read", "--engine", "fake", "--format", "count", str(image)]) == 0
+"""
+
+
+def test_a_format_that_is_registered_is_known_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(WRITER)
+    image = tmp_path / "image.png"
+    image.write_bytes(picture())
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", tmp_path)))}
+    command = [sys.executable, "-c", PROGRAM, str(image)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert (done.returncode, done.stdout) == (0, "fake: 2 lines"), done.stderr

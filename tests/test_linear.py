@@ -17,7 +17,7 @@ from web_support import running_app
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.envelope import MEMBERS, parse_members
+from ocrsvc.adapters.paddlex.members import MEMBERS, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.umi_ocr import images as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError

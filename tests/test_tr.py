@@ -20,7 +20,7 @@ import pytest
 from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
 from ocrsvc.engines.tr.engine import TrEngine, TrHandle, TrSettings, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable, OcrsvcError
-from ocrsvc.formats.tr_rects import to_rect
+from ocrsvc.formats.tr_rects import to_rects
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,7 +128,7 @@ def test_an_image_with_gaps_between_its_rows_is_read_without_the_gaps(handle: Tr
 @pytest.mark.parametrize(("upright", "angle"), [(True, 0.0), (False, 10.0)])
 def test_upright_boxes_are_asked_of_tr_itself(handle: TrHandle, upright: bool, angle: float) -> None:
     box = read(handle, noise(7), ReadOptions(upright_boxes=upright)).lines[1].box
-    assert to_rect(box) == pytest.approx([100, 90, 100, 15, angle])
+    assert to_rects(np.array([box]))[0] == pytest.approx([100, 90, 100, 15, angle])
 
 
 def test_the_page_keeps_the_image_s_size_and_is_never_turned(handle: TrHandle) -> None:
@@ -147,7 +147,7 @@ def test_the_corners_are_those_of_opencv(angle: float) -> None:
 @pytest.mark.parametrize("size", [(120.0, 30.0), (30.0, 120.0), (7.5, 7.5)])
 def test_tr_s_own_rect_comes_back_from_the_corners(size: tuple[float, float], angle: float) -> None:
     rect = (300.25, 200.5, *size, angle)
-    assert to_rect(to_box(rect)) == pytest.approx(rect, abs=0.005)
+    assert to_rects(np.array([to_box(rect)]))[0] == pytest.approx(rect, abs=0.005)
 
 
 def test_without_detection_the_whole_image_is_one_line(handle: TrHandle) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import httpx
 import numpy as np
-import orjson
 import pytest
 from documents import tiff
 from flask.testing import FlaskClient
@@ -35,12 +35,9 @@ from support import ROOT, run_server
 from web_support import client_raising, json_of
 
 from ocrsvc.api.openapi import READING_ERRORS
-from ocrsvc.api.web_page import FOLDER
+from ocrsvc.api.web_page import FOLDER, TABS
 from ocrsvc.errors import ClientGone, NotReady
-from ocrsvc.formats.json_values import engine_to_dict, page_to_dict
-from ocrsvc.formats.output_formats import FORMATS
-from ocrsvc.records import EngineInfo, Line
-from ocrsvc.records import Page as KnownPage
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 
 PAGES = ROOT / "tests" / "pages"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -68,7 +65,10 @@ def client() -> FlaskClient:
 def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
     response = client.get(path, headers={"Accept": BROWSER_ACCEPT})
     assert (response.status_code, response.content_type) == (200, "text/html; charset=utf-8")
-    assert response.data == (FOLDER / "index.html").read_bytes()
+    head, tail = (FOLDER / "index.html").read_text(encoding="utf-8").split(TABS)
+    assert response.text.startswith(head)
+    assert response.text.endswith(tail)
+    assert [f'data-tab="{name}"' in response.text for name in OUTPUT_FORMATS] == [True] * len(OUTPUT_FORMATS)
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
@@ -473,37 +473,37 @@ def test_what_was_read_can_be_saved(opened: Open) -> None:
         assert drawn.size == (120, 40)
 
 
-NASTY = KnownPage(
-    200,
-    100,
-    0,
-    (
-        Line(
-            "a<b>&\"c'\x00\x1f\x85\t\n\r\u2028\ufffe😀",
-            0.98765,
-            ((10.05, 20.5), (110.45, 20), (110.5, 49.5), (10, 49.5)),
-        ),
-        Line("=up", 1.0, ((180.0, 90.0), (180.0, 40.0), (200.4, 40.0), (200.4, 90.0))),
-        Line("down", 0.0, ((150.0, 10.0), (50.0, 10.5), (50.0, -3.0), (150.0, -3.5))),
-    ),
-)
-WRITE = "async ([name, answer]) => (await import('/static/write.js')).FORMATS[name].write(answer)"
+@in_browser
+@pytest.mark.parametrize(("name", "form"), [item for item in OUTPUT_FORMATS.items() if item[0] != "text"])
+def test_every_format_has_a_tab_that_asks_the_service_once(
+    opened: Open, address: str, name: str, form: OutputFormat
+) -> None:
+    page = opened()
+    put(page, png())
+    wait_for(page, "done")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for tab in (form.label, "Text", form.label):
+        page.get_by_role("tab", name=tab, exact=True).click()
+    expect(page.locator("#panel pre")).to_contain_text("120x40")
+    written = httpx.post(f"{address}/v1/ocr", params={"format": name}, content=png()["buffer"]).text
+    assert saved(page, "#save") == (f"120{form.suffix}", written)
+    assert page.locator("#panel pre").text_content() == written
+    assert asked == [f"{address}/v1/ocr?rotate=auto&format={name}"]
 
 
 @in_browser
-def test_the_page_writes_every_format_as_the_service_does(opened: Open) -> None:
+def test_a_format_that_cannot_be_had_is_told_and_can_be_tried_again(opened: Open) -> None:
     page = opened()
-    engine = EngineInfo("e<", "m", "1", "cpu", "fp32", "x")
-    pages = [NASTY, KnownPage(5, 5, 90, (), 2)]
-    answer = {"engine": engine_to_dict(engine), "pages": [page_to_dict(one, one.number) for one in pages]}
-    for name in ("tsv", "hocr", "alto"):
-        assert page.evaluate(WRITE, [name, json.loads(orjson.dumps(answer))]) == FORMATS[name].write(pages, engine)
     put(page, png())
     wait_for(page, "done")
+    page.route("**/v1/ocr?*format=*", lambda route: route.abort())
     page.get_by_role("tab", name="ALTO").click()
-    shown = page.locator("#panel pre").text_content()
-    assert saved(page, "#save") == ("120.alto.xml", shown)
-    assert 'CONTENT="120x40"' in (shown or "")
+    expect(page.locator("#panel [role=alert]")).to_contain_text("The service cannot be reached")
+    expect(page.locator("#copy")).to_be_disabled()
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#panel pre")).to_contain_text('CONTENT="120x40"')
 
 
 @in_browser

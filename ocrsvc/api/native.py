@@ -11,8 +11,8 @@ import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
-from ocrsvc.formats.output_formats import FORMATS, Format, FormatName
+from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, images_or_errors, left_s, receive, request_id
@@ -41,7 +41,7 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
         images = images_or_errors(parsed, IMAGE_FIELDS, IMAGE_FIELDS)
         files = _read(reader, images, asked, left_s(deadline), context_of(request.environ, asked.priority))
         _raise_if_all_failed(files)
-        form = FORMATS.get(asked.format or _accepted())
+        form = OUTPUT_FORMATS.get(asked.format or _accepted())
         if form is not None:
             return _as_text(files, form)
         return _as_json(files, lines=asked.lines, total_s=time.monotonic() - began_s)
@@ -78,16 +78,15 @@ def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
         raise files[0].errors[0][1]
 
 
-def _accepted() -> FormatName:
+def _accepted() -> str:
     """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return "json"
-    names: dict[str, FormatName] = {form.media_type: name for name, form in FORMATS.items()}
-    names[JSON_TYPE] = "json"
-    return names[request.accept_mimetypes.best_match([JSON_TYPE, *names], JSON_TYPE)]
+    names = {JSON_TYPE: "json"} | {form.media_type: name for name, form in OUTPUT_FORMATS.items()}
+    return names[request.accept_mimetypes.best_match(names, JSON_TYPE)]
 
 
-def _as_text(files: Sequence[FileRead], form: Format) -> Response:
+def _as_text(files: Sequence[FileRead], form: OutputFormat) -> Response:
     """No form but JSON has a place to say that a page failed, so one failure fails the whole."""
     for file in files:
         for _, error in file.errors:
@@ -104,7 +103,7 @@ def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Respo
     readings = [reading for file in files for reading in file.readings]
     answer = {
         "id": answer_id,
-        "engine": engine_to_dict(readings[0].engine),
+        "engine": readings[0].engine,
         "pages": [
             _page(outcome, number, answer_id, lines=lines) | source
             for number, source, outcome in _numbered_pages(files)

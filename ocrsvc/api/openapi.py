@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ocrsvc import __version__, errors
-from ocrsvc.formats.output_formats import FORMATS
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.error_responses import PROBLEM_TYPE
 from ocrsvc.http.options import OPTIONS, Option
 from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
@@ -172,7 +172,7 @@ def _read_response() -> Node:
         "content": {"application/json": {"schema": _ref("Answer")}}
         | {
             form.media_type: {"schema": {"type": "string", "description": f"With format={name}: {form.help}."}}
-            for name, form in FORMATS.items()
+            for name, form in OUTPUT_FORMATS.items()
         },
     }
 

@@ -17,7 +17,6 @@ from flask import Blueprint, Response, abort, request
 from ocrsvc import __version__
 from ocrsvc.api.openapi import openapi
 from ocrsvc.errors import NotReady
-from ocrsvc.formats.json_values import engine_to_dict
 from ocrsvc.http.origins import check_origin, is_loopback_address
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
@@ -51,7 +50,7 @@ def make_ops(reader: Reader) -> Blueprint:
 
     @ops.get("/version")
     def version() -> Response:
-        return _json({"name": "ocrsvc", "version": __version__, "engine": _engine(reader), "libraries": libraries})
+        return _json({"name": "ocrsvc", "version": __version__, "engine": _described(reader), "libraries": libraries})
 
     @ops.get("/openapi.json")
     def description_of_the_api() -> Response:
@@ -132,11 +131,6 @@ def _described(reader: Reader) -> EngineInfo | None:
         return reader.describe()
     except NotReady:
         return None
-
-
-def _engine(reader: Reader) -> dict[str, str] | None:
-    info = _described(reader)
-    return engine_to_dict(info) if info else None
 
 
 def _library_versions() -> dict[str, str]:

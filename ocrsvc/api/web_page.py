@@ -1,7 +1,7 @@
 """The web page at `/`, and a JSON description of the service for programs that ask there.
 
 The page's files lie in `static/`: read once, when the application is made. Browsers revalidate them on every visit,
-because a page and its scripts belong to one version.
+because a page and its scripts belong to one version. The page gets a tab for each output format.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Final
 
 import orjson
 from flask import Blueprint, Response, request
+from markupsafe import Markup
 
 from ocrsvc import __version__
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 
 FOLDER: Final = Path(__file__).parent / "static"
 TYPES: Final = {
@@ -23,6 +25,11 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 INDEX: Final = "index.html"
+TABS: Final = "<!-- a tab for each output format -->"
+TAB: Final = Markup(
+    '<button type="button" role="tab" id="tab-{0}" aria-controls="panel" data-tab="{0}" data-suffix="{1.suffix}" '
+    'data-type="{1.media_type}">{1.label}</button>'
+)
 # Nothing but the page's own files runs; images are those that the user chose.
 POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -35,6 +42,7 @@ def make_page() -> Blueprint:
     """GET / (and /index.html, as TrWebOCR has it) and GET /static/…"""
     page = Blueprint("page", __name__)
     files = {file.name: file.read_bytes() for file in FOLDER.iterdir() if file.suffix in TYPES}
+    files[INDEX] = _with_tabs(files[INDEX].decode()).encode()
     banner = orjson.dumps(BANNER)
 
     @page.get("/")
@@ -53,6 +61,13 @@ def make_page() -> Blueprint:
         if name != INDEX:
             page.add_url_rule(f"/static/{name}", name.replace(".", "_"), _serving(name, data))
     return page
+
+
+def _with_tabs(page: str) -> str:
+    """The page with a tab for each output format; plain text has a tab in the file, for it is no request of its own."""
+    return page.replace(
+        TABS, "".join(TAB.format(name, form) for name, form in OUTPUT_FORMATS.items() if name != "text")
+    )
 
 
 def _wants_html() -> bool:

@@ -14,6 +14,7 @@ import orjson
 
 from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_threads
 
@@ -30,19 +31,18 @@ if TYPE_CHECKING:
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 
-# As `ocrsvc.formats.output_formats` names them, which loads a numeric library.
-_FORMATS: Final = ("text", "json", "tsv", "hocr", "alto")
-
 
 def add_command(commands: Commands) -> None:
     """Declare `ocrsvc read`."""
+    documents = [name for name in OUTPUT_FORMATS if name != "text"]
     parser = commands.add_parser("read", help="print the text of images and documents")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image, PDF or TIFF; - is standard input")
     parser.add_argument(
         "--format",
-        choices=_FORMATS,
+        choices=("text", "json", *documents),
         default="text",
-        help="text (default), json (one object a line and file), or one document for all files: tsv, hocr, alto",
+        help="text (default), json (one object a line and file), or one document for all files: "
+        + ", ".join(documents),
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     where = parser.add_mutually_exclusive_group()
@@ -156,8 +156,6 @@ def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespac
 
 def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
     """Print all pages as one document, numbered on from file to file; gives each file's exit code."""
-    from ocrsvc.formats.output_formats import FORMATS
-
     pages: list[Page] = []
     engine: EngineInfo | None = None
     for file, answer in answers:
@@ -170,7 +168,7 @@ def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Name
         pages.extend(fresh if len(args.files) == 1 else (replace(p, number=n) for n, p in enumerate(fresh, first)))
         yield _report_pages(file, answer)
     if engine is not None:
-        print(FORMATS[args.format].write(pages, engine), end="", flush=True)
+        print(OUTPUT_FORMATS[args.format].write(pages, engine), end="", flush=True)
 
 
 def _report(file: Path, error: OcrsvcError) -> int:
@@ -194,12 +192,12 @@ def _members_of(answer: Answer | FileRead) -> dict[str, object]:
     """The answer with the names of the native API; pages that failed are reported elsewhere."""
     if isinstance(answer, Answer):
         return dict(answer.data)
-    from ocrsvc.formats.json_values import engine_to_dict, page_to_dict, timing_to_dict
+    from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
     from ocrsvc.records import total_of
 
     readings = answer.readings
     return {
-        "engine": engine_to_dict(readings[0].engine),
+        "engine": readings[0].engine,
         "pages": [page_to_dict(reading.page, reading.page.number) for reading in readings],
         "pages_total": answer.total,
         "timing": timing_to_dict(total_of(readings)),

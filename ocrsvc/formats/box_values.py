@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import cast
 
 import numpy as np
@@ -14,17 +13,10 @@ from ocrsvc.records import Line
 Boxes = NDArray[np.float64]
 """(N, 4, 2): four corners x, y, clockwise from where reading starts, in pixels of the image as displayed."""
 
-_pack_box = Struct("8d").pack
-
 
 def to_boxes(lines: Sequence[Line]) -> Boxes:
-    """The corners of the lines; not to be written to."""
-    # A third of the time of numpy's own ways to look into tuples.
-    packed = [
-        _pack_box(x0, y0, x1, y1, x2, y2, x3, y3)
-        for (x0, y0), (x1, y1), (x2, y2), (x3, y3) in [line.box for line in lines]
-    ]
-    return np.frombuffer(b"".join(packed), np.float64).reshape(-1, 4, 2)
+    """The corners of the lines."""
+    return np.array([line.box for line in lines], np.float64).reshape(-1, 4, 2)
 
 
 def whole(boxes: Boxes) -> NDArray[np.int64]:

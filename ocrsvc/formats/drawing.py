@@ -9,8 +9,8 @@ import numpy as np
 
 from ocrsvc.records import Check, Page, Pixels, no_check
 
-RED, GREEN, BLUE, PURPLE = (0, 0, 255), (0, 128, 0), (255, 0, 0), (128, 0, 128)
-COLOURS = (RED, GREEN, BLUE, PURPLE)
+# Red, green, blue, purple; as OpenCV has them, blue first.
+COLOURS = ((0, 0, 255), (0, 128, 0), (255, 0, 0), (128, 0, 128))
 FRAME_PX = 2
 JPEG_QUALITY = 75
 

@@ -1,14 +1,12 @@
-"""Converts a result to plain dicts and lists, ready for orjson."""
+"""Converts a result to plain dicts and lists, ready for orjson, which writes an EngineInfo as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import orjson
+from dataclasses import asdict
 
 from ocrsvc.formats.box_values import to_boxes, to_scores
-from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
-from ocrsvc.records import EngineInfo, Line, Page, Timing
+from ocrsvc.records import Line, Page, Timing
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
@@ -28,37 +26,19 @@ def page_to_dict(page: Page, number: int, *, lines: bool = True) -> dict[str, ob
         "text": page.text,
     }
     if lines:
-        answer["lines"] = lines_to_json(page.lines)
+        answer["lines"] = _lines_to_dicts(page.lines)
     return answer
 
 
-def lines_to_json(lines: Sequence[Line]) -> orjson.Fragment:
-    """Text, confidence in [0, 1] and box of each line; JSON text that only orjson can write."""
-    return json_list(
-        b'{"text":%,"confidence":%,"box":[[%]]}',
-        text_column(lines),
-        column(to_scores(lines, CONFIDENCE_DIGITS)),
-        row_column(to_boxes(lines).round(BOX_DIGITS)),
-    )
-
-
-def engine_to_dict(engine: EngineInfo) -> dict[str, str]:
-    """Which engine answered."""
-    return {
-        "name": engine.name,
-        "model": engine.model,
-        "version": engine.version,
-        "device": engine.device,
-        "precision": engine.precision,
-        "provider": engine.provider,
-    }
+def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
+    """Text, confidence in [0, 1] and box of each line."""
+    scores, boxes = to_scores(lines, CONFIDENCE_DIGITS), to_boxes(lines).round(BOX_DIGITS).tolist()
+    return [
+        {"text": line.text, "confidence": score, "box": box}
+        for line, score, box in zip(lines, scores, boxes, strict=True)
+    ]
 
 
 def timing_to_dict(timing: Timing) -> dict[str, float]:
     """Seconds, to the microsecond."""
-    return {
-        "decode_s": round(timing.decode_s, TIMING_DIGITS),
-        "queue_s": round(timing.queue_s, TIMING_DIGITS),
-        "engine_s": round(timing.engine_s, TIMING_DIGITS),
-        "total_s": round(timing.total_s, TIMING_DIGITS),
-    }
+    return {name: round(seconds, TIMING_DIGITS) for name, seconds in asdict(timing).items()}

@@ -1,38 +1,49 @@
-"""The output formats beside JSON: name, media type and writer of each."""
+"""The registry of output formats beside JSON: an entry each, from which every list of them derives.
+
+Imports none of the writers, so that the command line can name the formats without a numeric library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, cast
 
-from ocrsvc.formats.alto import to_alto
-from ocrsvc.formats.hocr import to_hocr
-from ocrsvc.formats.text import to_text
-from ocrsvc.formats.tsv import to_tsv
-from ocrsvc.records import EngineInfo, Page
+from ocrsvc.registry import resolve
 
-FormatName = Literal["json", "text", "tsv", "hocr", "alto"]
+if TYPE_CHECKING:
+    from ocrsvc.records import EngineInfo, Page
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """One form.
+class OutputFormat:
+    """One output format.
 
     Attributes:
-        media_type: How an answer is labelled; also what a client accepts that wants this form.
-        write: The text for pages that one engine has read.
+        media_type: The Content-Type of an answer; also what a client accepts that wants this format.
+        suffix: The end of a file's name.
+        label: Its name on the web page.
         help: What it is, for people.
+        writer: "module:function" of the pages, which one engine has read, and its EngineInfo; returns the text.
     """
 
     media_type: str
-    write: Callable[[Sequence[Page], EngineInfo], str]
+    suffix: str
+    label: str
     help: str
+    writer: str
+
+    def write(self, pages: Sequence[Page], engine: EngineInfo) -> str:
+        """The text for pages that one engine has read."""
+        return cast(str, resolve(self.writer)(pages, engine))
 
 
-FORMATS: Final[Mapping[FormatName, Format]] = {
-    "text": Format("text/plain", lambda pages, _engine: to_text(pages), "plain text, a form feed between pages"),
-    "tsv": Format("text/tab-separated-values", lambda pages, _engine: to_tsv(pages), "Tesseract's columns"),
-    "hocr": Format("text/vnd.hocr+html", to_hocr, "hOCR 1.2"),
-    "alto": Format("application/alto+xml", to_alto, "ALTO XML 4"),
+OUTPUT_FORMATS: Final = {
+    "text": OutputFormat(
+        "text/plain", ".txt", "Text", "plain text, a form feed between pages", "ocrsvc.formats.text:to_text"
+    ),
+    "tsv": OutputFormat("text/tab-separated-values", ".tsv", "TSV", "Tesseract's columns", "ocrsvc.formats.tsv:to_tsv"),
+    "hocr": OutputFormat("text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr:to_hocr"),
+    "alto": OutputFormat("application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.alto:to_alto"),
 }
+"""By name, as the option `format` has it, in the order in which they are listed to people."""

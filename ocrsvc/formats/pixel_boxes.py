@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores
 from ocrsvc.records import Page
 
-# As many as the JSON has, so that a browser writes the same from it.
+# As many as the JSON has, so that `ocrsvc read --url` writes the same from it.
 BOX_DIGITS: Final = 1
 CONFIDENCE_DIGITS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedLine:
+class PlacedLine(NamedTuple):
     """One line on its page, in whole pixels of the image as displayed.
 
     Attributes:

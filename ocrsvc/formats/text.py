@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocrsvc.records import Page
+from ocrsvc.records import EngineInfo, Page
 
 
-def to_text(pages: Sequence[Page]) -> str:
+def to_text(pages: Sequence[Page], _engine: EngineInfo) -> str:
     """Each page's lines, each line ended by a newline; pages are separated by a form feed."""
     return "\f".join("".join(f"{line.text}\n" for line in page.lines) for page in pages)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ocrsvc.errors import BadOption
-from ocrsvc.formats.output_formats import FORMATS, FormatName
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.request import as_text, parse_decimal
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions, Rotate
@@ -19,7 +19,7 @@ MAX_SIDE_PX: Final = 65_535
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 _ROTATIONS: Final = ("auto", "0", "90", "180", "270")
-_FORMATS: Final = ("json", *FORMATS)
+_FORMATS: Final = ("json", *OUTPUT_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RequestedOptions:
 
     read: ReadOptions
     lines: bool
-    format: FormatName | None
+    format: str | None
     pages: Ranges
     priority: Priority | None
 
@@ -139,7 +139,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "one of " + ", ".join(_FORMATS),
         {"type": "string", "enum": list(_FORMATS)},
         None,
-        "The form of the answer: JSON; plain text with a form feed between pages; Tesseract's TSV; hOCR; ALTO XML 4. "
+        f"The form of the answer: JSON; {'; '.join(form.help for form in OUTPUT_FORMATS.values())}. "
         "Left out, the header Accept decides, else JSON.",
     ),
     "pages": Option(
@@ -166,7 +166,7 @@ def read_options(fields: Iterable[tuple[str, object]]) -> RequestedOptions:
         BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
     """
     values = _parse_all(fields)
-    lines, answer_format = bool(values.pop("lines", True)), cast("FormatName | None", values.pop("format", None))
+    lines, answer_format = bool(values.pop("lines", True)), cast("str | None", values.pop("format", None))
     priority = cast("Priority | None", values.pop("priority", None))
     pages = cast(Ranges, values.pop("pages", ALL))
     return RequestedOptions(_as_read_options(values), lines, answer_format, pages, priority)

@@ -14,7 +14,6 @@ from flask import Blueprint, Response, request
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames
-from ocrsvc.formats.json_lines import column, json_list, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_image, last_field, left_s, receive
 from ocrsvc.http.responses import (
@@ -58,7 +57,6 @@ LANGUAGES: Final = frozenset(
 READ_FILE, READ_PARTLY, FAILED = 1, 2, 3
 FATAL: Final = 4
 PAGE_FAILED: Final = -10
-LINE: Final = b'{"LineText":%,"Words":[{"WordText":%,"Left":%,"Top":%,"Height":%,"Width":%}],"MaxHeight":%,"MinTop":%}'
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 
@@ -129,11 +127,15 @@ def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, objec
 
 def _overlay(page: Page) -> dict[str, object]:
     """Each line with one word, which is the whole line: the engines know no words."""
-    texts, frames = text_column(page.lines), to_frames(to_boxes(page.lines).round(1))
+    frames = to_frames(to_boxes(page.lines).round(1))
     frames[:, 2:] -= frames[:, :2]
-    left, top, width, height = (column(side.tolist()) for side in frames.round(1).T)
-    lines = json_list(LINE, texts, texts, left, top, height, width, height, top)
-    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(texts)}"}
+    lines = [_to_line(line.text, *frame) for line, frame in zip(page.lines, frames.round(1).tolist(), strict=True)]
+    return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(lines)}"}
+
+
+def _to_line(text: str, left: float, top: float, width: float, height: float) -> dict[str, object]:
+    word = {"WordText": text, "Left": left, "Top": top, "Height": height, "Width": width}
+    return {"LineText": text, "Words": [word], "MaxHeight": height, "MinTop": top}
 
 
 def _options(parsed: ParsedRequest) -> ReadOptions:

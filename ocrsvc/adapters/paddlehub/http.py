@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
-from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_s, receive
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, with_headers
@@ -25,7 +23,7 @@ from ocrsvc.records import Line, Reading, ReadOptions
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
 
-Items = orjson.Fragment | list[dict[str, object]]
+Items = list[dict[str, object]]
 
 
 class _NoModule(CallerError):
@@ -71,16 +69,15 @@ def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
 
 def to_system(lines: Sequence[Line]) -> Items:
     """Confidence, text and corners of each line."""
-    return json_list(
-        b'{"confidence":%,"text":%,"text_region":[[%]]}',
-        column(to_scores(lines)),
-        text_column(lines),
-        row_column(whole(to_boxes(lines))),
-    )
+    scores, corners = to_scores(lines), whole(to_boxes(lines)).tolist()
+    return [
+        {"confidence": score, "text": line.text, "text_region": region}
+        for score, line, region in zip(scores, lines, corners, strict=True)
+    ]
 
 
 def _to_regions(lines: Sequence[Line]) -> Items:
-    return json_list(b'{"text_region":[[%]]}', row_column(whole(to_boxes(lines))))
+    return [{"text_region": region} for region in whole(to_boxes(lines)).tolist()]
 
 
 def _to_texts(pages: Sequence[Sequence[Line]]) -> list[Items]:

@@ -1,4 +1,4 @@
-"""PaddleX's JSON: parses its requests, and writes readings as its responses.
+"""Answers PaddleX's requests in JSON: a reading, or a failure in its envelope.
 
 Two adapters use it: basic serving (POST /ocr) and "high-stability serving", where the same JSON travels inside a tensor
 of a Triton model. `infer` is all that the second one calls.
@@ -9,80 +9,38 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
-from ocrsvc.errors import BadOption, CallerError
+from ocrsvc.adapters.paddlex.members import (
+    INVALID_FILE,
+    MAX_TEXT,
+    UNPROCESSABLE,
+    PaddlexRequest,
+    WrongMembers,
+    parse_members,
+    validation_error,
+)
+from ocrsvc.errors import CallerError
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
-from ocrsvc.formats.json_lines import as_text as as_json_text
 from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.request import as_text, is_image, left_s
-from ocrsvc.http.responses import NO_IMAGE, clamp_side_px, is_url, parse_flag, read_pages, rotate_option
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.imaging.document import is_pdf
+from ocrsvc.http.request import left_s
+from ocrsvc.http.responses import NO_IMAGE, read_pages
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Check, Image, Page, ReadOptions
+from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
-MODEL: Final = "ocr"
-"""The name under which Triton clients ask: input `input`, output `output`, each BYTES [1, 1]."""
-
 SUCCESS: Final = "Success"
-PDF, IMAGE = 0, 1
 # PaddleX's own default, at which it stops without a word.
 MOST_PAGES: Final = 10
-INVALID_FILE: Final = "Invalid input file"
-UNKNOWN_TYPE: Final = "File type cannot be determined"
-UNPROCESSABLE: Final = 422
 
-MAX_TEXT: Final = 1024
-"""Letters of a member that is not the file."""
-
-# What JSON can carry exactly.
-_LARGEST: Final = 2.0**53
-
-ValidationError = dict[str, str]
 Envelope = dict[str, object]
-
-
-class WrongMembers(BadOption):
-    """Members of the JSON object that PaddleX would refuse: its text is a list of them, as JSON."""
-
-    status = UNPROCESSABLE
-
-    def __init__(self, validation_errors: list[ValidationError]) -> None:
-        super().__init__(_written(validation_errors))
-
-
-class WrongFile(CallerError):
-    """The member `file` cannot be what it should be."""
-
-    status = UNPROCESSABLE
-    code = "bad_file"
-    title = "The file cannot be read"
-
-
-@dataclass(frozen=True, slots=True)
-class PaddlexRequest:
-    """What one request asks for.
-
-    Attributes:
-        data: The bytes of the file.
-        options: How it is to be read.
-        visualize: Whether the answer holds drawn pages too.
-        members: What was sent besides, for those members that the answer repeats.
-    """
-
-    data: bytes
-    options: ReadOptions
-    visualize: bool
-    members: Mapping[str, Any]
 
 
 def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
@@ -117,15 +75,14 @@ def success(asked: PaddlexRequest, reader: Reader, limit_s: float, context: Requ
     pages = [reading.page for reading in file.readings]
 
     def pictures_of(page: Page, held: Share) -> dict[str, orjson.Fragment]:
+        if asked.members.get("visualize") is False:
+            return {}
         number = None if file.kind == "image" else page.number
         with reader.decoded_image(asked.data, number, left_s(deadline), context) as image:
             return _pictures(asked, image, page, held, make_check(context, deadline, time.monotonic))
 
     with context.share.part() as held:
-        results = [
-            {"prunedResult": to_pruned(page, asked.members), **(pictures_of(page, held) if asked.visualize else {})}
-            for page in pages
-        ]
+        results = [{"prunedResult": to_pruned(page, asked.members), **pictures_of(page, held)} for page in pages]
         envelope = {
             "logId": _log_id(asked.members.get("logId")),
             "result": {"ocrResults": results, "dataInfo": _info(file.kind, pages)},
@@ -149,34 +106,16 @@ def failure_envelope(error: Exception, failure: Failure, log_id: object = None) 
     if isinstance(error, NO_IMAGE):
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
     elif type(error) is CallerError:
-        status, message = UNPROCESSABLE, _written([_validation_error("json_invalid", "body", message)])
+        status, message = UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
     elif status in {404, 405}:
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 
 
-def parse_members(members: Mapping[str, Any], share: Share) -> PaddlexRequest:
-    """What a JSON object asks for; its file is counted in the share.
-
-    Raises:
-        QueueFull: Other requests hold the memory that the file needs.
-        WrongMembers: Members are missing or of the wrong type.
-        WrongFile: The file is an address, or not what `fileType` says.
-        CallerError: The file is not base64.
-    """
-    values, validation_errors = _checked(members)
-    if validation_errors:
-        raise WrongMembers(validation_errors)
-    _refuse_what_cannot_be(values)
-    data = _file(values, share)
-    del values["file"]
-    return PaddlexRequest(data, _options(values), values.get("visualize") is not False, values)
-
-
 def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
     """The lines in PaddleX's words, with the settings that its answer repeats."""
     lines, boxes = page.lines, to_boxes(page.lines)
-    corners, frames = (orjson.Fragment(as_json_text(whole(numbers))) for numbers in (boxes, to_frames(boxes)))
+    corners, frames = whole(boxes).tolist(), whole(to_frames(boxes)).tolist()
     line_turns = members.get("useTextlineOrientation") is True
     pruned: dict[str, object] = {"model_settings": _model_settings(members)}
     if members.get("useDocOrientationClassify") is True:
@@ -200,123 +139,9 @@ def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
 def _members(body: bytes, share: Share) -> Mapping[str, Any]:
     members = parse_any_json(body, share)
     if not isinstance(members, dict):
-        raise WrongMembers(
-            [_validation_error("model_attributes_type", "body", "Input should be a valid dictionary or object")]
-        )
+        message = "Input should be a valid dictionary or object"
+        raise WrongMembers(validation_error("model_attributes_type", "body", message))
     return members
-
-
-def _as_text(value: object) -> str:
-    if not isinstance(value, str | bytes):
-        raise ValueError("Input should be a valid string")  # noqa: TRY004  what `_checked` collects
-    if len(value) > MAX_TEXT:
-        raise ValueError(f"String should have at most {MAX_TEXT} characters")
-    return as_text(value)
-
-
-def _as_flag(value: object) -> bool:
-    try:
-        return value if isinstance(value, bool) else parse_flag(as_text(value))
-    except ValueError as error:
-        raise ValueError("Input should be a valid boolean, unable to interpret input") from error
-
-
-def _as_number(value: object) -> float:
-    try:
-        number = float(value) if type(value) in {int, float} else float(_as_text(value))  # type: ignore[arg-type]  # it is one
-    except ValueError as error:
-        raise ValueError("Input should be a valid number, unable to parse string as a number") from error
-    if abs(number) <= _LARGEST:
-        return number
-    raise ValueError("Input should be a finite number")
-
-
-def _as_whole(value: object) -> int:
-    number = _as_number(value)
-    if number != number // 1:
-        raise ValueError("Input should be a valid integer")
-    return int(number)
-
-
-def _as_file_type(value: object) -> int:
-    if type(value) is not int or value not in {PDF, IMAGE}:
-        raise ValueError("Input should be 0 or 1")
-    return value
-
-
-def _as_limit_type(value: object) -> str:
-    if not isinstance(value, str) or value not in {"min", "max"}:
-        raise ValueError("Input should be 'min' or 'max'")
-    return value
-
-
-Parse = Callable[[object], object]
-# Each member: what it is, and what PaddleX calls a value that it is not.
-MEMBERS: Final[Mapping[str, tuple[Parse, str]]] = {
-    "file": (_as_text, "string_type"),
-    "fileType": (_as_file_type, "literal_error"),
-    "useDocOrientationClassify": (_as_flag, "bool_parsing"),
-    "useDocUnwarping": (_as_flag, "bool_parsing"),
-    "useTextlineOrientation": (_as_flag, "bool_parsing"),
-    "textDetLimitSideLen": (_as_whole, "int_parsing"),
-    "textDetLimitType": (_as_limit_type, "literal_error"),
-    "textDetThresh": (_as_number, "float_parsing"),
-    "textDetBoxThresh": (_as_number, "float_parsing"),
-    "textDetUnclipRatio": (_as_number, "float_parsing"),
-    "textRecScoreThresh": (_as_number, "float_parsing"),
-    "returnWordBox": (_as_flag, "bool_parsing"),
-    "visualize": (_as_flag, "bool_parsing"),
-    "logId": (_as_text, "string_type"),
-}
-
-
-def _checked(members: Mapping[str, Any]) -> tuple[dict[str, Any], list[ValidationError]]:
-    """The members that have a meaning, as their types, and an error for each that cannot be."""
-    values: dict[str, Any] = {}
-    validation_errors: list[ValidationError] = []
-    for name, (parse, kind) in MEMBERS.items():
-        sent = members.get(name)
-        try:
-            if sent is not None:
-                # Text of megabytes is not checked again.
-                values[name] = sent if name == "file" and isinstance(sent, str | bytes) else parse(sent)
-        except (ValueError, OverflowError) as error:
-            validation_errors.append(_validation_error(kind, f"body.{name}", str(error)))
-    if members.get("file") is None:
-        validation_errors.insert(0, _validation_error("missing", "body.file", "Field required"))
-    return values, validation_errors
-
-
-def _refuse_what_cannot_be(values: Mapping[str, Any]) -> None:
-    """Raises WrongMembers for what no engine here can do, rather than answer without it."""
-    wanted = [name for name in ("useDocUnwarping", "returnWordBox") if values.get(name)]
-    if wanted:
-        raise WrongMembers(
-            [_validation_error("value_error", f"body.{name}", "This service cannot do that") for name in wanted]
-        )
-
-
-def _file(values: Mapping[str, Any], share: Share) -> bytes:
-    """The bytes in `file`, whose kind is read from themselves. Raises WrongFile, CallerError."""
-    sent, kind = values["file"], values.get("fileType")
-    if is_url(sent):
-        raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
-    data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
-    if kind is None and not is_image(data):
-        raise WrongFile(f"{UNKNOWN_TYPE}.", "Send an image.")
-    if kind == PDF and not is_pdf(data):
-        raise WrongFile(f"{INVALID_FILE}. It is no PDF.", "Send an image with fileType 1.")
-    return data
-
-
-def _options(values: Mapping[str, Any]) -> ReadOptions:
-    side = values.get("textDetLimitSideLen")
-    longest = clamp_side_px(side) if side is not None and values.get("textDetLimitType") == "max" else None
-    return ReadOptions(
-        rotate=rotate_option(values.get("useDocOrientationClassify")),
-        max_side=longest,
-        min_confidence=values.get("textRecScoreThresh"),
-    )
 
 
 def _model_settings(members: Mapping[str, Any]) -> dict[str, bool]:
@@ -347,15 +172,6 @@ def _pictures(asked: PaddlexRequest, image: Image, page: Page, held: Share, chec
         held.take(len(text))
         pictures["docPreprocessingImage"] = plain
     return pictures | {"inputImage": plain}
-
-
-def _validation_error(kind: str, where: str, message: str) -> ValidationError:
-    return {"type": kind, "loc": where, "msg": message}
-
-
-def _written(validation_errors: list[ValidationError]) -> str:
-    """The errors as PaddleX writes them: with blanks between."""
-    return json.dumps(validation_errors)
 
 
 def _log_id(sent: object) -> str:

@@ -7,7 +7,8 @@ from typing import Final
 from flask import Blueprint, Response, g, request
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.paddlex.envelope import failure_envelope, parse_members, success
+from ocrsvc.adapters.paddlex.envelope import failure_envelope, success
+from ocrsvc.adapters.paddlex.members import parse_members
 from ocrsvc.http.body import share_of
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive, request_id

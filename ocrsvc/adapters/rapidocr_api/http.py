@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import orjson
 from flask import Blueprint, Response, request
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.box_values import to_boxes, to_scores
-from ocrsvc.formats.json_lines import column, json_object, row_column, text_column
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, first_image, left_s, receive
 from ocrsvc.http.responses import as_json, flag, rotate_option, with_headers
@@ -61,16 +59,13 @@ def make_rapidocr_api(context: AdapterContext) -> Blueprint:
     return blueprint
 
 
-def to_answer(page: Page) -> orjson.Fragment:
+def to_answer(page: Page) -> dict[str, dict[str, object]]:
     """The lines under "0", "1", and so on."""
-    lines = page.lines
-    return json_object(
-        b'"%":{"rec_txt":%,"dt_boxes":[[%]],"score":%}',
-        column(list(range(len(lines)))),
-        text_column(lines),
-        row_column(to_boxes(lines).round(1)),
-        column(to_scores(lines)),
-    )
+    columns = zip(page.lines, to_boxes(page.lines).round(1).tolist(), to_scores(page.lines), strict=True)
+    return {
+        str(number): {"rec_txt": line.text, "dt_boxes": box, "score": score}
+        for number, (line, box, score) in enumerate(columns)
+    }
 
 
 def _options(parsed: ParsedRequest) -> ReadOptions:

@@ -24,7 +24,6 @@ from ocrsvc.errors import (
     UnsupportedImage,
 )
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
-from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.body import read_body, share_of
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.request import (
@@ -169,10 +168,8 @@ def _pixels(settings: Settings) -> bytes:
 
 def to_results(page: Page) -> dict[str, object]:
     """Text, confidence and corners of each line."""
-    lines = page.lines
-    template = b'{"text":%,"confidence":%,"bounding_box":[[%]]}'
-    scores, boxes = column(to_scores(lines)), row_column(whole(to_boxes(lines)))
-    return {"results": json_list(template, text_column(lines), scores, boxes)}
+    columns = zip(page.lines, to_scores(page.lines), whole(to_boxes(page.lines)).tolist(), strict=True)
+    return {"results": [{"text": line.text, "confidence": score, "bounding_box": box} for line, score, box in columns]}
 
 
 def to_pnm_header(headers: Headers) -> tuple[bytes, int]:

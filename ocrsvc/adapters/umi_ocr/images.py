@@ -11,7 +11,6 @@ import numpy as np
 
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
-from ocrsvc.formats.json_lines import column, json_list, row_column, text_column
 from ocrsvc.http.request import shown
 from ocrsvc.http.responses import clamp_side_px, rotate_option
 from ocrsvc.records import Line, Page, ReadOptions
@@ -59,13 +58,8 @@ def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[st
     if options.get("data.format") == "text":
         data: object = "".join(line.text + end for line, end in zip(lines, ends, strict=True))
     else:
-        data = json_list(
-            b'{"text":%,"score":%,"box":[[%]],"end":%}',
-            text_column(lines),
-            column(scores),
-            row_column(whole(to_boxes(lines))),
-            column(ends),
-        )
+        columns = zip(lines, scores, whole(to_boxes(lines)).tolist(), ends, strict=True)
+        data = [{"text": line.text, "score": score, "box": box, "end": end} for line, score, box, end in columns]
     score = sum(scores) / len(scores)
     return {"code": OK, "data": data, "score": score, "time": round(spent_s, 4), "timestamp": time.time()}
 

@@ -13,7 +13,8 @@ export class Problem extends Error {
 }
 
 /**
- * The native API's answer for one image. A service that is busy is asked again when it says so.
+ * The native API's answer for one image, or its text where `options.format` asks for a format other than JSON. A
+ * service that is busy is asked again when it says so.
  *
  * @param file what is sent, as it is
  * @param options query parameters
@@ -45,7 +46,7 @@ function send(file, options, signal, tell) {
     request.setRequestHeader('Content-Type', file.type.startsWith('image/') ? file.type : 'application/octet-stream');
     request.upload.onprogress = (event) => tell('sending', event.loaded / (event.total || 1));
     request.upload.onload = () => tell('reading');
-    request.onload = () => settle(request, resolve, reject);
+    request.onload = () => settle(request, Boolean(options.format), resolve, reject);
     request.onerror = () => reject(new Problem({ code: 'offline' }));
     request.onabort = () => reject(new DOMException('cancelled', 'AbortError'));
     request.onloadend = () => signal.removeEventListener('abort', stop);
@@ -55,7 +56,8 @@ function send(file, options, signal, tell) {
   });
 }
 
-function settle(request, resolve, reject) {
+function settle(request, asText, resolve, reject) {
+  if (request.status === 200 && asText) return resolve(request.responseText);
   const body = parse(request.responseText);
   if (request.status === 200 && Array.isArray(body?.pages)) return resolve(body);
   const id = body?.id ?? request.getResponseHeader('X-Request-Id');

@@ -30,7 +30,7 @@ function add(files) {
 
 function newItem(file) {
   ids += 1;
-  const item = { id: ids, file, url: URL.createObjectURL(file), rotate: null, state: 'waiting', share: 0, waitS: 0, answer: null, problem: null, controller: null };
+  const item = { id: ids, file, url: URL.createObjectURL(file), rotate: null, state: 'waiting', share: 0, waitS: 0, answer: null, problem: null, controller: null, options: null, texts: {} };
   // What is pasted has no name of its own, or always the same.
   item.name = file.name && file.name !== 'image.png' ? file.name : `${t('pasted')}-${ids}.png`;
   item.element = $('item').content.cloneNode(true).firstElementChild;
@@ -69,10 +69,10 @@ function next() {
 
 async function read(item) {
   const controller = new AbortController();
-  Object.assign(item, { controller, answer: null, problem: null, share: 0 });
+  Object.assign(item, { controller, answer: null, problem: null, share: 0, options: optionsFor(item), texts: {} });
   put(item, 'sending');
   try {
-    item.answer = await ask(item.file, optionsFor(item), controller.signal, (state, value) => tell(item, controller, state, value));
+    item.answer = await ask(item.file, item.options, controller.signal, (state, value) => tell(item, controller, state, value));
     settle(item, controller, 'done');
   } catch (error) {
     if (error.name !== 'AbortError') item.problem = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });

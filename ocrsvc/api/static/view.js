@@ -1,9 +1,8 @@
 // How is one image shown beside what was read on it?
 
 import { copy, draw, save, stem, textOf } from './keep.js';
-import { Problem } from './ask.js';
+import { ask, Problem } from './ask.js';
 import { label, t, titleOf } from './words.js';
-import { FORMATS } from './write.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const ZOOMS = [1, 1.5, 2, 3, 4, 6];
@@ -84,8 +83,9 @@ export function refresh() {
   }
   $('panel').setAttribute('aria-labelledby', `tab-${tab}`);
   $('panel').replaceChildren(body());
-  $('panel').setAttribute('aria-busy', String(shown.answer === null && !shown.problem));
-  for (const id of ['copy', 'save', 'save-picture', 'boxes']) $(id).disabled = !shown.answer;
+  $('panel').setAttribute('aria-busy', String(content() === null && !$('panel').querySelector('.problem')));
+  for (const id of ['save-picture', 'boxes']) $(id).disabled = !shown.answer;
+  for (const id of ['copy', 'save']) $(id).disabled = content() === null;
   if (pageOf(shown.answer)?.error) $('save-picture').disabled = true;
   refreshLeaves(shown.answer?.pages ?? []);
   $('facts').textContent = shown.answer ? facts(shown.answer) : '';
@@ -231,16 +231,27 @@ async function savePicture() {
 function body() {
   if (shown.problem) return problemOf(shown.problem);
   if (!shown.answer) return waiting();
-  if (tab !== 'lines') return plain(content());
+  if (tab !== 'lines') return written();
   if (pageOf(shown.answer).error) return problemOf({ members: pageOf(shown.answer).error });
   return linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines'));
+}
+
+/** The answer in the format of the tab, or what stands in its way. */
+function written() {
+  askFor(tab);
+  if (content() !== null) return plain(content());
+  return shown.texts[tab] ? problemOf(shown.texts[tab]) : withBar(paragraph(t('reading')));
 }
 
 function waiting() {
   const element = paragraph(stateOf(shown));
   if (!shown.controller) return element;
+  return withBar(element, shown.state === 'sending' && shown.share < 1 ? shown.share : undefined);
+}
+
+function withBar(element, share) {
   const bar = document.createElement('progress');
-  if (shown.state === 'sending' && shown.share < 1) bar.value = shown.share;
+  if (share !== undefined) bar.value = share;
   bar.setAttribute('aria-hidden', 'true');
   element.append(bar);
   return element;
@@ -296,16 +307,42 @@ function problemOf({ members }) {
   return card;
 }
 
-const JSON_FORM = { write: (answer) => JSON.stringify(answer, null, 2), suffix: '.json', type: 'application/json' };
-const TEXT_FORM = { write: textOf, suffix: '.txt', type: 'text/plain;charset=utf-8' };
-const form = () => ({ json: JSON_FORM, ...FORMATS })[tab] ?? TEXT_FORM;
+// What a tab shows, and how it is saved
+
+/** By the name of a tab: what writes an answer, the end of its file's name, and its type. */
+const OWN = {
+  json: { write: (answer) => JSON.stringify(answer, null, 2), suffix: '.json', type: 'application/json' },
+  text: { write: textOf, suffix: '.txt', type: 'text/plain;charset=utf-8' },
+};
+OWN.lines = OWN.text;
+
+/** The answer as the chosen tab shows it; null while it is not there. Other formats than these are the service's. */
+function content() {
+  if (!shown.answer) return null;
+  if (OWN[tab]) return OWN[tab].write(tab === 'json' ? shown.answer : wholePages(shown.answer));
+  return typeof shown.texts[tab] === 'string' ? shown.texts[tab] : null;
+}
+
 /** No form but JSON has a place for a page that failed. */
 const wholePages = (answer) => ({ ...answer, pages: answer.pages.filter((page) => !page.error) });
-const content = () => form().write(tab === 'json' ? shown.answer : wholePages(shown.answer));
+
+/** Ask the service for the image in the format of a tab, once; `texts` of the image holds the text or the Problem. */
+async function askFor(format) {
+  const { id, file, options, answer, texts } = shown;
+  if (OWN[format] || !answer || texts[format] !== undefined) return;
+  texts[format] = null;
+  const pages = answer.pages.some((page) => page.error) ? { pages: wholePages(answer).pages.map((page) => page.page).join() } : {};
+  try {
+    texts[format] = await ask(file, { ...options, ...pages, format }, new AbortController().signal, () => {});
+  } catch (error) {
+    texts[format] = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });
+  }
+  if (shown?.id === id && tab === format) refresh();
+}
 
 function saveContent() {
-  const { suffix, type } = form();
-  save(`${stem(shown.name)}${suffix}`, type === TEXT_FORM.type ? `${content()}\n` : content(), type);
+  const { suffix, type } = OWN[tab] ?? $(`tab-${tab}`).dataset;
+  save(`${stem(shown.name)}${suffix}`, OWN[tab] === OWN.text ? `${content()}\n` : content(), type);
 }
 
 function switchTo(name) {
