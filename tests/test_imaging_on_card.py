@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
-from ocrsvc.engines.ppocr.gpu.page_view import MOST_SAMPLES
+from ocrsvc.engines.ppocr.gpu.page_reader import MOST_SAMPLES
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
 from ocrsvc.engines.ppocr.gpu.self_test import drawn_pages, find_fault
@@ -286,7 +286,7 @@ def test_a_page_for_which_the_card_has_no_room_is_prepared_in_memory(
 ) -> None:
     viewer = engine._gpu_pipeline
     assert viewer is not None
-    full = type(viewer)(Full(), viewer.detector, viewer.recognisers)
+    full = type(viewer)(Full(), viewer.detector, viewer.recognizers)
     handle = PageHandle(engine._detector, engine._readers, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
@@ -305,9 +305,9 @@ def test_an_engine_does_without_a_card_that_fails_and_says_so(
     engine: PpocrEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_file, "find_backend", lambda *_: Broken())
-    runs, recogniser = engine._line_runner, engine._readers["greedy"]
+    runs, recognizer = engine._line_runner, engine._readers["greedy"]
     assert isinstance(runs, BatchRunner)
-    assert engine._open_gpu_pipeline(runs._session, PpocrSettings(batch=SMALL), recogniser._characters) is None
+    assert engine._open_gpu_pipeline(runs._session, PpocrSettings(batch=SMALL), recognizer._characters) is None
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"

@@ -116,13 +116,13 @@ def test_edits_do_not_depend_on_the_direction(one: str, other: str) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
-    """Holds a recogniser in eight bits."""
+    """Holds a recognizer in eight bits."""
     store = ModelCache(tmp_path_factory.mktemp("models"))
     make_int8(models.RECOGNITION, SessionConfig("cpu"), store)
     return store
 
 
-def test_the_kept_recogniser_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
+def test_the_kept_recognizer_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
     line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
     tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
     kept = open_session(models.RECOGNITION, SessionConfig("cpu"), store)

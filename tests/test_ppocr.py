@@ -157,7 +157,7 @@ def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
     assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
 
 
-def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
+def test_a_recognizer_that_ends_otherwise_is_refused() -> None:
     proto = onnx.load_from_string(models.read_model(models.DETECTION))
     with pytest.raises(ValueError, match="comes from Sigmoid"):
         rewrite.add_argmax(proto)

@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     first_steps,
     own_steps,
 )
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recogniser, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
@@ -39,10 +39,10 @@ SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 
 
 @pytest.fixture(scope="module")
-def recogniser() -> Iterator[Recogniser]:
+def recognizer() -> Iterator[Recognizer]:
     session = open_session(models.RECOGNITION, SessionConfig("cpu", batched=True))
     runs = BatchRunner(session, SMALL)
-    yield Recogniser(runs, read_characters(session.metadata))
+    yield Recognizer(runs, read_characters(session.metadata))
     runs.close()
 
 
@@ -52,12 +52,12 @@ def line(width: int) -> Pixels:
     return np.asarray(cv2.resize(pixels, (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def test_a_line_reads_the_same_alone_and_in_any_batch(recogniser: Recogniser) -> None:
+def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) -> None:
     crops = [line(width) for width in (448, 464, 470, 480, 432, 300, 310)]
-    alone = [recogniser.read([crop])[0] for crop in crops]
+    alone = [recognizer.read([crop])[0] for crop in crops]
     assert alone[0].text == "The library closes at 15:00 today."
     with ThreadPoolExecutor(4) as pool:
-        batches = list(pool.map(recogniser.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
+        batches = list(pool.map(recognizer.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
     texts = [[read.text for read in batch] for batch in batches]
     expected = [read.text for read in alone]
     assert texts == [expected, expected[::-1], expected[2:5], expected[:1]]

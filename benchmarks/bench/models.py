@@ -57,7 +57,7 @@ class Models:
         from ocrsvc.engines.ppocr.handle import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
-        from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
+        from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, read_characters
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
@@ -65,9 +65,9 @@ class Models:
         found = Inputs()
         shared_threads = SharedThreads(1)
         runs = SingleLineRunner(_recording(self.recognition, lambda: found.recognition), shared_threads)
-        recogniser = Recogniser(runs, read_characters(self.recognition.metadata))
+        recognizer = Recognizer(runs, read_characters(self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))
-        handle = PageHandle(detector, {"greedy": recogniser}, shared_threads)
+        handle = PageHandle(detector, {"greedy": recognizer}, shared_threads)
         every: list[Inputs] = []
         for data in images:
             found = Inputs()

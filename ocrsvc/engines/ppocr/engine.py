@@ -12,12 +12,12 @@ import cv2
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_backend
-from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline, batch_on_gpu
+from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, SingleLineRunner, profiles
-from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecogniser, Recogniser, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecognizer, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
@@ -92,7 +92,7 @@ class PpocrEngine:
         self._detector = open_detector(config, cache, self._shared_threads)
         self._line_runner = _make_line_runner(recognition, self._shared_threads, settings)
         characters = read_characters(recognition.metadata)
-        self._readers = _make_recognisers(self._line_runner, characters)
+        self._readers = _make_recognizers(self._line_runner, characters)
         self._gpu_line_runner: LineRunner | None = None
         self._gpu_pipeline = self._open_gpu_pipeline(recognition, settings, characters)
         precision = _precision(self._detector.precision, recognition.precision)
@@ -123,7 +123,7 @@ class PpocrEngine:
         if backend is None:
             return None
         line_runner = BatchRunner(session, settings.batch, len(session.sessions), batch_on_gpu(backend, session))
-        pipeline = GpuPipeline(backend, self._detector, _make_recognisers(line_runner, characters))
+        pipeline = GpuPipeline(backend, self._detector, _make_recognizers(line_runner, characters))
         fault = find_fault(
             pipeline.open, PageHandle(self._detector, self._readers, self._shared_threads).open_in_memory
         )
@@ -142,8 +142,8 @@ class PpocrEngine:
         return self._detector.provider if on_cpu else f"{self._detector.provider}, pixels prepared by {imaging}"
 
 
-def _make_recognisers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recogniser]:
-    return {"greedy": Recogniser(line_runner, characters), "beam": BeamRecogniser(line_runner, characters)}
+def _make_recognizers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recognizer]:
+    return {"greedy": Recognizer(line_runner, characters), "beam": BeamRecognizer(line_runner, characters)}
 
 
 def _precision(detection: str, recognition: str) -> str:
@@ -163,7 +163,7 @@ def _session_config(settings: PpocrSettings) -> SessionConfig:
 
 
 def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -> ModelRunner:
-    """The recogniser; on a GPU whatever is larger than a batch gives its memory back."""
+    """The recognizer; on a GPU whatever is larger than a batch gives its memory back."""
     gpu = replace(config.gpu, arena_values=3 * batch.most_cost, profiles=profiles(batch))
     return pool_sessions(open_sessions(models.RECOGNITION, replace(config, gpu=gpu), cache))
 

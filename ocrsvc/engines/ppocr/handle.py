@@ -1,4 +1,4 @@
-"""The handle of the engine ppocr: reads pages for one thread with the shared detector and a line recogniser."""
+"""The handle of the engine ppocr: reads pages for one thread with the shared detector and a line recognizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
-from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline
+from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page

@@ -1,4 +1,4 @@
-"""Compares the int8 recogniser with the one in single precision on this machine: speed and text, on sample lines.
+"""Compares the int8 recognizer with the one in single precision on this machine: speed and text, on sample lines.
 
 The int8 model is kept only if it is measurably quicker here and reads the same: a processor without the instructions
 for it (VNNI on x86) computes eight bits more slowly than single precision, and less exactly. Speed is measured in pairs
@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     RecognizerOutput,
     SingleLineRunner,
 )
-from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8, remove_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -82,7 +82,7 @@ class Comparison:
 
 
 class LineSamples:
-    """Lines of pages, as the recogniser is given them, and the models that are compared on them.
+    """Lines of pages, as the recognizer is given them, and the models that are compared on them.
 
     Args:
         cache: Keeps models; what it holds in eight bits is not used here.
@@ -96,8 +96,8 @@ class LineSamples:
         self._shared_threads = SharedThreads(1)
         self._characters = read_characters(self._fp32.metadata)
         self._recording = _RecordingRunner(SingleLineRunner(self._fp32, self._shared_threads))
-        recogniser = Recogniser(self._recording, self._characters)
-        self._handle = PageHandle(open_detector(config, cache), {"greedy": recogniser}, self._shared_threads)
+        recognizer = Recognizer(self._recording, self._characters)
+        self._handle = PageHandle(open_detector(config, cache), {"greedy": recognizer}, self._shared_threads)
 
     def collect(self, image: Image) -> int:
         """Find and read the lines of one more page; returns how many there are now."""
@@ -137,7 +137,7 @@ class LineSamples:
         self._shared_threads.close()
 
     def _read(self, session: Session, crop: Pixels) -> str:
-        return Recogniser(SingleLineRunner(session, self._shared_threads), self._characters).read([crop])[0].text
+        return Recognizer(SingleLineRunner(session, self._shared_threads), self._characters).read([crop])[0].text
 
 
 class _RecordingRunner:

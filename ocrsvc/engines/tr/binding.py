@@ -119,7 +119,7 @@ class TrLibrary:
         self.calls.tr_init(0, number, os.fsencode(self._home / model), None)
 
 
-class Runner:
+class TrRunner:
     """One thread's calls into a pair of sessions, and the 2 MiB of buffers that they fill."""
 
     def __init__(self, library: TrLibrary, sessions: Sessions) -> None:
@@ -157,7 +157,7 @@ class Runner:
         self._dirty_lines = count
         return [self._take_line(index, image) for index in range(count)]
 
-    def recognise(self, pixels: Pixels) -> RawLine:
+    def recognize(self, pixels: Pixels) -> RawLine:
         """Read an image that is one line; its rect is the whole image. See `run` for the argument and the error."""
         image = np.ascontiguousarray(pixels)
         self._clear_buffers()

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
+from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, TrRunner, Sessions, TrLibrary
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
@@ -44,14 +44,14 @@ class TrHandle:
         self._library = library
         self._sessions = sessions
         self._owned = owned
-        self._runner = Runner(library, sessions)
+        self._runner = TrRunner(library, sessions)
 
     def warm_up(self) -> None:
         """Run a blank page and a blank line. Raises EngineUnavailable."""
         try:
             for flag in (UPRIGHT, ROTATED):
                 self._runner.run(np.full(WARM_UP_PAGE, 255, np.uint8), flag)
-            self._runner.recognise(np.full(WARM_UP_LINE, 255, np.uint8))
+            self._runner.recognize(np.full(WARM_UP_LINE, 255, np.uint8))
         except OcrsvcError as error:
             raise EngineUnavailable(
                 f"Tr failed on a blank page: {error}", "Check that all files in OCRSVC_TR_HOME are of one release."
@@ -80,7 +80,7 @@ class TrHandle:
 
     def _run(self, pixels: Pixels, options: ReadOptions) -> list[RawLine]:
         if not options.detect:
-            return [self._runner.recognise(pixels)]
+            return [self._runner.recognize(pixels)]
         return self._runner.run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
 
 

@@ -1,6 +1,6 @@
 """Converts a model to half precision by ONNX Runtime's own converter, except for the layers that decide.
 
-Its inputs and outputs stay float32, and so does the recogniser's end: the product with 18,710 classes, the choice of
+Its inputs and outputs stay float32, and so does the recognizer's end: the product with 18,710 classes, the choice of
 the greatest and the softmax. Scores in half precision have eleven bits, and many a class would tie with its neighbour.
 The converter ships inside onnxruntime (transformers/float16.py) and is kept up with it, unlike the package
 onnxconverter-common that it came from. It casts a value that passes from one float32 node to the next to half precision

@@ -1,7 +1,7 @@
 """Quantises a model's large matrix products to int8, with activations quantised in each run.
 
 These are the 1 x 1 convolutions over whole planes, which are plain matrix products once the channels come last, and the
-product that scores the classes: together two thirds of the recogniser's time. Weights are rounded once, by output
+product that scores the classes: together two thirds of the recognizer's time. Weights are rounded once, by output
 channel; what comes in is rounded in each run, by the range that it has there: with a range fixed beforehand, whether by
 extremes or by percentiles, twice as many lines came out differently. Between two such products everything else (GELU,
 sums, the scales of squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is

@@ -6,7 +6,7 @@ of A. Graves et al., "Connectionist Temporal Classification" (ICML 2006), kept t
 language model. Of each step only the likeliest characters and blank are searched.
 
 Everything is an array over (line, beam, character); the only loop is over the steps. A prefix is identified by a hash
-of its characters, so that a prefix reached in two ways is recognised as the same.
+of its characters, so that a prefix reached in two ways is recognized as the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recognises lines: straightened crops to text with the PP-OCR recogniser."""
+"""Recognizes lines: straightened crops to text with the PP-OCR recognizer."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def input_width(length: float, across: float) -> int:
 
 
 def read_characters(metadata: dict[str, str]) -> list[str]:
-    """The recogniser's classes: blank, then the characters of its metadata, then the space."""
+    """The recognizer's classes: blank, then the characters of its metadata, then the space."""
     return ["", *metadata["character"].split("\n"), " "]
 
 
-class Recogniser:
+class Recognizer:
     """Reads line crops, decoded by best path.
 
     Args:
@@ -82,7 +82,7 @@ class _SearchedLine:
     norm: NDArray[np.float64]
 
 
-class BeamRecogniser(Recogniser):
+class BeamRecognizer(Recognizer):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:

@@ -67,7 +67,7 @@ class ModelRunner(Protocol):
     Attributes:
         sessions: All of it; only to warm each of them up.
         provider, device, precision: Where and how it computes.
-        batched: Whether the recogniser's graph takes many lines at once; see graph/rewrite.py.
+        batched: Whether the recognizer's graph takes many lines at once; see graph/rewrite.py.
         metadata: The model's own.
     """
 

@@ -1,4 +1,4 @@
-"""Detects and recognises lines of a page on the GPU: inputs, masks and crops there; contours and texts in memory."""
+"""Detects and recognizes lines of a page on the GPU: inputs, masks and crops there; contours and texts in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, detect_i
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunBatch
-from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.imaging.geometry import Quad, crop, sides
 from ocrsvc.records import Check, Decoder, Pixels, ReadTask
@@ -67,29 +67,29 @@ class GpuPipeline:
     Attributes:
         backend: Prepares what they are fed.
         detector: Finds lines.
-        recognisers: Read GpuCrops, by decoder.
+        recognizers: Read GpuCrops, by decoder.
     """
 
     backend: ArrayBackend
     detector: Detector
-    recognisers: Mapping[Decoder, Recogniser]
+    recognizers: Mapping[Decoder, Recognizer]
 
     def open(self, task: ReadTask) -> GpuPageReader:
         """A reader of the task's image. Raises MemoryError when the GPU has no room for it."""
         page = GpuPage(task.image.pixels, self.backend.upload(task.image.pixels))
-        return GpuPageReader(self.backend, page, self.detector, self.recognisers[task.options.decoder], task.check)
+        return GpuPageReader(self.backend, page, self.detector, self.recognizers[task.options.decoder], task.check)
 
 
 class GpuPageReader:
     """Reads one image on the GPU; see page.PageReader."""
 
     def __init__(
-        self, backend: ArrayBackend, page: GpuPage, detector: Detector, recogniser: Recogniser, check: Check
+        self, backend: ArrayBackend, page: GpuPage, detector: Detector, recognizer: Recognizer, check: Check
     ) -> None:
         self._backend = backend
         self._page = page
         self._detector = detector
-        self._recogniser = recogniser
+        self._recognizer = recognizer
         self._check = check
 
     def find(self) -> list[Quad]:
@@ -99,9 +99,9 @@ class GpuPageReader:
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
         """See page.PageReader."""
-        widths = [self._recogniser.crop_size(*sides(quad))[0] for quad in quads]
+        widths = [self._recognizer.crop_size(*sides(quad))[0] for quad in quads]
         line_images = [GpuCrop(self._page, quad, width) for quad, width in zip(quads, widths, strict=True)]
-        return self._recogniser.read_line_images(line_images, self._check)
+        return self._recognizer.read_line_images(line_images, self._check)
 
     def _detect_at(self, scale: float) -> list[Quad]:
         self._check()
