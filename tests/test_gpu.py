@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
@@ -75,7 +75,7 @@ def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
         # Made on the card by the caller's stream, which nobody waits for but the session's.
-        on_card = session.run_arrays(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
+        on_card = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
     assert [cupy.asnumpy(array).tolist() for array in on_card[:1]] == [through_memory[0].tolist()]
     assert np.allclose(cupy.asnumpy(on_card[1]), through_memory[1], atol=1e-3)
 
@@ -116,7 +116,7 @@ def prepared(card: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]
 def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
     pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
-    for there, here in zip(prepared(CupyBackend(), pixels), prepared(NumpyBackend(), pixels), strict=True):
+    for there, here in zip(prepared(CupyBackend(), pixels), prepared(ArrayBackend(), pixels), strict=True):
         assert there.dtype == here.dtype
         # A card may round a sum of single precision the other way, which is a gray level or a step of a byte.
         apart = np.abs(there.astype(np.float64) - here)

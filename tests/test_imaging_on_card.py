@@ -24,7 +24,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import engine as engine_file
 from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.gpu import arrays
-from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend, find_backend
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.page_reader import MOST_SAMPLES
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
@@ -44,7 +44,7 @@ from ocrsvc.serving.batcher import Limits
 PAGES = Path(__file__).parent / "pages"
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
-OVER = pytest.mark.parametrize("card", [NumpyBackend(), StrictArrays()], ids=["numpy", "strict"])
+OVER = pytest.mark.parametrize("card", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 
 
 def noise(*shape: int) -> Pixels:
@@ -177,16 +177,17 @@ def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[PpocrEngine]:
     """The real models in a session pool, in batches and padded, behind the strict double of a card."""
-    as_it_is = Session.run_arrays
+    as_it_is = Session.run
 
-    def run_arrays(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        assert isinstance(array, OnCard)
+    def run(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        if not isinstance(array, OnCard):
+            return as_it_is(self, array, outputs)
         return [on_card(found) for found in as_it_is(self, np.asarray(array), outputs)]
 
     patch = pytest.MonkeyPatch()
     put_in_place(patch)
     patch.setattr(engine_file, "find_backend", lambda *_: StrictArrays())
-    patch.setattr(Session, "run_arrays", run_arrays)
+    patch.setattr(Session, "run", run)
     engine = PpocrEngine(PpocrSettings("cuda", streams=2, batch=SMALL))
     yield engine
     engine.close()

@@ -28,7 +28,8 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask

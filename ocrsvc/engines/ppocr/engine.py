@@ -22,8 +22,8 @@ from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
 from ocrsvc.engines.ppocr.runtime.providers import Device, GpuConfig, Precision, Provider
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, pool_sessions
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits

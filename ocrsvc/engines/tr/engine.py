@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, TrRunner, Sessions, TrLibrary
+from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Sessions, TrLibrary, TrRunner
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings

@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.imaging.geometry import Quad, crop, sides
 from ocrsvc.records import Check, Decoder, Pixels, ReadTask
 
@@ -120,7 +120,7 @@ def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
 
     def run(line_images: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
         tensor = _make_tensor(backend, line_images, padded)
-        answers = [backend.download(array) for array in session.run_arrays(tensor, outputs)]
+        answers = [backend.download(array) for array in session.run(tensor, outputs)]
         del tensor
         backend.trim()
         return answers

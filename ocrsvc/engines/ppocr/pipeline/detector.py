@@ -22,8 +22,8 @@ from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_session, open_sessions
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
+from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, pool_sessions
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -167,7 +167,7 @@ class Detector:
 
     def run_arrays(self, array: Any) -> Any:
         """(1, 3, h, w) float32 of `padded_size` in, (1, 1, h, w) probabilities out, both where the session computes."""
-        return self._narrow.run_arrays(array)[0]
+        return self._narrow.run(array)[0]
 
     def warm_up(self) -> None:
         """One run of each session at an ordinary size; those of a GPU were warmed when they were opened."""

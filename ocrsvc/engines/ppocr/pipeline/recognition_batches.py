@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -83,27 +83,6 @@ class CroppedLine:
         return self._crop
 
 
-class LineRunner(Protocol):
-    """Runs the recognition model over lines."""
-
-    def map(
-        self,
-        decode: Callable[[RecognizerOutput], R],
-        line_images: Sequence[LineImage],
-        check: Check = no_check,
-        *,
-        logits: bool = False,
-    ) -> list[R]:
-        """What `decode` makes of each line's decisions, in the same order.
-
-        When `check`, which is called between lines, raises, the lines that are left are not run.
-        """
-        ...
-
-    def close(self) -> None:
-        """End threads of its own, if there are any."""
-
-
 class SingleLineRunner:
     """One run for each line, in the calling thread and in shared threads that are idle."""
 
@@ -119,7 +98,10 @@ class SingleLineRunner:
         *,
         logits: bool = False,
     ) -> list[R]:
-        """See LineRunner."""
+        """What `decode` makes of each line's decisions, in the same order.
+
+        When `check`, which is called between lines, raises, the lines that are left are not run.
+        """
 
         def read(line_image: LineImage) -> R:
             check()
@@ -169,7 +151,7 @@ class BatchRunner:
         *,
         logits: bool = False,
     ) -> list[R]:
-        """See LineRunner."""
+        """See SingleLineRunner."""
         futures: list[Future[R]] = []
         try:
             for line_image in line_images:
@@ -206,6 +188,10 @@ class BatchRunner:
             rows = found[2][number, :steps] if logits else None
             answers.append(line.decode(RecognizerOutput(best, shares[first_steps(best)], rows)))
         return answers
+
+
+LineRunner = SingleLineRunner | BatchRunner
+"""Runs the recognition model over lines."""
 
 
 def _result_of(future: Future[R], check: Check) -> R:
