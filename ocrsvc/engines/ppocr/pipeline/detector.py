@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import cv2
@@ -34,13 +34,6 @@ _CHECK_S: Final = 0.25
 WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
 
 
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """A run of the model that waits to start, or is under way."""
-
-    size: int
-
-
 class RunLimiter:
     """Limits the runs under way: together no larger than the largest single one so far, so they need no more memory.
 
@@ -53,43 +46,31 @@ class RunLimiter:
     def __init__(self, least: int) -> None:
         self._largest = least
         self._changed = threading.Condition()
-        self._waiting: deque[Ticket] = deque()
+        self._waiting: deque[object] = deque()
         self._under_way = 0
 
-    def enqueue(self, size: int) -> Ticket:
-        """A ticket for a run of that size, which must be started and finished."""
-        ticket = Ticket(size)
+    def start(self, size: int, check: Check = no_check) -> None:
+        """Wait until a run of that size may start; it must be finished. What `check` raises ends the wait."""
+        ticket = object()
         with self._changed:
             self._waiting.append(ticket)
-        return ticket
-
-    def try_start(self, ticket: Ticket) -> bool:
-        """Start the run if it may; whether it has started."""
-        with self._changed:
-            self._largest = max(self._largest, ticket.size)
-            if self._waiting[0] is not ticket or self._under_way + ticket.size > self._largest:
-                return False
-            self._waiting.popleft()
-            self._under_way += ticket.size
-            self._changed.notify_all()
-            return True
-
-    def wait(self, ticket: Ticket, check: Check = no_check) -> None:
-        """Return when the run has started; what `check` raises meanwhile gives the ticket back."""
-        with self._changed:
+            self._largest = max(self._largest, size)
             try:
-                while not self._changed.wait_for(lambda: self.try_start(ticket), _CHECK_S):
+                while not self._changed.wait_for(lambda: self._may_start(ticket, size), _CHECK_S):
                     check()
-            except BaseException:
+                self._under_way += size
+            finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
-                raise
 
-    def finish(self, ticket: Ticket) -> None:
-        """The run is done."""
+    def finish(self, size: int) -> None:
+        """A run of that size is done."""
         with self._changed:
-            self._under_way -= ticket.size
+            self._under_way -= size
             self._changed.notify_all()
+
+    def _may_start(self, ticket: object, size: int) -> bool:
+        return self._waiting[0] is ticket and self._under_way + size <= self._largest
 
 
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)
@@ -152,14 +133,12 @@ class Detector:
     @contextmanager
     def _limited(self, size: int, shared_threads: SharedThreads, check: Check) -> Iterator[None]:
         """A run within the limits; while the page waits for it, another one may use its thread."""
-        ticket = self._limiter.enqueue(size)
-        if not self._limiter.try_start(ticket):
-            with shared_threads.released_thread():
-                self._limiter.wait(ticket, check)
+        with shared_threads.released_thread():
+            self._limiter.start(size, check)
         try:
             yield
         finally:
-            self._limiter.finish(ticket)
+            self._limiter.finish(size)
 
     def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """(w, h) at which the model is run for an input of (w, h) pixels; a longer one repeats its own edge."""
