@@ -192,7 +192,7 @@ def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
     sessions = [Slow(gate), Slow(gate)]
     session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
     with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(session_pool.run, number) for number in range(8)]  # type: ignore[arg-type]
+        answers = [pool.submit(session_pool.run, number) for number in range(8)]
         for session in sessions:
             assert session.entered.acquire(timeout=20)
         gate.set()

@@ -113,7 +113,11 @@ def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
     limiter, started = RunLimiter(10), queue.SimpleQueue[int]()
 
     def begin(size: int) -> None:
-        threading.Thread(target=lambda: (limiter.start(size), started.put(size)), daemon=True).start()
+        def run() -> None:
+            limiter.start(size)
+            started.put(size)
+
+        threading.Thread(target=run, daemon=True).start()
 
     def begin_and_wait(size: int, waiting: int) -> None:
         begin(size)

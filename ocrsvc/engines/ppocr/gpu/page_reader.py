@@ -20,8 +20,9 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
-from ocrsvc.imaging.geometry import Quad, crop, sides
-from ocrsvc.records import Check, Decoder, Pixels, ReadTask
+from ocrsvc.imaging.geometry import Quad, sides
+from ocrsvc.imaging.geometry import crop as cut_out
+from ocrsvc.records import Decoder, Pixels, ReadTask
 
 MOST_SAMPLES: Final = 36
 """Samples for one pixel of a line up to which it is cut on the GPU, each of them a pass there. What is larger (type of
@@ -57,7 +58,7 @@ class GpuCrop:
 
     def pixels(self) -> Pixels:
         """See recognition_batches.LineImage. Cut in memory, for the few lines that spaces.py examines."""
-        return crop(self.page.pixels, self.quad, self.width, HEIGHT_PX)
+        return cut_out(self.page.pixels, self.quad, self.width, HEIGHT_PX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +77,35 @@ class GpuPipeline:
 
     def open(self, task: ReadTask) -> GpuPageReader:
         """A reader of the task's image. Raises MemoryError when the GPU has no room for it."""
-        page = GpuPage(task.image.pixels, self.backend.upload(task.image.pixels))
-        return GpuPageReader(self.backend, page, self.detector, self.recognizers[task.options.decoder], task.check)
+        return GpuPageReader(self, GpuPage(task.image.pixels, self.backend.upload(task.image.pixels)), task)
 
 
+@dataclass(frozen=True, slots=True)
 class GpuPageReader:
     """Reads one image on the GPU; see page.PageReader."""
 
-    def __init__(
-        self, backend: ArrayBackend, page: GpuPage, detector: Detector, recognizer: Recognizer, check: Check
-    ) -> None:
-        self._backend = backend
-        self._page = page
-        self._detector = detector
-        self._recognizer = recognizer
-        self._check = check
+    pipeline: GpuPipeline
+    page: GpuPage
+    task: ReadTask
 
     def find(self) -> list[Quad]:
         """See page.PageReader."""
-        height, width = self._page.pixels.shape[:2]
+        height, width = self.page.pixels.shape[:2]
         return detect_in_passes(height, width, self._detect_at)
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
         """See page.PageReader."""
-        widths = [self._recognizer.crop_size(*sides(quad))[0] for quad in quads]
-        line_images = [GpuCrop(self._page, quad, width) for quad, width in zip(quads, widths, strict=True)]
-        return self._recognizer.read_line_images(line_images, self._check)
+        recognizer = self.pipeline.recognizers[self.task.options.decoder]
+        crops = [GpuCrop(self.page, quad, recognizer.crop_size(*sides(quad))[0]) for quad in quads]
+        return recognizer.read_line_images(crops, self.task.check)
 
     def _detect_at(self, scale: float) -> list[Quad]:
-        self._check()
-        backend, page = self._backend, self._page
-        height, width = page.pixels.shape[:2]
+        self.task.check()
+        backend, detector = self.pipeline.backend, self.pipeline.detector
+        height, width = self.page.pixels.shape[:2]
         size = input_size(height, width, scale)
-        padded = self._detector.padded_size(size)
-        tensor = detector_input(backend.xp, page.array, size, padded, shrink=scale < 1)
-        probabilities = self._detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
+        tensor = detector_input(backend.xp, self.page.array, size, detector.padded_size(size), shrink=scale < 1)
+        probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
         mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, MAP_THRESHOLD)))
         return quads_from_mask(mask, likely, width, height, certain=CERTAIN)
 
@@ -118,8 +113,8 @@ class GpuPageReader:
 def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
     """GpuCrops put together on the GPU, and run by a session of the batched graph."""
 
-    def run(line_images: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        tensor = _make_tensor(backend, line_images, padded)
+    def run(crops: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+        tensor = _make_tensor(backend, crops, padded)
         answers = [backend.download(array) for array in session.run(tensor, outputs)]
         del tensor
         backend.trim()
@@ -128,24 +123,18 @@ def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
     return run
 
 
-def _make_tensor(backend: ArrayBackend, line_images: Sequence[GpuCrop], padded: int) -> Array:
+def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int) -> Array:
     """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go, and the largest by themselves."""
-    tensor = backend.xp.zeros((len(line_images), 3, HEIGHT_PX, padded), np.float32)
-    passes = samples(
-        [line_image.quad for line_image in line_images], [line_image.width for line_image in line_images], HEIGHT_PX
-    )
+    tensor = backend.xp.zeros((len(crops), 3, HEIGHT_PX, padded), np.float32)
+    passes = samples([crop.quad for crop in crops], [crop.width for crop in crops], HEIGHT_PX)
     pages: dict[int, list[int]] = {}
-    for row, (line_image, count) in enumerate(zip(line_images, passes, strict=True)):
+    for row, (crop, count) in enumerate(zip(crops, passes, strict=True)):
         if count > MOST_SAMPLES:
-            tensor[row, :, :, : line_image.width] = backend.upload(to_tensor(line_image.pixels())[0])
+            tensor[row, :, :, : crop.width] = backend.upload(to_tensor(crop.pixels())[0])
         else:
-            pages.setdefault(id(line_image.page), []).append(row)
+            pages.setdefault(id(crop.page), []).append(row)
     for rows in pages.values():
-        tensor[backend.upload(np.array(rows))] = _crop(backend, [line_images[row] for row in rows], padded)
+        page, of_page = crops[rows[0]].page.array, [crops[row] for row in rows]
+        quads, widths = [crop.quad for crop in of_page], [crop.width for crop in of_page]
+        tensor[backend.upload(np.array(rows))] = crop_lines(backend.xp, page, quads, widths, padded, HEIGHT_PX)
     return tensor
-
-
-def _crop(backend: ArrayBackend, line_images: Sequence[GpuCrop], padded: int) -> Array:
-    """Lines of one page."""
-    quads, widths = [line_image.quad for line_image in line_images], [line_image.width for line_image in line_images]
-    return crop_lines(backend.xp, line_images[0].page.array, quads, widths, padded, HEIGHT_PX)

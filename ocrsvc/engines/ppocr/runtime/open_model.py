@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.runtime import models, providers
-from ocrsvc.engines.ppocr.runtime.cached_models import find_int8, open_fp32, open_int8, session_options
+from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.providers import (
@@ -85,10 +85,8 @@ def _open_on_cpu(name: str, config: SessionConfig, cache: ModelCache) -> Session
     if config.batched:
         opened = ort.InferenceSession(models.prepare_model(name, shipped, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
-    int8_model = find_int8(name, shipped, config.precision, cache)
-    if int8_model is not None:
-        return open_int8(int8_model, options, config)
-    return Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
+    int8_session = open_int8(name, shipped, options, config, cache)
+    return int8_session or Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
 
 
 def _open_on_gpu(name: str, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:
