@@ -128,7 +128,6 @@ class TrRunner:
         self._rects = np.zeros((MAX_LINES, 6), np.float32)
         self._codes = np.zeros((MAX_LINES, MAX_STEPS), np.int32)
         self._probabilities = np.zeros((MAX_LINES, MAX_STEPS), np.float32)
-        self._dirty_lines = MAX_LINES
 
     def run(self, pixels: Pixels, flag: int) -> list[RawLine]:
         """Find and read the lines of a page.
@@ -154,7 +153,6 @@ class TrRunner:
             MAX_STEPS,
         )
         _check_count(count, MAX_LINES, "lines", image)
-        self._dirty_lines = count
         return [self._take_line(index, image) for index in range(count)]
 
     def recognize(self, pixels: Pixels) -> RawLine:
@@ -174,15 +172,10 @@ class TrRunner:
         return self._take_line(0, image)
 
     def _clear_buffers(self) -> None:
-        """Clear what the page before may have left in the buffers, where Tr writes nothing.
-
-        Only what that page can have touched is cleared: all of it would be 2 MiB a page. Until a run has returned how
-        many lines it wrote, everything counts as touched.
-        """
-        self._rects[: self._dirty_lines] = 0
-        self._codes[: self._dirty_lines] = _BLANK
-        self._probabilities[: self._dirty_lines] = 0
-        self._dirty_lines = MAX_LINES
+        """Clear what the page before may have left in the buffers, where Tr writes nothing."""
+        self._rects[:] = 0
+        self._codes[:] = _BLANK
+        self._probabilities[:] = 0
 
     def _take_line(self, index: int, image: Pixels) -> RawLine:
         """A copy of one line, checked, in plain lists: on some dozen steps they cost a fifth of numpy's calls.

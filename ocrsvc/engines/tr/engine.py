@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -20,21 +19,6 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 WARM_UP_PAGE: Final = (480, 640)
 WARM_UP_LINE: Final = (32, 256)
-
-
-@dataclass(frozen=True, slots=True)
-class TrSettings:
-    """What the engine needs to know.
-
-    Attributes:
-        home: Folder with libtr.so, ctpn.bin and crnn.bin.
-        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
-        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
-    """
-
-    home: Path | None
-    shared_sessions: bool = False
-    device: str = "auto"
 
 
 class TrHandle:
@@ -87,16 +71,21 @@ class TrHandle:
 class TrEngine:
     """The loaded library; models are loaded with the handles, or here when the sessions are shared.
 
+    Args:
+        home: Folder with libtr.so, ctpn.bin and crnn.bin.
+        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
+        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
+
     Raises:
         EngineUnavailable: Tr is missing, does not load, or was built for another device than the one asked for.
     """
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
 
-    def __init__(self, settings: TrSettings) -> None:
-        self._library = TrLibrary(settings.home)
-        _check_device(settings.device, self._library.device)
-        self._shared = self._library.open_sessions() if settings.shared_sessions else None
+    def __init__(self, home: Path | None, *, shared_sessions: bool = False, device: str = "auto") -> None:
+        self._library = TrLibrary(home)
+        _check_device(device, self._library.device)
+        self._shared = self._library.open_sessions() if shared_sessions else None
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -147,4 +136,4 @@ def to_box(rect: tuple[float, float, float, float, float]) -> Box:
 
 def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:
     """The engine as the settings want it. Raises EngineUnavailable."""
-    return TrEngine(TrSettings(settings.tr_home, settings.tr_shared_sessions, settings.device))
+    return TrEngine(settings.tr_home, shared_sessions=settings.tr_shared_sessions, device=settings.device)
