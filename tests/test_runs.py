@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
-    CroppedLine,
+    LineImage,
     SingleLineRunner,
     bucket_of,
     first_steps,
@@ -130,7 +130,7 @@ def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() ->
             raise DeadlineExceeded("Too late.")
 
     with shared_threads.page(), pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [CroppedLine(line(320))] * 20, check)
+        runs.map(lambda decided: decided.best, [LineImage(line(320))] * 20, check)
     assert session.runs == 3
     shared_threads.close()
 
@@ -138,7 +138,7 @@ def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() ->
 def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:
     entered, gate, ran = threading.Event(), threading.Event(), []
 
-    def run(cuts: Sequence[CroppedLine], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
+    def run(cuts: Sequence[LineImage], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
         entered.set()
         assert gate.wait(30)
         ran.append(len(cuts))
@@ -150,9 +150,9 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
 
     runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [CroppedLine(line(480))] * 12, check)
+        runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
     gate.set()
-    neighbour = runs.map(lambda decided: len(decided.best), [CroppedLine(line(480))])
+    neighbour = runs.map(lambda decided: len(decided.best), [LineImage(line(480))])
     runs.close()
     assert neighbour == [4]
     # What was under way when the page was given up, and the neighbour's line.

@@ -17,7 +17,7 @@ from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, detect_in_passes, input_size, quads_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import RunBatch
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.imaging.geometry import Quad, sides
@@ -42,22 +42,20 @@ class GpuPage:
     array: Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuCrop:
-    """One line of a page on the GPU; see recognition_batches.LineImage.
+class GpuCrop(LineImage):
+    """One line of a page on the GPU.
 
-    Attributes:
+    Args:
         page: Whose line.
         quad: (4, 2) float32 in pixels of the page.
         width: Columns that it becomes.
     """
 
-    page: GpuPage
-    quad: Quad
-    width: int
+    def __init__(self, page: GpuPage, quad: Quad, width: int) -> None:
+        self.page, self.quad, self.width = page, quad, width
 
     def pixels(self) -> Pixels:
-        """See recognition_batches.LineImage. Cut in memory, for the few lines that spaces.py examines."""
+        """See LineImage. Cut in memory, for the few lines that spaces.py examines."""
         return cut_out(self.page.pixels, self.quad, self.width, HEIGHT_PX)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,21 +54,8 @@ class RecognizerOutput:
     logits: NDArray[np.float32] | None
 
 
-class LineImage(Protocol):
-    """One line to be read, HEIGHT_PX tall, wherever its pixels lie."""
-
-    @property
-    def width(self) -> int:
-        """Columns, in pixels."""
-        ...
-
-    def pixels(self) -> Pixels:
-        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
-        ...
-
-
-class CroppedLine:
-    """A line that was cut already.
+class LineImage:
+    """One line to be read, HEIGHT_PX tall, which was cut already; gpu/page_reader.py has one that lies on a GPU.
 
     Args:
         crop: (HEIGHT_PX, w[, 3]) uint8.
@@ -79,7 +66,7 @@ class CroppedLine:
         self.width = int(crop.shape[1])
 
     def pixels(self) -> Pixels:
-        """See LineImage."""
+        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
         return self._crop
 
 

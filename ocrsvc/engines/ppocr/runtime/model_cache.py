@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import platform
@@ -22,11 +23,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-
-try:
-    import fcntl
-except ImportError:  # Windows: what a killed maker leaves stays
-    fcntl = None  # type: ignore[assignment]
 
 _DIGEST_BYTES: Final = 32
 _MAX_FILES: Final = 4
@@ -165,20 +161,15 @@ def cpu_features() -> bytes:
 
 
 def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
-    """A plain file, or a folder, that nobody else could have written; where there are no owners (Windows), any."""
+    """A plain file, or a folder, that nobody else could have written."""
     if stat.S_IFMT(status.st_mode) != kind:
         return False
-    if not hasattr(os, "geteuid"):
-        return True
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @contextlib.contextmanager
 def _lock(folder: Path, *, shared: bool) -> Iterator[None]:
     """Holds the folder's lock, with others who share it or alone. Raises OSError, if others hold it for one alone."""
-    if fcntl is None:
-        yield
-        return
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,8 +180,6 @@ def _lock(folder: Path, *, shared: bool) -> Iterator[None]:
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove what processes that were killed were making, unless something is being made."""
-    if fcntl is None:
-        return
     with contextlib.suppress(OSError), _lock(folder, shared=False):
         for abandoned in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
             shutil.rmtree(abandoned, ignore_errors=True)
