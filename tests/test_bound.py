@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, open_gpu_context, run_bound
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool, pool_sessions
+from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool
 from ocrsvc.errors import EngineFailed
 
 
@@ -106,9 +106,8 @@ def test_a_run_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.
     assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])
 
 
-def test_a_session_of_the_cpu_needs_no_pool(doubling: onnxruntime.InferenceSession) -> None:
+def test_a_session_of_the_cpu_runs_arrays_in_memory(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([ProfileSession(doubling)], SessionConfig("cpu"))
-    assert pool_sessions([session]) is session
     assert session.run(ROWS, ["twice"])[0].tolist() == (2 * ROWS).tolist()
 
 

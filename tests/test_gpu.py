@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
@@ -21,8 +21,8 @@ from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.providers import CUDA
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.providers import CUDA, GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.records import Image, Page, ReadTask
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
@@ -38,8 +38,8 @@ pytestmark = [
 ]
 
 
-def read(settings: PpocrSettings) -> Page:
-    engine = PpocrEngine(settings)
+def read(config: SessionConfig) -> Page:
+    engine = PpocrEngine(config, model_cache=default_folder() if config.provider == "tensorrt" else None)
     handle = engine.open_handle()
     handle.warm_up()
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
@@ -49,19 +49,19 @@ def read(settings: PpocrSettings) -> Page:
 
 
 WAYS = [
-    PpocrSettings("cuda"),
-    PpocrSettings("cuda", precision="fp32", streams=2),
-    PpocrSettings("cuda", precision="fp16", streams=2),
-    PpocrSettings("cuda", provider="tensorrt", precision="fp16", model_cache=default_folder()),
+    SessionConfig("cuda"),
+    SessionConfig("cuda", precision="fp32", gpu=GpuConfig(streams=2)),
+    SessionConfig("cuda", precision="fp16", gpu=GpuConfig(streams=2)),
+    SessionConfig("cuda", provider="tensorrt", precision="fp16"),
 ]
 
 
-@pytest.mark.parametrize("settings", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
+@pytest.mark.parametrize("config", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
 @pytest.mark.timeout(3600)  # TensorRT builds its engines
-def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
-    if settings.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
+def test_the_gpu_reads_what_the_cpu_reads(config: SessionConfig) -> None:
+    if config.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
         pytest.skip("needs the package tensorrt-cu12-libs or tensorrt-cu13-libs")
-    on_cpu, on_gpu = read(PpocrSettings("cpu")), read(settings)
+    on_cpu, on_gpu = read(SessionConfig("cpu")), read(config)
     # Padding moves boxes by a few pixels, which may cost a full stop.
     letters = ["".join(filter(str.isalnum, page.text)) for page in (on_gpu, on_cpu)]
     assert letters[0] == letters[1]
@@ -70,7 +70,7 @@ def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
 
 def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
     cupy = pytest.importorskip("cupy")
-    session = open_session(models.RECOGNITION, SessionConfig("cuda"))
+    session = open_model(models.RECOGNITION, SessionConfig("cuda"))
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
@@ -81,13 +81,13 @@ def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
 
 
 def test_auto_takes_the_gpu() -> None:
-    assert PpocrEngine(PpocrSettings(device="auto")).describe().device == "cuda"
+    assert PpocrEngine(SessionConfig("auto")).describe().device == "cuda"
 
 
 def test_the_card_tells_what_this_process_holds() -> None:
     gauge = open_gpu_memory_reader(logging.getLogger("test-gpu"), Siblings())
     assert gauge is not None
-    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    engine = PpocrEngine(SessionConfig("cuda"))
     handle = engine.open_handle()
     handle.warm_up()
     reading = gauge.read(Siblings())
@@ -125,6 +125,6 @@ def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
 
 
 def test_pixels_are_prepared_on_the_card_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
-    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    engine = PpocrEngine(SessionConfig("cuda"))
     assert "pixels prepared by cupy" in engine.describe().provider, caplog.text
     engine.close()

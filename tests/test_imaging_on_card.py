@@ -22,7 +22,7 @@ from strict_arrays import OnCard, StrictArrays, on_card
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import engine as engine_file
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
@@ -36,7 +36,8 @@ from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner
-from ocrsvc.engines.ppocr.runtime.session import Session
+from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
+from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.imaging.geometry import Quad, crop
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
@@ -188,7 +189,7 @@ def engine() -> Iterator[PpocrEngine]:
     put_in_place(patch)
     patch.setattr(engine_file, "find_backend", lambda *_: StrictArrays())
     patch.setattr(Session, "run", run)
-    engine = PpocrEngine(PpocrSettings("cuda", streams=2, batch=SMALL))
+    engine = PpocrEngine(SessionConfig("cuda", gpu=GpuConfig(streams=2)), batch=SMALL)
     yield engine
     engine.close()
     patch.undo()
@@ -303,12 +304,11 @@ class Broken(StrictArrays):
 
 
 def test_an_engine_does_without_a_card_that_fails_and_says_so(
-    engine: PpocrEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_file, "find_backend", lambda *_: Broken())
     runs, recognizer = engine._line_runner, engine._readers["greedy"]
     assert isinstance(runs, BatchRunner)
-    assert engine._open_gpu_pipeline(runs._session, PpocrSettings(batch=SMALL), recognizer._characters) is None
+    assert engine._open_gpu_pipeline(Broken(), runs._session, SMALL, recognizer._characters) is None
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
@@ -27,7 +27,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
 )
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -41,7 +41,7 @@ SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 
 @pytest.fixture(scope="module")
 def recognizer() -> Iterator[Recognizer]:
-    session = open_session(models.RECOGNITION, SessionConfig("cpu", batched=True))
+    session = open_model(models.RECOGNITION, SessionConfig("cpu", batched=True))
     runs = BatchRunner(session, SMALL)
     yield Recognizer(runs, read_characters(session.metadata))
     runs.close()
@@ -79,7 +79,7 @@ def read_page(engine: PpocrEngine, options: ReadOptions) -> Page:
 def test_a_page_read_in_batches_says_what_it_says_line_by_line(options: ReadOptions) -> None:
     pages = []
     for batched in (False, True):
-        engine = PpocrEngine(PpocrSettings(device="cpu", batched=batched, batch=SMALL))
+        engine = PpocrEngine(SessionConfig("cpu", batched=batched), batch=SMALL)
         pages.append(read_page(engine, options))
         engine.close()
     assert pages[0].text == pages[1].text

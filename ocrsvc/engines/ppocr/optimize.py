@@ -23,8 +23,9 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8, remove_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Image, Pixels, ReadTask, no_check
 
@@ -84,7 +85,7 @@ class LineSamples:
     def __init__(self, cache: ModelCache) -> None:
         config = SessionConfig("cpu", 1, precision="fp32")
         self._cache = cache
-        self._fp32 = open_session(models.RECOGNITION, config, cache)
+        self._fp32 = open_model(models.RECOGNITION, config, cache)
         self._int8 = make_int8(models.RECOGNITION, config)
         self._shared_threads = SharedThreads(1)
         self._characters = read_characters(self._fp32.metadata)
@@ -128,7 +129,7 @@ class LineSamples:
         """End the threads."""
         self._shared_threads.close()
 
-    def _read(self, session: Session, crop: Pixels) -> str:
+    def _read(self, session: ModelRunner, crop: Pixels) -> str:
         return Recognizer(SingleLineRunner(session, self._shared_threads), self._characters).read([crop])[0].text
 
 
@@ -145,7 +146,7 @@ class _RecordingRecognizer(Recognizer):
         return super().read(crops, check)
 
 
-def time_pair(fp32: Session, int8: Session, crop: Pixels, *, int8_first: bool) -> tuple[float, float]:
+def time_pair(fp32: ModelRunner, int8: ModelRunner, crop: Pixels, *, int8_first: bool) -> tuple[float, float]:
     """Processor seconds of one line in single precision and in eight bits, one right after the other."""
     tensor = to_tensor(crop)
     spent_s = {}

@@ -53,9 +53,7 @@ def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
     height, width = pixels.shape[:2]
 
     def run_pass(scale: float) -> list[Quad]:
-        how = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-        resized = cv2.resize(pixels, input_size(height, width, scale), interpolation=how)
-        return quads_from_map(run(cast(Pixels, resized)), width, height)
+        return quads_from_map(run(_resize(pixels, scale)), width, height)
 
     return detect_in_passes(height, width, run_pass)
 
@@ -89,6 +87,12 @@ def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
     heights = sorted(min(sides(quad)) * scale for quad in quads)
     small = heights[int(len(heights) * SMALL_TEXT_SHARE)]
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
+
+
+def _resize(pixels: Pixels, scale: float) -> Pixels:
+    height, width = pixels.shape[:2]
+    size = input_size(height, width, scale)
+    return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
 def input_size(height: int, width: int, scale: float) -> tuple[int, int]:

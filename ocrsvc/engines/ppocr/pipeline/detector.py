@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -20,10 +18,10 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import COARSE_PX, FINE_PX, STR
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session, open_sessions
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, pool_sessions
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -107,7 +105,7 @@ class Detector:
     """
 
     def __init__(
-        self, narrow: ModelRunner, wide: Session | None = None, shared_threads: SharedThreads | None = None
+        self, narrow: ModelRunner, wide: ModelRunner | None = None, shared_threads: SharedThreads | None = None
     ) -> None:
         self._narrow = narrow
         self._wide = wide
@@ -127,16 +125,12 @@ class Detector:
         if self._wide is None or self._shared_threads is None:
             return _probabilities(self._narrow, pixels)
         size = 3 * height * width
-        with self._limited(size, self._shared_threads, check), self._shared_threads.all_threads() as alone:
-            return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
-
-    @contextmanager
-    def _limited(self, size: int, shared_threads: SharedThreads, check: Check) -> Iterator[None]:
-        """A run within the limits; while the page waits for it, another one may use its thread."""
-        with shared_threads.released_thread():
+        # While the page waits, another one may use its thread.
+        with self._shared_threads.released_thread():
             self._limiter.start(size, check)
         try:
-            yield
+            with self._shared_threads.all_threads() as alone:
+                return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
         finally:
             self._limiter.finish(size)
 
@@ -152,15 +146,7 @@ class Detector:
         """One run of each session at an ordinary size; those of a GPU were warmed when they were opened."""
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
-                _warm_up(session, ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),))
-
-
-def _warm_up(runner: ModelRunner, sizes: Sequence[tuple[int, int]]) -> None:
-    """Run all its sessions at these heights and widths. On a GPU nobody else may use them meanwhile."""
-    for height, width in sizes:
-        tensor = np.zeros((1, 3, height, width), np.float32)
-        for session in runner.sessions:
-            session.warm_up(tensor)
+                session.warm_up(np.zeros((1, 3, COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.float32))
 
 
 def pad(pixels: Pixels) -> Pixels:
@@ -191,13 +177,14 @@ def open_detector(
     """
     narrow_config = replace(config, arena_values=ARENA_VALUES)
     gpu = replace(config.gpu, arena_values=3 * COARSE_PX * COARSE_PX, profiles=PROFILES)
-    narrow = pool_sessions(open_sessions(models.DETECTION, replace(narrow_config, gpu=gpu), cache))
+    narrow = open_model(models.DETECTION, replace(narrow_config, gpu=gpu), cache)
     if narrow.device != "cpu":
-        _warm_up(narrow, _WARM_PX)
+        for height, width in _WARM_PX:
+            narrow.warm_up(np.zeros((1, 3, height, width), np.float32))
     if shared_threads is None or shared_threads.count <= config.threads or narrow.device != "cpu":
         return Detector(narrow)
     wide = replace(config, threads=shared_threads.count, arena_values=WIDE_ARENA_VALUES)
-    return Detector(narrow, open_session(models.DETECTION, wide, cache), shared_threads)
+    return Detector(narrow, open_model(models.DETECTION, wide, cache), shared_threads)
 
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:

@@ -157,9 +157,7 @@ class BatchRunner:
         """
         for width in BUCKETS_PX:
             for count in sorted({1, most_lines(width, self._limits)}):
-                tensor = np.ones((count, 3, HEIGHT_PX, width), np.float32)
-                for session in self._session.sessions:
-                    session.warm_up(tensor)
+                self._session.warm_up(np.ones((count, 3, HEIGHT_PX, width), np.float32))
 
     def close(self) -> None:
         """Run what is there, and end."""

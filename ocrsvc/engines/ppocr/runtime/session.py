@@ -75,7 +75,7 @@ class Session:
     prevents it.
 
     Attributes:
-        sessions: This one; of a pool all, only to warm each of them up.
+        sessions: This one; of a pool all.
         provider, device, precision: Where and how it computes.
         batched: Whether the recognizer's graph takes many lines at once; see graph/rewrite.py.
         metadata: The model's own.

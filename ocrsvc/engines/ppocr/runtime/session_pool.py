@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ocrsvc.engines.ppocr.runtime.session import Session
+from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.errors import EngineFailed
 
 _TIMEOUT_S: Final = 60.0
@@ -55,11 +55,11 @@ class SessionPool:
         with self.acquire() as session:
             return session.run(array, outputs)
 
+    def warm_up(self, tensor: Tensor) -> None:
+        """See Session; of all sessions, one after the other. Nobody else may use them meanwhile."""
+        for session in self.sessions:
+            session.warm_up(tensor)
+
 
 ModelRunner = Session | SessionPool
 """A model, ready to run; safe to share between threads."""
-
-
-def pool_sessions(sessions: Sequence[Session]) -> ModelRunner:
-    """One session as it is on a CPU, which bounds its runs by its threads; a pool otherwise."""
-    return sessions[0] if sessions[0].device == "cpu" else SessionPool(sessions)
