@@ -26,7 +26,7 @@ SEED = 1
 
 
 def scores(lines: int, steps: int, classes: int) -> NDArray[np.float32]:
-    """Logits as a recogniser gives them: mostly one class clear of the rest, half of the time blank."""
+    """Logits as a recognizer gives them: mostly one class clear of the rest, half of the time blank."""
     random = np.random.default_rng(SEED)
     table = random.normal(0, 2, (lines, steps, classes)).astype(np.float32)
     winners = np.where(random.random((lines, steps)) < 0.5, 0, random.integers(1, classes, (lines, steps)))

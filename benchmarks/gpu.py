@@ -130,29 +130,23 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
 
     Raises EngineUnavailable where this way does not open.
     """
-    from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+    from ocrsvc.engines.ppocr.engine import PpocrEngine
     from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
-    from ocrsvc.engines.ppocr.runtime.session import Session
+    from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
+    from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
     from ocrsvc.imaging.decode import PixelLimits, decode
     from ocrsvc.records import ReadTask
 
     runs: list[Run] = []
     original = Session.run
 
-    def recording(self: Session, tensor: Any, outputs: Sequence[str] | None = None) -> Any:
-        runs.append(Run(self, tensor, outputs))
-        return original(self, tensor, outputs)
+    def recording(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        runs.append(Run(self, array, outputs))
+        return original(self, array, outputs)
 
-    settings = PpocrSettings(
-        way.device,
-        model_cache=default_folder(),
-        batched=True,
-        provider=way.provider,
-        precision=way.precision,
-        streams=max(STREAMS),
-        imaging="cpu",
-    )
-    engine = PpocrEngine(settings)
+    gpu = GpuConfig(max(STREAMS))
+    config = SessionConfig(way.device, batched=True, provider=way.provider, precision=way.precision, gpu=gpu)
+    engine = PpocrEngine(config, model_cache=default_folder(), imaging="cpu")
     handles = [engine.open_handle() for _ in range(4)]
     for handle in handles:
         handle.warm_up()

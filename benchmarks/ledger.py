@@ -42,9 +42,9 @@ STAGES: Mapping[str, Sequence[str]] = {
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
     "post": ("engines.ppocr.pipeline.db_postprocess:quads_from_map",),
     "crop": ("engines.ppocr.pipeline.page:crop", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
-    "recognise": ("engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",),
+    "recognize": ("engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",),
     "decode text": (
-        "engines.ppocr.pipeline.recognizer:Recogniser._best_path",
+        "engines.ppocr.pipeline.recognizer:Recognizer._best_path",
         "engines.ppocr.pipeline.recognizer:_as_text",
     ),
     "page": ("engines.ppocr.pipeline.page:_assemble", "engines.ppocr.pipeline.page:read_page"),
@@ -153,7 +153,7 @@ def show(ledger: PageCosts) -> None:
     for stage, ms in rows(ledger):
         print(f"{stage:12} {ms:14.2f} {ms / total_ms:7.1%}")
     print(f"{'all':12} {total_ms:14.2f}")
-    models_ms = sum(ms for stage, ms in rows(ledger) if stage in ("detect", "recognise"))
+    models_ms = sum(ms for stage, ms in rows(ledger) if stage in ("detect", "recognize"))
     print(
         f"the models' share {models_ms / total_ms:.1%}; a request takes {ledger.latency_s * 1000:.0f} ms, "
         f"{ledger.queue_s * 1000:.0f} ms of them in the queue; {ledger.pages / ledger.spent.wall_s:.2f} pages/s"

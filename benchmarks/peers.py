@@ -5,7 +5,7 @@
 Beside this service: rapidocr_api, RapidOCR behind LitServe and behind BentoML (benchmarks/peers/), each with its own
 defaults in an environment of its own under .bench/peers (made here, once); RapidOCR itself in a process of its own,
 which reads one page at a time; Tesseract 5 as Debian packs it, one process a page; and, if `ocrsvc optimize` was run,
-this service with its recogniser in eight bits. All servers stand ready for the whole run; the systems take turns, round
+this service with its recognizer in eight bits. All servers stand ready for the whole run; the systems take turns, round
 by round, and each round begins with another one. Every page is read once a round. Needs network access for the first
 run.
 """

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
+
 SHARED = ("take", "rint", "floor", "clip", "where", "nan_to_num", "concatenate")
 MAKERS = ("zeros", "empty", "arange")
 
@@ -81,17 +83,17 @@ def _bare(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, OnCard) else value
 
 
-class StrictArrays:
+class StrictArrays(ArrayBackend):
     """Arrays over the strict module; see engines.ppocr.gpu.arrays."""
 
-    xp: Any = StrictModule()
+    xp = StrictModule()
     name = "strict"
 
     def upload(self, array: NDArray[Any]) -> Any:
         return self.xp.asarray(array)
 
     def download(self, array: Any) -> NDArray[Any]:
-        assert isinstance(array, np.ndarray)
+        assert isinstance(array, OnCard)
         return np.array(array)
 
     def trim(self) -> None:

@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from ocrsvc.engines.ppocr.runtime.io_binding import CupyContext, open_gpu_context, run_bound
+from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, open_gpu_context, run_bound
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool, pool_sessions
+from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool
 from ocrsvc.errors import EngineFailed
 
 
@@ -38,7 +38,7 @@ class OnCard:
         }
 
 
-class CpuContext:
+class CpuContext(GpuContext):
     """The processor's memory in the place of a card's."""
 
     device = "cpu"
@@ -99,19 +99,16 @@ def test_strides_that_only_say_that_it_is_contiguous_are_fine(doubling: onnxrunt
     assert run_bound(doubling, CpuContext(), array, ["place"])[0].array.tolist() == [1, 0]
 
 
-def test_run_arrays_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
+def test_a_run_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([ProfileSession(doubling)], SessionConfig("cuda"), CpuContext())
-    assert session.run_arrays(ROWS, ["place"])[0].tolist() == [1, 0]
-    twice, place = session.run_arrays(OnCard(ROWS))
+    assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
+    twice, place = session.run(OnCard(ROWS))
     assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])
 
 
-def test_a_session_of_the_cpu_runs_arrays_as_run_does(doubling: onnxruntime.InferenceSession) -> None:
+def test_a_session_of_the_cpu_runs_arrays_in_memory(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([ProfileSession(doubling)], SessionConfig("cpu"))
-    assert session.run_arrays(ROWS, ["twice"])[0].tolist() == session.run(ROWS, ["twice"])[0].tolist()
-    assert pool_sessions([session]) is session
-    with session.acquire() as same:
-        assert same is session
+    assert session.run(ROWS, ["twice"])[0].tolist() == (2 * ROWS).tolist()
 
 
 def fake_cupy(current: int, log: list[Any]) -> ModuleType:
@@ -135,14 +132,14 @@ def fake_cupy(current: int, log: list[Any]) -> ModuleType:
 @pytest.mark.parametrize(("current", "waits"), [(0, [("wait", "end of 0")]), (77, [])])
 def test_the_stream_waits_for_the_callers_unless_it_is_the_same(current: int, waits: list[object]) -> None:
     log: list[Any] = []
-    gpu = CupyContext(fake_cupy(current, log))
+    gpu = GpuContext(fake_cupy(current, log))
     assert (gpu.device, gpu.address, log) == ("cuda", 77, [("stream", True)])
     gpu.wait_for_caller()
     assert log[1:] == waits
 
 
 def test_cupys_array_lies_over_the_memory_and_keeps_its_owner() -> None:
-    gpu = CupyContext(fake_cupy(0, []))
+    gpu = GpuContext(fake_cupy(0, []))
     owner = object()
     array = gpu.wrap(4096, (2, 3), np.dtype(np.float32), owner)
     assert array == ("array", (2, 3), np.float32, (("memory", 4096, 24, owner), 0))
@@ -194,7 +191,7 @@ def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
     sessions = [Slow(gate), Slow(gate)]
     session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
     with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(session_pool.run, number) for number in range(8)]  # type: ignore[arg-type]
+        answers = [pool.submit(session_pool.run, number) for number in range(8)]
         for session in sessions:
             assert session.entered.acquire(timeout=20)
         gate.set()

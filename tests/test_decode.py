@@ -430,7 +430,7 @@ def test_components_one_after_the_other_need_the_memory_of_a_progressive_jpeg() 
     area = picture.width * picture.height
     assert picture.most_bytes(gray=True) >= 6.6 * area
     assert picture.most_bytes(gray=False) >= 8.5 * area
-    assert picture.read(gray=True).shape[:2] == (picture.height, picture.width)
+    assert picture.read(True).shape[:2] == (picture.height, picture.width)
 
 
 def huge_jpeg() -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
 import pytest
+from support import wait_until
 
 from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector, RunLimiter
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
@@ -108,21 +110,37 @@ def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
 
 
 def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
-    turns = RunLimiter(10)
-    one, other, large, third = (turns.enqueue(size) for size in (5, 5, 30, 1))
-    assert turns.try_start(one)
-    assert turns.try_start(other)
-    assert not turns.try_start(large)  # larger than all before it: runs alone
-    turns.finish(one)
-    assert not turns.try_start(large)
-    assert not turns.try_start(third)  # not before who came first
-    turns.finish(other)
-    assert turns.try_start(large)
-    assert not turns.try_start(third)
-    turns.finish(large)
-    assert turns.try_start(third)
-    now_they_fit = [turns.enqueue(size) for size in (14, 15)]
-    assert [turns.try_start(ticket) for ticket in now_they_fit] == [True, True]
+    limiter, started = RunLimiter(10), queue.SimpleQueue[int]()
+
+    def begin(size: int) -> None:
+        def run() -> None:
+            limiter.start(size)
+            started.put(size)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def begin_and_wait(size: int, waiting: int) -> None:
+        begin(size)
+        wait_until(lambda: len(limiter._waiting) == waiting)
+
+    def next_started() -> int:
+        return started.get(timeout=LIMIT_S)
+
+    for size in (5, 5):
+        begin(size)
+        assert next_started() == size
+    begin_and_wait(30, 1)  # larger than all before it: runs alone
+    begin_and_wait(1, 2)  # not before who came first
+    limiter.finish(5)
+    assert (len(limiter._waiting), limiter._under_way) == (2, 5)
+    limiter.finish(5)
+    assert next_started() == 30
+    assert (len(limiter._waiting), limiter._under_way) == (1, 30)
+    limiter.finish(30)
+    assert next_started() == 1
+    for size in (14, 15):  # now they fit
+        begin(size)
+        assert next_started() == size
 
 
 def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:

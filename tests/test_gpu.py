@@ -13,16 +13,16 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
-from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.providers import CUDA
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.providers import CUDA, GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.records import Image, Page, ReadTask
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
@@ -38,8 +38,8 @@ pytestmark = [
 ]
 
 
-def read(settings: PpocrSettings) -> Page:
-    engine = PpocrEngine(settings)
+def read(config: SessionConfig) -> Page:
+    engine = PpocrEngine(config, model_cache=default_folder() if config.provider == "tensorrt" else None)
     handle = engine.open_handle()
     handle.warm_up()
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
@@ -49,19 +49,19 @@ def read(settings: PpocrSettings) -> Page:
 
 
 WAYS = [
-    PpocrSettings("cuda"),
-    PpocrSettings("cuda", precision="fp32", streams=2),
-    PpocrSettings("cuda", precision="fp16", streams=2),
-    PpocrSettings("cuda", provider="tensorrt", precision="fp16", model_cache=default_folder()),
+    SessionConfig("cuda"),
+    SessionConfig("cuda", precision="fp32", gpu=GpuConfig(streams=2)),
+    SessionConfig("cuda", precision="fp16", gpu=GpuConfig(streams=2)),
+    SessionConfig("cuda", provider="tensorrt", precision="fp16"),
 ]
 
 
-@pytest.mark.parametrize("settings", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
+@pytest.mark.parametrize("config", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
 @pytest.mark.timeout(3600)  # TensorRT builds its engines
-def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
-    if settings.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
+def test_the_gpu_reads_what_the_cpu_reads(config: SessionConfig) -> None:
+    if config.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
         pytest.skip("needs the package tensorrt-cu12-libs or tensorrt-cu13-libs")
-    on_cpu, on_gpu = read(PpocrSettings("cpu")), read(settings)
+    on_cpu, on_gpu = read(SessionConfig("cpu")), read(config)
     # Padding moves boxes by a few pixels, which may cost a full stop.
     letters = ["".join(filter(str.isalnum, page.text)) for page in (on_gpu, on_cpu)]
     assert letters[0] == letters[1]
@@ -70,24 +70,24 @@ def test_the_gpu_reads_what_the_cpu_reads(settings: PpocrSettings) -> None:
 
 def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
     cupy = pytest.importorskip("cupy")
-    session = open_session(models.RECOGNITION, SessionConfig("cuda"))
+    session = open_model(models.RECOGNITION, SessionConfig("cuda"))
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
         # Made on the card by the caller's stream, which nobody waits for but the session's.
-        on_card = session.run_arrays(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
+        on_card = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
     assert [cupy.asnumpy(array).tolist() for array in on_card[:1]] == [through_memory[0].tolist()]
     assert np.allclose(cupy.asnumpy(on_card[1]), through_memory[1], atol=1e-3)
 
 
 def test_auto_takes_the_gpu() -> None:
-    assert PpocrEngine(PpocrSettings(device="auto")).describe().device == "cuda"
+    assert PpocrEngine(SessionConfig("auto")).describe().device == "cuda"
 
 
 def test_the_card_tells_what_this_process_holds() -> None:
     gauge = open_gpu_memory_reader(logging.getLogger("test-gpu"), Siblings())
     assert gauge is not None
-    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    engine = PpocrEngine(SessionConfig("cuda"))
     handle = engine.open_handle()
     handle.warm_up()
     reading = gauge.read(Siblings())
@@ -116,7 +116,7 @@ def prepared(card: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]
 def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
     pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
-    for there, here in zip(prepared(CupyBackend(), pixels), prepared(NumpyBackend(), pixels), strict=True):
+    for there, here in zip(prepared(CupyBackend(), pixels), prepared(ArrayBackend(), pixels), strict=True):
         assert there.dtype == here.dtype
         # A card may round a sum of single precision the other way, which is a gray level or a step of a byte.
         apart = np.abs(there.astype(np.float64) - here)
@@ -125,6 +125,6 @@ def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
 
 
 def test_pixels_are_prepared_on_the_card_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
-    engine = PpocrEngine(PpocrSettings(device="cuda"))
+    engine = PpocrEngine(SessionConfig("cuda"))
     assert "pixels prepared by cupy" in engine.describe().provider, caplog.text
     engine.close()

@@ -22,11 +22,11 @@ from strict_arrays import OnCard, StrictArrays, on_card
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import engine as engine_file
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
-from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, NumpyBackend, find_backend
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
-from ocrsvc.engines.ppocr.gpu.page_view import MOST_SAMPLES
+from ocrsvc.engines.ppocr.gpu.page_reader import MOST_SAMPLES
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
 from ocrsvc.engines.ppocr.gpu.self_test import drawn_pages, find_fault
@@ -36,7 +36,8 @@ from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner
-from ocrsvc.engines.ppocr.runtime.session import Session
+from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
+from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.imaging.geometry import Quad, crop
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
@@ -44,7 +45,7 @@ from ocrsvc.serving.batcher import Limits
 PAGES = Path(__file__).parent / "pages"
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
-OVER = pytest.mark.parametrize("card", [NumpyBackend(), StrictArrays()], ids=["numpy", "strict"])
+OVER = pytest.mark.parametrize("card", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 
 
 def noise(*shape: int) -> Pixels:
@@ -177,17 +178,18 @@ def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[PpocrEngine]:
     """The real models in a session pool, in batches and padded, behind the strict double of a card."""
-    as_it_is = Session.run_arrays
+    as_it_is = Session.run
 
-    def run_arrays(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        assert isinstance(array, OnCard)
+    def run(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        if not isinstance(array, OnCard):
+            return as_it_is(self, array, outputs)
         return [on_card(found) for found in as_it_is(self, np.asarray(array), outputs)]
 
     patch = pytest.MonkeyPatch()
     put_in_place(patch)
     patch.setattr(engine_file, "find_backend", lambda *_: StrictArrays())
-    patch.setattr(Session, "run_arrays", run_arrays)
-    engine = PpocrEngine(PpocrSettings("cuda", streams=2, batch=SMALL))
+    patch.setattr(Session, "run", run)
+    engine = PpocrEngine(SessionConfig("cuda", gpu=GpuConfig(streams=2)), batch=SMALL)
     yield engine
     engine.close()
     patch.undo()
@@ -286,7 +288,7 @@ def test_a_page_for_which_the_card_has_no_room_is_prepared_in_memory(
 ) -> None:
     viewer = engine._gpu_pipeline
     assert viewer is not None
-    full = type(viewer)(Full(), viewer.detector, viewer.recognisers)
+    full = type(viewer)(Full(), viewer.detector, viewer.recognizers)
     handle = PageHandle(engine._detector, engine._readers, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
@@ -302,12 +304,11 @@ class Broken(StrictArrays):
 
 
 def test_an_engine_does_without_a_card_that_fails_and_says_so(
-    engine: PpocrEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_file, "find_backend", lambda *_: Broken())
-    runs, recogniser = engine._line_runner, engine._readers["greedy"]
+    runs, recognizer = engine._line_runner, engine._readers["greedy"]
     assert isinstance(runs, BatchRunner)
-    assert engine._open_gpu_pipeline(runs._session, PpocrSettings(batch=SMALL), recogniser._characters) is None
+    assert engine._open_gpu_pipeline(Broken(), runs._session, SMALL, recognizer._characters) is None
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ocrsvc.cli.main import run
 from ocrsvc.engines.ppocr import optimize
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
 from ocrsvc.engines.ppocr.optimize import Comparison, count_edits, table
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
@@ -24,7 +24,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.records import Image, Page, ReadTask
@@ -116,17 +116,17 @@ def test_edits_do_not_depend_on_the_direction(one: str, other: str) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
-    """Holds a recogniser in eight bits."""
+    """Holds a recognizer in eight bits."""
     store = ModelCache(tmp_path_factory.mktemp("models"))
     make_int8(models.RECOGNITION, SessionConfig("cpu"), store)
     return store
 
 
-def test_the_kept_recogniser_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
+def test_the_kept_recognizer_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
     line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
     tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
-    kept = open_session(models.RECOGNITION, SessionConfig("cpu"), store)
-    single = open_session(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), store)
+    kept = open_model(models.RECOGNITION, SessionConfig("cpu"), store)
+    single = open_model(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), store)
     assert (kept.precision, single.precision) == ("int8", "fp32")
     new = make_int8(models.RECOGNITION, SessionConfig("cpu"))
     assert np.array_equal(kept.run(tensor, ["logits"])[0], new.run(tensor, ["logits"])[0])
@@ -137,7 +137,7 @@ def test_the_kept_recogniser_decides_as_the_new_one_and_nearly_as_in_single_prec
 
 def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_engine_says_so(tmp_path: Path) -> None:
     make_int8(models.RECOGNITION, SessionConfig("cpu"), ModelCache(tmp_path))
-    engine = PpocrEngine(PpocrSettings("cpu", engine_threads=2, model_cache=tmp_path, precision="int8"))
+    engine = PpocrEngine(SessionConfig("cpu", precision="int8"), engine_threads=2, model_cache=tmp_path)
     assert engine.describe().precision == "fp32 detection, int8 recognition"
     handle = engine.open_handle()
     images = [np.asarray(cv2.imread(str(PAGES / name)), np.uint8) for name in ("notice.png", "line.png")]
@@ -152,7 +152,7 @@ def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_eng
 
 def test_eight_bits_that_are_not_kept_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="`ocrsvc optimize`"):
-        open_session(models.RECOGNITION, SessionConfig("cpu", precision="int8"), ModelCache(tmp_path))
+        open_model(models.RECOGNITION, SessionConfig("cpu", precision="int8"), ModelCache(tmp_path))
 
 
 @pytest.fixture(autouse=True)

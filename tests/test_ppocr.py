@@ -17,14 +17,14 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph import rewrite
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Check, Decoder, Image, Page, Pixels, ReadOptions, ReadTask
@@ -40,7 +40,7 @@ def load(name: str) -> Pixels:
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(PpocrSettings(device="cpu", engine_threads=2))
+    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2)
     handle = engine.open_handle()
     handle.warm_up()
     yield handle
@@ -140,7 +140,7 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_mod
     line_pixels: list[Pixels],
 ) -> None:
     shipped = onnxruntime.InferenceSession(models.read_model(models.RECOGNITION), providers=["CPUExecutionProvider"])
-    mended = open_session(models.RECOGNITION, SessionConfig("cpu"))
+    mended = open_model(models.RECOGNITION, SessionConfig("cpu"))
     for pixels in line_pixels:
         tensor = to_tensor(pixels)
         (probabilities,) = shipped.run(None, {"x": tensor})[0]
@@ -157,7 +157,7 @@ def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
     assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
 
 
-def test_a_recogniser_that_ends_otherwise_is_refused() -> None:
+def test_a_recognizer_that_ends_otherwise_is_refused() -> None:
     proto = onnx.load_from_string(models.read_model(models.DETECTION))
     with pytest.raises(ValueError, match="comes from Sigmoid"):
         rewrite.add_argmax(proto)
@@ -205,7 +205,7 @@ def test_a_page_reads_the_same_by_beam_search(handle: PageHandle) -> None:
 
 
 def test_a_page_reads_the_same_with_helpers_and_without(handle: PageHandle) -> None:
-    engine = PpocrEngine(PpocrSettings(device="cpu"))
+    engine = PpocrEngine(SessionConfig("cpu"))
     alone = engine.open_handle()
     for name in ("notice.png", "notice_turned_180.png"):
         assert read(alone, load(name)) == read(handle, load(name))
@@ -216,14 +216,14 @@ def test_a_kept_model_gives_the_same_bits_without_the_package_onnx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tensor = ModelCache(tmp_path), to_tensor(load("notice.png")[:288, :640])
-    made = open_session(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
+    made = open_model(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
     monkeypatch.setitem(sys.modules, "onnx", None)  # importing it fails from here on
-    kept = open_session(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
+    kept = open_model(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
     assert np.array_equal(made, kept)
 
 
 def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[Pixels]) -> None:
     tensor = to_tensor(line_pixels[0])
-    keeping = open_session(models.RECOGNITION, SessionConfig("cpu", 1, tensor.size))
+    keeping = open_model(models.RECOGNITION, SessionConfig("cpu", 1, tensor.size))
     larger = to_tensor(line_pixels[2])
-    assert np.array_equal(keeping.run(larger)[0], open_session(models.RECOGNITION, SessionConfig("cpu")).run(larger)[0])
+    assert np.array_equal(keeping.run(larger)[0], open_model(models.RECOGNITION, SessionConfig("cpu")).run(larger)[0])

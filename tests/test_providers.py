@@ -16,9 +16,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from ocrsvc.engines.ppocr.engine import BATCH
 from ocrsvc.engines.ppocr.pipeline import detector, recognition_batches
-from ocrsvc.engines.ppocr.runtime import models, open_model, providers
+from ocrsvc.engines.ppocr.runtime import models, providers
+from ocrsvc.engines.ppocr.runtime import open_model as open_model_file
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session, open_sessions
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT, GpuConfig, Profile, choose_provider
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import EngineUnavailable
@@ -83,7 +84,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(
         models, "prepare_model", lambda *_, half_precision=False, **__: b"half" if half_precision else b"whole"
     )
-    monkeypatch.setattr(open_model, "open_gpu_context", lambda: None)
+    monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: None)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made
 
@@ -123,7 +124,7 @@ def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
 )
 def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: SessionConfig, told: str) -> None:
     with pytest.raises(EngineUnavailable, match=told):
-        open_session(models.RECOGNITION, running)
+        open_model(models.RECOGNITION, running)
     assert runtime.opened == []
 
 
@@ -141,13 +142,13 @@ def test_a_provider_that_falls_back_is_refused_when_it_was_asked_for(
 ) -> None:
     runtime.works = works
     with pytest.raises(EngineUnavailable, match=r"could not start its provider .*: it fell back to"):
-        open_session(models.RECOGNITION, running)
+        open_model(models.RECOGNITION, running)
 
 
 def test_why_a_provider_fails_is_told(runtime: Runtime) -> None:
     runtime.failure = EPFail("libcudnn.so.9: cannot open shared object file")
     with pytest.raises(EngineUnavailable, match=r"libcudnn\.so\.9: cannot open"):
-        open_session(models.RECOGNITION, SessionConfig("cuda"))
+        open_model(models.RECOGNITION, SessionConfig("cuda"))
 
 
 @pytest.mark.parametrize("failure", [None, EPFail("no card"), RuntimeError("no driver")])
@@ -155,8 +156,8 @@ def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
     runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.works, runtime.failure = {CPU}, failure
-    opened = open_sessions(models.DETECTION, SessionConfig("auto", batched=True, gpu=GpuConfig(streams=2)))
-    assert [(one.device, one.precision) for one in opened] == [("cpu", "fp32")]
+    opened = open_model(models.DETECTION, SessionConfig("auto", batched=True, gpu=GpuConfig(streams=2)))
+    assert [(one.device, one.precision) for one in opened.sessions] == [("cpu", "fp32")]
     assert "runs on the CPU, because the GPU does not work: " + str(failure or "it fell back to") in caplog.text
 
 
@@ -165,14 +166,14 @@ def test_a_card_that_opens_and_cannot_run_is_no_card(
     runtime: Runtime, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.no_kernels = True
-    assert open_session(name, SessionConfig("auto", batched=True)).device == "cpu"
+    assert open_model(name, SessionConfig("auto", batched=True)).device == "cpu"
     assert "no kernel image" in caplog.text
     with pytest.raises(EngineUnavailable, match="no kernel image"):
-        open_session(name, SessionConfig("cuda"))
+        open_model(name, SessionConfig("cuda"))
 
 
 def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
-    open_session(models.DETECTION, SessionConfig("cuda"))
+    open_model(models.DETECTION, SessionConfig("cuda"))
     assert runtime.told(CUDA) == {
         "cudnn_conv_algo_search": "HEURISTIC",
         "arena_extend_strategy": "kSameAsRequested",
@@ -182,7 +183,7 @@ def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_ask
 
 
 def test_the_arena_is_bounded_by_the_setting(runtime: Runtime) -> None:
-    open_session(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
+    open_model(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
     assert runtime.told(CUDA)["gpu_mem_limit"] == "1073741824"
 
 
@@ -193,21 +194,21 @@ def test_the_arena_is_bounded_by_the_setting(runtime: Runtime) -> None:
 def test_cuda_computes_in_the_precision_asked_for(
     runtime: Runtime, precision: Any, model: bytes, tf32: str | None, reported: str
 ) -> None:
-    opened = open_session(models.DETECTION, SessionConfig("cuda", precision=precision))
+    opened = open_model(models.DETECTION, SessionConfig("cuda", precision=precision))
     assert (runtime.opened[0].model, runtime.told(CUDA).get("use_tf32")) == (model, tf32)
     assert opened.precision == reported
 
 
 def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = iter((4711, 4712))
-    monkeypatch.setattr(open_model, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
-    open_sessions(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(streams=2)))
+    monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
+    open_model(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(streams=2)))
     assert [made.told[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
 
 
 def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
     running = SessionConfig("cuda", provider="tensorrt", precision="fp16", gpu=GpuConfig(profiles=(SMALL, LARGE)))
-    open_session(models.RECOGNITION, running, ModelCache(tmp_path))
+    open_model(models.RECOGNITION, running, ModelCache(tmp_path))
     assert [list(made.told) for made in runtime.opened] == [[TENSORRT, CUDA, CPU], [TENSORRT, CUDA, CPU], [CUDA, CPU]]
     first, second = runtime.told(TENSORRT), runtime.told(TENSORRT, 1)
     folders = [first.pop("trt_engine_cache_path"), second.pop("trt_engine_cache_path")]
@@ -232,7 +233,7 @@ def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_
 ) -> None:
     def found(precision: Any, profile: Profile) -> set[str]:
         running = SessionConfig("cuda", provider="tensorrt", precision=precision, gpu=GpuConfig(profiles=(profile,)))
-        open_session(models.RECOGNITION, running, ModelCache(tmp_path))
+        open_model(models.RECOGNITION, running, ModelCache(tmp_path))
         engines: set[str] = runtime.opened[-2].found
         return engines
 
@@ -258,17 +259,17 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
 
 
 def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:
-    open_session(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
+    open_model(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
     assert not [name for name in runtime.told(TENSORRT) if "cache" in name]
     assert runtime.told(TENSORRT)["trt_fp16_enable"] is False
 
 
 def test_a_folder_that_others_may_write_to_keeps_no_engine(runtime: Runtime, tmp_path: Path) -> None:
     running = SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,)))
-    open_session(models.RECOGNITION, running, ModelCache(tmp_path))
+    open_model(models.RECOGNITION, running, ModelCache(tmp_path))
     (kept,) = tmp_path.iterdir()
     kept.chmod(0o777)
-    open_session(models.RECOGNITION, running, ModelCache(tmp_path))
+    open_model(models.RECOGNITION, running, ModelCache(tmp_path))
     assert "trt_engine_cache_path" not in runtime.told(TENSORRT, 2)
 
 
@@ -287,14 +288,14 @@ def test_tensorrt_runs_what_a_profile_covers_and_cuda_the_rest(
     runtime: Runtime, shape: tuple[int, ...], part: int
 ) -> None:
     gpu = GpuConfig(profiles=(SMALL, LARGE))
-    opened = open_session(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=gpu))
+    opened = open_model(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=gpu))
     opened.run(np.zeros(shape, np.float32))
     assert [len(ran) for ran in runtime.runs()] == [int(number == part) for number in range(3)]
 
 
 @pytest.mark.parametrize(("width", "shrinks"), [(96, False), (320, True)])
 def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width: int, shrinks: bool) -> None:
-    opened = open_session(models.RECOGNITION, SessionConfig("cuda", gpu=GpuConfig(arena_values=3 * 48 * 100)))
+    opened = open_model(models.RECOGNITION, SessionConfig("cuda", gpu=GpuConfig(arena_values=3 * 48 * 100)))
     opened.run(np.zeros((1, 3, 48, width), np.float32))
     (((_, options),),) = runtime.runs()
     assert (options is not None) == shrinks
@@ -303,7 +304,7 @@ def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width
 
 
 def test_a_card_that_is_too_small_for_a_batch_is_told_at_the_start(runtime: Runtime) -> None:
-    opened = open_session(models.RECOGNITION, SessionConfig("cuda"))
+    opened = open_model(models.RECOGNITION, SessionConfig("cuda"))
 
     def fail(*_: object) -> None:
         raise EPFail("Failed to allocate memory for requested buffer of size 9")

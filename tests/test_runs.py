@@ -15,20 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine, PpocrSettings
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
-    CroppedLine,
+    LineImage,
     SingleLineRunner,
     bucket_of,
     first_steps,
     own_steps,
 )
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recogniser, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
@@ -39,10 +40,10 @@ SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 
 
 @pytest.fixture(scope="module")
-def recogniser() -> Iterator[Recogniser]:
-    session = open_session(models.RECOGNITION, SessionConfig("cpu", batched=True))
+def recognizer() -> Iterator[Recognizer]:
+    session = open_model(models.RECOGNITION, SessionConfig("cpu", batched=True))
     runs = BatchRunner(session, SMALL)
-    yield Recogniser(runs, read_characters(session.metadata))
+    yield Recognizer(runs, read_characters(session.metadata))
     runs.close()
 
 
@@ -52,12 +53,12 @@ def line(width: int) -> Pixels:
     return np.asarray(cv2.resize(pixels, (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def test_a_line_reads_the_same_alone_and_in_any_batch(recogniser: Recogniser) -> None:
+def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) -> None:
     crops = [line(width) for width in (448, 464, 470, 480, 432, 300, 310)]
-    alone = [recogniser.read([crop])[0] for crop in crops]
+    alone = [recognizer.read([crop])[0] for crop in crops]
     assert alone[0].text == "The library closes at 15:00 today."
     with ThreadPoolExecutor(4) as pool:
-        batches = list(pool.map(recogniser.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
+        batches = list(pool.map(recognizer.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
     texts = [[read.text for read in batch] for batch in batches]
     expected = [read.text for read in alone]
     assert texts == [expected, expected[::-1], expected[2:5], expected[:1]]
@@ -78,7 +79,7 @@ def read_page(engine: PpocrEngine, options: ReadOptions) -> Page:
 def test_a_page_read_in_batches_says_what_it_says_line_by_line(options: ReadOptions) -> None:
     pages = []
     for batched in (False, True):
-        engine = PpocrEngine(PpocrSettings(device="cpu", batched=batched, batch=SMALL))
+        engine = PpocrEngine(SessionConfig("cpu", batched=batched), batch=SMALL)
         pages.append(read_page(engine, options))
         engine.close()
     assert pages[0].text == pages[1].text
@@ -129,7 +130,7 @@ def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() ->
             raise DeadlineExceeded("Too late.")
 
     with shared_threads.page(), pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [CroppedLine(line(320))] * 20, check)
+        runs.map(lambda decided: decided.best, [LineImage(line(320))] * 20, check)
     assert session.runs == 3
     shared_threads.close()
 
@@ -137,7 +138,7 @@ def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() ->
 def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:
     entered, gate, ran = threading.Event(), threading.Event(), []
 
-    def run(cuts: Sequence[CroppedLine], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
+    def run(cuts: Sequence[LineImage], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
         entered.set()
         assert gate.wait(30)
         ran.append(len(cuts))
@@ -149,9 +150,9 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
 
     runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
-        runs.map(lambda decided: decided.best, [CroppedLine(line(480))] * 12, check)
+        runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
     gate.set()
-    neighbour = runs.map(lambda decided: len(decided.best), [CroppedLine(line(480))])
+    neighbour = runs.map(lambda decided: len(decided.best), [LineImage(line(480))])
     runs.close()
     assert neighbour == [4]
     # What was under way when the page was given up, and the neighbour's line.

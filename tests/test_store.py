@@ -112,17 +112,18 @@ def test_a_few_of_each_model_are_kept_the_newest(tmp_path: Path) -> None:
 
 def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "engine-old").mkdir()
-    is_dir = Path.is_dir
+    stat, gone = Path.stat, list[Path]()
 
-    def is_dir_for_the_last_time(path: Path) -> bool:
-        was = is_dir(path)
+    def stat_too_late(path: Path, **how: bool) -> os.stat_result:
         if path.name == "engine-old":
             path.rmdir()
-        return was
+            gone.append(path)
+        return stat(path, **how)
 
-    monkeypatch.setattr(Path, "is_dir", is_dir_for_the_last_time)
+    monkeypatch.setattr(Path, "stat", stat_too_late)
     with ModelCache(tmp_path).cached_folder("engine", "new") as folder:
         assert folder is not None
+    assert gone
 
 
 ENGINE = b"an engine" * 1000

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
-from ocrsvc.engines.tr.engine import TrEngine, TrHandle, TrSettings, to_box
+from ocrsvc.engines.tr.engine import TrEngine, TrHandle, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable, OcrsvcError
 from ocrsvc.formats.tr_rects import to_rects
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
@@ -76,7 +76,7 @@ def double(tr_home: Path) -> Iterator[Double]:
 
 @pytest.fixture
 def handle(double: Double) -> Iterator[TrHandle]:
-    opened = TrEngine(TrSettings(double.home)).open_handle()
+    opened = TrEngine(double.home).open_handle()
     yield opened
     opened.close()
 
@@ -205,14 +205,14 @@ def test_threads_with_sessions_of_their_own_read_what_each_would_alone(
     double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
-    engine = TrEngine(TrSettings(double.home))
+    engine = TrEngine(double.home)
     assert read_in_threads(engine, threads=8, pages=20) == expected_of_threads(threads=8, pages=20)
 
 
 def test_threads_may_share_one_pair_of_sessions(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_SHARED", "1")
     monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
-    engine = TrEngine(TrSettings(double.home, shared_sessions=True))
+    engine = TrEngine(double.home, shared_sessions=True)
     answers = read_in_threads(engine, threads=4, pages=10)
     still_open = double.open_sessions
     engine.close()
@@ -222,7 +222,7 @@ def test_threads_may_share_one_pair_of_sessions(double: Double, monkeypatch: pyt
 
 def test_the_double_notices_two_threads_in_one_session(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "200")
-    engine = TrEngine(TrSettings(double.home, shared_sessions=True))
+    engine = TrEngine(double.home, shared_sessions=True)
     answers = read_in_threads(engine, threads=2, pages=1)
     engine.close()
     complaint = double.last_complaint
@@ -254,14 +254,14 @@ def read_in_threads(engine: TrEngine, threads: int, pages: int) -> list[list[str
 
 
 def test_closed_handles_give_their_session_numbers_back(double: Double) -> None:
-    engine = TrEngine(TrSettings(double.home))
+    engine = TrEngine(double.home)
     for _ in range(MAX_SESSIONS):
         engine.open_handle().close()
     assert double.open_sessions == 0
 
 
 def test_more_sessions_than_tr_has_are_refused(double: Double) -> None:
-    engine = TrEngine(TrSettings(double.home))
+    engine = TrEngine(double.home)
     handles = [engine.open_handle() for _ in range(MAX_SESSIONS // 2)]
     with pytest.raises(EngineUnavailable, match="OCRSVC_TR_SHARED_SESSIONS"):
         engine.open_handle()
@@ -273,7 +273,7 @@ def test_a_relative_home_is_found_and_the_working_directory_stays(
     double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(double.home.parent)
-    handle = TrEngine(TrSettings(Path(double.home.name))).open_handle()
+    handle = TrEngine(Path(double.home.name)).open_handle()
     assert read(handle, noise(15)).lines[0].text == first_line(noise(15))
     assert Path.cwd() == double.home.parent
     handle.close()
@@ -291,13 +291,13 @@ def test_a_warm_up_that_fails_makes_the_engine_unavailable(handle: TrHandle, mon
 
 
 def test_tr_wants_gray_images_one_at_a_time_and_serial_opens(double: Double) -> None:
-    traits = TrEngine(TrSettings(double.home)).traits
+    traits = TrEngine(double.home).traits
     assert (traits.serial_open, traits.best_batch, traits.wants_gray) == (True, 1, True)
 
 
 def test_no_home_is_refused_naming_the_setting() -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_TR_HOME"):
-        TrEngine(TrSettings(None))
+        TrEngine(None)
 
 
 @pytest.mark.parametrize("name", ["libtr.so", "ctpn.bin", "crnn.bin"])
@@ -310,7 +310,7 @@ def test_a_home_without_one_of_the_files_is_refused_naming_it(
     if fault == "empty":
         (home / name).touch()
     with pytest.raises(EngineUnavailable, match=name):
-        TrEngine(TrSettings(home))
+        TrEngine(home)
 
 
 def with_byte(library: Path, offset: int, value: int) -> None:
@@ -333,14 +333,14 @@ def test_a_library_for_another_machine_is_refused_saying_so(
     home = Path(shutil.copytree(tr_home, tmp_path / "home"))
     with_byte(home / "libtr.so", offset, value)
     with pytest.raises(EngineUnavailable, match="built for the system and processor of this machine"):
-        TrEngine(TrSettings(home))
+        TrEngine(home)
 
 
 def test_an_empty_file_among_the_libraries_is_refused_saying_so(tr_home: Path, tmp_path: Path) -> None:
     home = Path(shutil.copytree(tr_home, tmp_path / "home"))
     (home / "libonnxruntime.so").touch()
     with pytest.raises(EngineUnavailable, match="cannot be loaded"):
-        TrEngine(TrSettings(home))
+        TrEngine(home)
 
 
 def compile_library(path: Path, code: str, *more: str) -> None:
@@ -353,7 +353,7 @@ def test_a_library_that_lacks_a_function_is_refused_naming_it(tr_home: Path, tmp
     home = Path(shutil.copytree(tr_home, tmp_path / "home"))
     compile_library(home / "libtr.so", "void tr_init(void) {} void tr_release(void) {}")
     with pytest.raises(EngineUnavailable, match=r"not Tr 2\.3.*tr_run"):
-        TrEngine(TrSettings(home))
+        TrEngine(home)
 
 
 def test_a_library_whose_companion_is_missing_is_refused_naming_both(tr_home: Path, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_library_whose_companion_is_missing_is_refused_naming_both(tr_home: Pa
         "-lcompanion",
     )
     with pytest.raises(EngineUnavailable, match=r"libcompanion\.so: .*beside libtr\.so"):
-        TrEngine(TrSettings(home))
+        TrEngine(home)
 
 
 def test_an_onnx_runtime_beside_the_library_is_found(tr_home: Path, tmp_path: Path) -> None:
@@ -376,32 +376,32 @@ def test_an_onnx_runtime_beside_the_library_is_found(tr_home: Path, tmp_path: Pa
     compile_library(runtime, "int companion(void) { return 1; }", f"-Wl,-soname,{runtime.name}")
     code = "int companion(void); int tr_init(void) { return companion(); } int tr_release, tr_run, tr_recognize;"
     compile_library(home / "libtr.so", code, str(runtime))
-    assert TrEngine(TrSettings(home)).describe().provider == "libtr"
+    assert TrEngine(home).describe().provider == "libtr"
 
 
 def test_the_device_is_what_the_library_was_built_for(tr_home: Path, tmp_path: Path) -> None:
     home = Path(shutil.copytree(tr_home, tmp_path / "home"))
     compile_library(home / "libonnxruntime.so.9.9", 'const char *needs = "libcudart.so.10.1";')
-    assert TrEngine(TrSettings(tr_home)).describe().device == "cpu"
-    assert TrEngine(TrSettings(home)).describe().device == "cuda"
+    assert TrEngine(tr_home).describe().device == "cpu"
+    assert TrEngine(home).describe().device == "cuda"
 
 
 def test_a_library_built_for_another_device_than_the_one_asked_for_is_refused(tr_home: Path) -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_DEVICE=cuda"):
-        TrEngine(TrSettings(tr_home, device="cuda"))
+        TrEngine(tr_home, device="cuda")
 
 
 READ_IN_A_PROCESS = """
 import sys
 from pathlib import Path
 import numpy as np
-from ocrsvc.engines.tr.engine import TrEngine, TrSettings
+from ocrsvc.engines.tr.engine import TrEngine
 from ocrsvc.records import Image, ReadTask
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-handle = TrEngine(TrSettings(Path(sys.argv[1]))).open_handle()
+handle = TrEngine(Path(sys.argv[1])).open_handle()
 tasks = [ReadTask(Image(np.zeros((40, 60), np.uint8), "png"))]
 handle.read(tasks)
 before = resident()

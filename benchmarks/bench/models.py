@@ -20,7 +20,7 @@ os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime.session import Session
+    from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 
 Tensor = NDArray[np.float32]
 
@@ -41,15 +41,15 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
         from ocrsvc.engines.ppocr.runtime import models
         from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
-        from ocrsvc.engines.ppocr.runtime.open_model import open_session
+        from ocrsvc.engines.ppocr.runtime.open_model import open_model
         from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 
         store = ModelCache(default_folder())
         self.cores = cores
-        self.detection = open_session(models.DETECTION, SessionConfig("cpu", 1, ARENA_VALUES), store)
-        self.detection_wide = open_session(models.DETECTION, SessionConfig("cpu", cores, WIDE_ARENA_VALUES), store)
-        self.recognition = open_session(models.RECOGNITION, SessionConfig("cpu", 1), store)
-        self.recognition_wide = open_session(models.RECOGNITION, SessionConfig("cpu", cores), store)
+        self.detection = open_model(models.DETECTION, SessionConfig("cpu", 1, ARENA_VALUES), store)
+        self.detection_wide = open_model(models.DETECTION, SessionConfig("cpu", cores, WIDE_ARENA_VALUES), store)
+        self.recognition = open_model(models.RECOGNITION, SessionConfig("cpu", 1), store)
+        self.recognition_wide = open_model(models.RECOGNITION, SessionConfig("cpu", cores), store)
         self._decided = OUTPUTS
 
     def record(self, images: Sequence[bytes]) -> list[Inputs]:
@@ -57,7 +57,7 @@ class Models:
         from ocrsvc.engines.ppocr.handle import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
-        from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
+        from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, read_characters
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
@@ -65,9 +65,9 @@ class Models:
         found = Inputs()
         shared_threads = SharedThreads(1)
         runs = SingleLineRunner(_recording(self.recognition, lambda: found.recognition), shared_threads)
-        recogniser = Recogniser(runs, read_characters(self.recognition.metadata))
+        recognizer = Recognizer(runs, read_characters(self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))
-        handle = PageHandle(detector, {"greedy": recogniser}, shared_threads)
+        handle = PageHandle(detector, {"greedy": recognizer}, shared_threads)
         every: list[Inputs] = []
         for data in images:
             found = Inputs()
@@ -98,7 +98,7 @@ class Models:
         list(pool.map(lambda tensor: self.recognition.run(tensor, self._decided), widest_first))
 
 
-def _recording(session: Session, into: Callable[[], list[Tensor]]) -> Session:
+def _recording(session: ModelRunner, into: Callable[[], list[Tensor]]) -> ModelRunner:
     """The session, keeping what it is fed."""
     from ocrsvc.engines.ppocr.runtime.session import Session
 
@@ -106,9 +106,9 @@ def _recording(session: Session, into: Callable[[], list[Tensor]]) -> Session:
         def __init__(self) -> None:
             self.__dict__.update(session.__dict__)
 
-        def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[NDArray[np.float32]]:
-            into().append(tensor)
-            return session.run(tensor, outputs)
+        def run(self, array: Tensor, outputs: Sequence[str] | None = None) -> list[NDArray[np.float32]]:
+            into().append(array)
+            return session.run(array, outputs)
 
     return Recording()
 

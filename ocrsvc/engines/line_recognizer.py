@@ -1,4 +1,4 @@
-"""The contract of line recognition, between the code that finds lines and the recognisers that read them."""
+"""The contract of line recognition, between the code that finds lines and the recognizers that read them."""
 
 from __future__ import annotations
 

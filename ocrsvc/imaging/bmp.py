@@ -6,7 +6,7 @@ import struct
 
 import cv2
 
-from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.encoded_image import EncodedImage, broken, decode_with_opencv
 
 FILE_HEADER_BYTES = 14
 OS2_HEADER_BYTES = 12
@@ -20,9 +20,10 @@ def open_bmp(raw: bytes) -> EncodedImage:
         width, height = struct.unpack_from(sides, raw, FILE_HEADER_BYTES + 4)
     except struct.error as cause:
         raise broken("BMP", "ends inside its header") from cause
-
-    def read(*, gray: bool) -> Samples:
-        del gray
-        return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "BMP")
-
-    return EncodedImage("bmp", max(width, 0), abs(height), read, bytes_per_pixel=(8, 8))
+    return EncodedImage(
+        "bmp",
+        max(width, 0),
+        abs(height),
+        lambda _gray: decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "BMP"),
+        bytes_per_pixel=(8, 8),
+    )

@@ -114,7 +114,7 @@ def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
     """
     gray = gray or encoded.gray
     # Without a name for what comes in between, which would keep it until the end.
-    return Image(turn_upright(flatten(encoded.read(gray=gray), gray=gray), encoded.orientation), encoded.format)
+    return Image(turn_upright(flatten(encoded.read(gray), gray=gray), encoded.orientation), encoded.format)
 
 
 def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:

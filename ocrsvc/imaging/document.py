@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final
 
 from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
 from ocrsvc.imaging.decode import FORMATS, SUPPORTED, PixelLimits, check_size, open_encoded_image
@@ -33,8 +33,8 @@ _PDF: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,16}%PDF-")
 _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tiff)
 
 
-class Document(Protocol):
-    """A file that is open; `close` it. For one thread.
+class Document:
+    """A file that is open, here an image that is one page; `close` it. For one thread.
 
     Attributes:
         kind: For people: PDF, TIFF or image.
@@ -42,9 +42,11 @@ class Document(Protocol):
         file_bytes: What the whole file holds.
     """
 
-    kind: str
-    count: int
-    file_bytes: int
+    kind = "image"
+
+    def __init__(self, data: bytes, limits: PixelLimits, count: int = 1) -> None:
+        self._data, self._limits = data, limits
+        self.count, self.file_bytes = count, len(data)
 
     def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage | Image:
         """One page, from 1: to be decoded, with its header checked against the limits, or, of a PDF, drawn.
@@ -52,23 +54,25 @@ class Document(Protocol):
         `take` is asked for the pixels that are drawn. Raises what `ocrsvc.imaging.decode` raises, and what `check` and
         `take` do.
         """
-        ...
+        del number, gray, check, take
+        return open_encoded_image(self._data, self._limits)
 
     def file(self, number: int, take: TakeMemory) -> bytes | None:
         """An image file whose first page it is, of whose bytes `take` is asked for what is copied; None of a PDF."""
-        ...
-
-    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
-        """Bytes of the image that `open` draws; 0 where it draws none. Raises as `open` does."""
-        ...
+        del number, take
+        return self._data
 
     def key(self, number: int) -> bytes:
         """The page's key in the result cache: bytes that are equal only for the same page."""
-        ...
+        del number
+        return self._data
 
     def close(self) -> None:
         """Give everything back."""
-        ...
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return blake2b(self._data, digest_size=32).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
             raise UnsupportedImage("This is a PDF, and this service reads none.", f"Send one of: {SUPPORTED}.")
         return _PdfDocument(data, limits, dpi, check, take)
     pages = find_pages(data) if may_have_pages(data) else []
-    return _TiffDocument(data, limits, pages) if len(pages) > 1 else _SinglePage(data, limits)
+    return _TiffDocument(data, limits, pages) if len(pages) > 1 else Document(data, limits)
 
 
 def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) -> Sequence[int]:
@@ -142,44 +146,14 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
     return numbers[:most]
 
 
-class _SinglePage:
-    """A file that is one page."""
-
-    kind = "image"
-    count = 1
-
-    def __init__(self, data: bytes, limits: PixelLimits) -> None:
-        self._data, self._limits = data, limits
-        self.file_bytes = len(data)
-
-    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage:
-        del number, gray, check, take
-        return open_encoded_image(self._data, self._limits)
-
-    def file(self, number: int, take: TakeMemory) -> bytes:
-        del number, take
-        return self._data
-
-    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
-        del number, gray, check
-        return 0
-
-    def key(self, number: int) -> bytes:
-        del number
-        return self._data
-
-    def close(self) -> None:
-        pass
-
-
-class _TiffDocument:
+class _TiffDocument(Document):
     """A TIFF of several pages."""
 
     kind = "TIFF"
 
     def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int]) -> None:
-        self._data, self._limits, self._pages = data, limits, pages
-        self.count, self.file_bytes = len(pages), len(data)
+        super().__init__(data, limits, len(pages))
+        self._pages = pages
 
     def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage:
         del gray, take
@@ -192,52 +166,35 @@ class _TiffDocument:
         take(len(self._data))
         return begin_with(self._data, self._pages[number - 1])
 
-    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
-        del number, gray, check
-        return 0
-
     def key(self, number: int) -> bytes:
         return b"tiff %d " % number + self._digest
 
-    def close(self) -> None:
-        pass
 
-    @cached_property
-    def _digest(self) -> bytes:
-        return blake2b(self._data, digest_size=32).digest()
-
-
-class _PdfDocument:
+class _PdfDocument(Document):
     """A PDF."""
 
     kind = "PDF"
 
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
-        self._data, self._dpi, self._longest_side = data, dpi, limits.max_side
-        self._take, self._canvas_bytes = take, 0
+        self._dpi, self._take, self._canvas_bytes = dpi, take, 0
         # The child has the file in memory, too.
         take(len(data))
         self._most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
         self._pdf = Pdf(data, self._most_pixels, check)
-        self.count, self.file_bytes = self._pdf.count, len(data)
+        super().__init__(data, limits, self._pdf.count)
 
     def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> Image:
         check()
-        width, height = self._pdf.measure(number, self._dpi, self._longest_side, check)
+        width, height = self._pdf.measure(number, self._dpi, self._limits.max_side, check)
         self._grow_canvas(width * height * _CANVAS_BYTES_PER_PIXEL)
         take(width * height * (1 if gray else 3))
-        return Image(self._pdf.draw(number, self._dpi, self._longest_side, check, gray=gray), "pdf")
+        return Image(self._pdf.draw(number, self._dpi, self._limits.max_side, check, gray=gray), "pdf")
 
     def file(self, number: int, take: TakeMemory) -> None:
         del number, take
 
-    def drawn_bytes(self, number: int, *, gray: bool, check: Check) -> int:
-        check()
-        width, height = self._pdf.measure(number, self._dpi, self._longest_side, check)
-        return width * height * (1 if gray else 3)
-
     def key(self, number: int) -> bytes:
-        return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._longest_side) + self._digest
+        return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._limits.max_side) + self._digest
 
     def close(self) -> None:
         self._pdf.close()
@@ -247,7 +204,3 @@ class _PdfDocument:
         more_bytes = max(0, size_bytes - self._canvas_bytes)
         self._take(more_bytes)
         self._canvas_bytes += more_bytes
-
-    @cached_property
-    def _digest(self) -> bytes:
-        return blake2b(self._data, digest_size=32).digest()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,14 +16,6 @@ Samples = NDArray[Any]
 """(H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range."""
 
 
-class Read(Protocol):
-    """Decodes the pixels, in the calling thread."""
-
-    def __call__(self, *, gray: bool) -> Samples:
-        """Where `gray`, colour may be left out if that is cheaper. Raises BrokenImage."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
     """A file whose header is read and whose pixels are not.
@@ -30,6 +23,8 @@ class EncodedImage:
     Attributes:
         format: Lower-case name of the file format, such as "jpeg".
         width, height: Pixels that the decoder will have to hold, before any turn.
+        read: Decodes the pixels, in the calling thread; if it is given True, colour may be left out where that is
+            cheaper. Raises BrokenImage.
         orientation: EXIF orientation that is still to be applied, 1 to 8.
         gray: The header says that there is no colour.
         bytes_per_pixel: What decoding holds at most for each pixel, the flat image included, for a gray image and for
@@ -40,7 +35,7 @@ class EncodedImage:
     format: str
     width: int
     height: int
-    read: Read
+    read: Callable[[bool], Samples]
     orientation: int = 1
     gray: bool = False
     bytes_per_pixel: tuple[int, int] = (2, 6)

@@ -48,10 +48,9 @@ def open_gif(raw: bytes) -> EncodedImage:
     with _failures_translated("GIF"):
         width, height = GifImageFile(io.BytesIO(raw)).size
 
-    def read(*, gray: bool) -> Samples:
-        del gray
-        with _failures_translated("GIF"):
-            return _read_colours(GifImageFile(io.BytesIO(raw)))
+    @_failures_translated("GIF")
+    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+        return _read_colours(GifImageFile(io.BytesIO(raw)))
 
     return EncodedImage("gif", width, height, read, bytes_per_pixel=(8, 8))
 
@@ -67,10 +66,9 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
 
-    def read(*, gray: bool) -> Samples:
-        del gray
-        with _failures_translated("TIFF"):
-            return _read_tiff(open_image())
+    @_failures_translated("TIFF")
+    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+        return _read_tiff(open_image())
 
     with _failures_translated("TIFF"):
         image = open_image()

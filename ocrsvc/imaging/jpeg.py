@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import partial
 
 import cv2
 import numpy as np
@@ -31,9 +32,6 @@ MAX_SCANS = 500
 MAX_SCANNED_PIXELS = 1_500_000_000
 """Pixels times scans: a few seconds of decoding; the largest page that is read may have thirty scans."""
 
-COLOUR = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-GRAY = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
-
 
 @dataclass(slots=True)
 class _Header:
@@ -53,11 +51,7 @@ def open_jpeg(raw: bytes) -> EncodedImage:
         raise broken("JPEG", "ends before it says how large it is")
     if header.has_scans:
         _check_scans(raw, header)
-
-    def read(*, gray: bool) -> Samples:
-        return _decode(raw, header, GRAY if gray else COLOUR)
-
-    orientation, colourless = read_orientation(header.exif), header.components == 1
+    orientation, colourless, read = read_orientation(header.exif), header.components == 1, partial(_decode, raw, header)
     # libjpeg holds all coefficients of a file of several scans until the last one.
     beside = header.coefficient_bytes if header.has_scans else 0
     need = (max(2, 1 + beside), max(6, 3 + beside))
@@ -125,7 +119,8 @@ def _check_scans(raw: bytes, header: _Header) -> None:
         )
 
 
-def _decode(raw: bytes, header: _Header, flags: int) -> Samples:
+def _decode(raw: bytes, header: _Header, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+    flags = (cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
     # From the back, where it stands: from the front the search reads the whole file with the interpreter's lock held.
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")

@@ -48,7 +48,7 @@ def open_png(raw: bytes) -> EncodedImage:
     if kind == PALETTE and not chunks.palette:
         raise broken("PNG", "has no palette")
 
-    def read(*, gray: bool) -> Samples:
+    def read(gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
         return decode_with_opencv(_critical_only(raw, chunks), _flags(kind, chunks, gray=gray), "PNG")
 
     # With transparency all four channels are decoded before they are flattened.

@@ -26,13 +26,10 @@ def open_pnm(raw: bytes) -> EncodedImage:
         raise broken("PNM", "has no readable header")
     channels, start = (3 if raw.startswith(b"P6") else 1), match.end()
 
-    def read(*, gray: bool) -> Samples:
-        del gray
-        return (
-            _read_bits(raw, start, width, height)
-            if bitmap
-            else _read_levels(raw, start, (height, width, channels), top)
-        )
+    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+        if bitmap:
+            return _read_bits(raw, start, width, height)
+        return _read_levels(raw, start, (height, width, channels), top)
 
     sample_bytes = 2 if top > MAX_BYTE else 1
     need = (channels * sample_bytes + 1, channels * (sample_bytes + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cv2
 
-from ocrsvc.imaging.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.encoded_image import EncodedImage, broken, decode_with_opencv
 from ocrsvc.imaging.exif import read_orientation
 
 RIFF_HEADER_BYTES = 12
@@ -18,17 +18,16 @@ def open_webp(raw: bytes) -> EncodedImage:
     """Read the size of the canvas and the EXIF chunk. Raises BrokenImage."""
     width, height = _read_size(raw)
     orientation = read_orientation(_find_exif(raw)) if raw[12:16] == b"VP8X" else 1
-
-    def read(*, gray: bool) -> Samples:
-        del gray
-        return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "WebP")
-
-    return EncodedImage("webp", width, height, read, orientation, bytes_per_pixel=_bytes_per_pixel(raw[12:16]))
-
-
-def _bytes_per_pixel(kind: bytes) -> tuple[int, int]:
-    """A lossless file is decoded into four channels of libwebp's own first, and may have four itself."""
-    return (6, 6) if kind == b"VP8 " else (8, 8)
+    # A lossless file is decoded into four channels of libwebp's own first, and may have four itself.
+    need = 6 if raw[12:16] == b"VP8 " else 8
+    return EncodedImage(
+        "webp",
+        width,
+        height,
+        lambda _gray: decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, "WebP"),
+        orientation,
+        bytes_per_pixel=(need, need),
+    )
 
 
 def _read_size(raw: bytes) -> tuple[int, int]:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import cv2
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.ppocr.gpu.arrays import Imaging, find_backend
-from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline, batch_on_gpu
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
+from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, SingleLineRunner, profiles
-from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecogniser, Recogniser, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecognizer, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
-from ocrsvc.engines.ppocr.runtime.open_model import open_sessions
-from ocrsvc.engines.ppocr.runtime.providers import Device, GpuConfig, Precision, Provider
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
@@ -45,38 +45,16 @@ DISTRUSTED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PpocrSettings:
-    """What the engine needs to know.
+class PpocrEngine:
+    """The loaded models. Handles are cheap and share the sessions, whose runs may overlap.
 
-    Attributes:
-        device: Where it computes.
-        intra_op_threads: Threads inside one model run (1 leaves cores to others).
+    Args:
+        config: How both models compute.
         engine_threads: Model runs that may be under way at once: the engine threads of this process.
         model_cache: Folder for optimised models; None keeps none.
         batch: How many lines a GPU reads in one run, and how long it waits for them.
-        batched: Read lines in batches on the CPU too, which a GPU always does.
-        provider, precision: With what it computes, and how.
-        streams: Runs of one model under way on a GPU at once.
-        gpu_arena_bytes: What each of them may take of the GPU; None for what it has.
-        imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for `batched`.
-    """
-
-    device: Device = "auto"
-    intra_op_threads: int = 1
-    engine_threads: int = 1
-    model_cache: Path | None = None
-    batch: Limits = BATCH
-    batched: bool = False
-    provider: Provider = "auto"
-    precision: Precision = "auto"
-    streams: int = 1
-    gpu_arena_bytes: int | None = None
-    imaging: Imaging = "auto"
-
-
-class PpocrEngine:
-    """The loaded models. Handles are cheap and share the sessions, whose runs may overlap.
+        imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for a `config` that
+            reads lines in batches on the CPU too.
 
     Raises:
         EngineUnavailable: A model is missing, or the device cannot be used.
@@ -84,18 +62,27 @@ class PpocrEngine:
 
     traits = EngineTraits()
 
-    def __init__(self, settings: PpocrSettings) -> None:
-        cv2.setNumThreads(settings.intra_op_threads)
-        config, cache = _session_config(settings), ModelCache(settings.model_cache)
-        recognition = _open_recognition(config, settings.batch, cache)
-        self._shared_threads = SharedThreads(settings.engine_threads if recognition.device == "cpu" else 1)
+    def __init__(
+        self,
+        config: SessionConfig,
+        engine_threads: int = 1,
+        model_cache: Path | None = None,
+        batch: Limits = BATCH,
+        imaging: Imaging = "auto",
+    ) -> None:
+        cv2.setNumThreads(config.threads)
+        cache = ModelCache(model_cache)
+        recognition = _open_recognition(config, batch, cache)
+        self._shared_threads = SharedThreads(engine_threads if recognition.device == "cpu" else 1)
         self._detector = open_detector(config, cache, self._shared_threads)
-        self._line_runner = _make_line_runner(recognition, self._shared_threads, settings)
+        self._line_runner = _make_line_runner(recognition, self._shared_threads, batch)
         characters = read_characters(recognition.metadata)
-        self._readers = _make_recognisers(self._line_runner, characters)
+        self._readers = _make_recognizers(self._line_runner, characters)
         self._gpu_line_runner: LineRunner | None = None
-        self._gpu_pipeline = self._open_gpu_pipeline(recognition, settings, characters)
-        precision = _precision(self._detector.precision, recognition.precision)
+        backend = find_backend(imaging, recognition.device)
+        self._gpu_pipeline = self._open_gpu_pipeline(backend, recognition, batch, characters) if backend else None
+        precisions = self._detector.precision, recognition.precision
+        precision = precisions[0] if len(set(precisions)) == 1 else "{} detection, {} recognition".format(*precisions)
         self._info = EngineInfo(
             "ppocr", models.NAME, models.version(), self._detector.device, precision, self._provider()
         )
@@ -116,14 +103,11 @@ class PpocrEngine:
         self._shared_threads.close()
 
     def _open_gpu_pipeline(
-        self, session: ModelRunner, settings: PpocrSettings, characters: Sequence[str]
+        self, backend: ArrayBackend, session: ModelRunner, batch: Limits, characters: Sequence[str]
     ) -> GpuPipeline | None:
-        """The pipeline that prepares pixels on the GPU, if there is one and it reads what is read without it."""
-        backend = find_backend(settings.imaging, session.device)
-        if backend is None:
-            return None
-        line_runner = BatchRunner(session, settings.batch, len(session.sessions), batch_on_gpu(backend, session))
-        pipeline = GpuPipeline(backend, self._detector, _make_recognisers(line_runner, characters))
+        """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
+        line_runner = BatchRunner(session, batch, len(session.sessions), batch_on_gpu(backend, session))
+        pipeline = GpuPipeline(backend, self._detector, _make_recognizers(line_runner, characters))
         fault = find_fault(
             pipeline.open, PageHandle(self._detector, self._readers, self._shared_threads).open_in_memory
         )
@@ -142,53 +126,33 @@ class PpocrEngine:
         return self._detector.provider if on_cpu else f"{self._detector.provider}, pixels prepared by {imaging}"
 
 
-def _make_recognisers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recogniser]:
-    return {"greedy": Recogniser(line_runner, characters), "beam": BeamRecogniser(line_runner, characters)}
-
-
-def _precision(detection: str, recognition: str) -> str:
-    """What is reported of the two models together."""
-    return detection if detection == recognition else f"{detection} detection, {recognition} recognition"
-
-
-def _session_config(settings: PpocrSettings) -> SessionConfig:
-    return SessionConfig(
-        settings.device,
-        settings.intra_op_threads,
-        batched=settings.batched,
-        provider=settings.provider,
-        precision=settings.precision,
-        gpu=GpuConfig(settings.streams, settings.gpu_arena_bytes),
-    )
+def _make_recognizers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recognizer]:
+    return {"greedy": Recognizer(line_runner, characters), "beam": BeamRecognizer(line_runner, characters)}
 
 
 def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -> ModelRunner:
-    """The recogniser; on a GPU whatever is larger than a batch gives its memory back."""
+    """The recognizer; on a GPU whatever is larger than a batch gives its memory back."""
     gpu = replace(config.gpu, arena_values=3 * batch.most_cost, profiles=profiles(batch))
-    return pool_sessions(open_sessions(models.RECOGNITION, replace(config, gpu=gpu), cache))
+    return open_model(models.RECOGNITION, replace(config, gpu=gpu), cache)
 
 
-def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, settings: PpocrSettings) -> LineRunner:
+def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
     if not recognition.batched:
         return SingleLineRunner(recognition, shared_threads)
-    batches = BatchRunner(recognition, settings.batch, runners=len(recognition.sessions))
+    batches = BatchRunner(recognition, batch, runners=len(recognition.sessions))
     batches.warm_up()
     return batches
 
 
 def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
     """The engine as the settings and the thread plan want it. Raises EngineUnavailable."""
-    return PpocrEngine(
-        PpocrSettings(
-            settings.device,
-            plan.library_threads,
-            plan.engine_threads,
-            settings.model_cache or default_folder(),
-            Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s),
-            provider=settings.provider,
-            precision=settings.precision,
-            streams=settings.gpu_streams,
-            gpu_arena_bytes=settings.gpu_arena_bytes,
-            imaging=settings.imaging,
-        )
+    config = SessionConfig(
+        settings.device,
+        plan.library_threads,
+        provider=settings.provider,
+        precision=settings.precision,
+        gpu=GpuConfig(settings.gpu_streams, settings.gpu_arena_bytes),
     )
+    batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
+    cache = settings.model_cache or default_folder()
+    return PpocrEngine(config, plan.engine_threads, cache, batch, settings.imaging)

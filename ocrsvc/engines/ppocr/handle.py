@@ -1,4 +1,4 @@
-"""The handle of the engine ppocr: reads pages for one thread with the shared detector and a line recogniser."""
+"""The handle of the engine ppocr: reads pages for one thread with the shared detector and a line recognizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
-from ocrsvc.engines.ppocr.gpu.page_view import GpuPipeline
+from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
@@ -21,10 +21,6 @@ from ocrsvc.records import Decoder, Page, ReadTask
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page
-
-
-def nothing_to_close() -> None:
-    """For readers of lines that belong to the engine."""
 
 
 class PageHandle:
@@ -43,7 +39,7 @@ class PageHandle:
         detector: Detector,
         readers: Mapping[Decoder, LineReader],
         shared_threads: SharedThreads,
-        close_reader: Callable[[], None] = nothing_to_close,
+        close_reader: Callable[[], None] = lambda: None,
         gpu_pipeline: GpuPipeline | None = None,
     ) -> None:
         self._detector = detector
@@ -65,14 +61,11 @@ class PageHandle:
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         try:
-            return self._read_one(task)
+            with self._shared_threads.page():
+                page = self._read_on_gpu(self._gpu_pipeline, task) if self._gpu_pipeline is not None else None
+                return page or read_page(task, self.open_in_memory(task))
         except OcrsvcError as error:
             return error
-
-    def _read_one(self, task: ReadTask) -> Page:
-        with self._shared_threads.page():
-            page = self._read_on_gpu(self._gpu_pipeline, task) if self._gpu_pipeline is not None else None
-            return page or read_page(task, self.open_in_memory(task))
 
     def _read_on_gpu(self, gpu_pipeline: GpuPipeline, task: ReadTask) -> Page | None:
         """The page; None where the GPU has no room for it."""

@@ -1,4 +1,4 @@
-"""Compares the int8 recogniser with the one in single precision on this machine: speed and text, on sample lines.
+"""Compares the int8 recognizer with the one in single precision on this machine: speed and text, on sample lines.
 
 The int8 model is kept only if it is measurably quicker here and reads the same: a processor without the instructions
 for it (VNNI on x86) computes eight bits more slowly than single precision, and less exactly. Speed is measured in pairs
@@ -12,28 +12,22 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final
 
+from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
-    OUTPUTS,
-    LineImage,
-    LineRunner,
-    RecognizerOutput,
-    SingleLineRunner,
-)
-from ocrsvc.engines.ppocr.pipeline.recognizer import Recogniser, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, LineRunner, SingleLineRunner
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8, remove_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session
-from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Image, Pixels, ReadTask, no_check
-
-R = TypeVar("R")
 
 LEAST_GAIN: Final = 1.1
 """How many times as quick a model must be to be kept."""
@@ -82,7 +76,7 @@ class Comparison:
 
 
 class LineSamples:
-    """Lines of pages, as the recogniser is given them, and the models that are compared on them.
+    """Lines of pages, as the recognizer is given them, and the models that are compared on them.
 
     Args:
         cache: Keeps models; what it holds in eight bits is not used here.
@@ -91,13 +85,12 @@ class LineSamples:
     def __init__(self, cache: ModelCache) -> None:
         config = SessionConfig("cpu", 1, precision="fp32")
         self._cache = cache
-        self._fp32 = open_session(models.RECOGNITION, config, cache)
+        self._fp32 = open_model(models.RECOGNITION, config, cache)
         self._int8 = make_int8(models.RECOGNITION, config)
         self._shared_threads = SharedThreads(1)
         self._characters = read_characters(self._fp32.metadata)
-        self._recording = _RecordingRunner(SingleLineRunner(self._fp32, self._shared_threads))
-        recogniser = Recogniser(self._recording, self._characters)
-        self._handle = PageHandle(open_detector(config, cache), {"greedy": recogniser}, self._shared_threads)
+        self._recording = _RecordingRecognizer(SingleLineRunner(self._fp32, self._shared_threads), self._characters)
+        self._handle = PageHandle(open_detector(config, cache), {"greedy": self._recording}, self._shared_threads)
 
     def collect(self, image: Image) -> int:
         """Find and read the lines of one more page; returns how many there are now."""
@@ -136,35 +129,24 @@ class LineSamples:
         """End the threads."""
         self._shared_threads.close()
 
-    def _read(self, session: Session, crop: Pixels) -> str:
-        return Recogniser(SingleLineRunner(session, self._shared_threads), self._characters).read([crop])[0].text
+    def _read(self, session: ModelRunner, crop: Pixels) -> str:
+        return Recognizer(SingleLineRunner(session, self._shared_threads), self._characters).read([crop])[0].text
 
 
-class _RecordingRunner:
-    """A line runner that records the crops it is given."""
+class _RecordingRecognizer(Recognizer):
+    """A recognizer that records the crops it is given."""
 
-    def __init__(self, runner: LineRunner) -> None:
-        self._runner = runner
+    def __init__(self, runner: LineRunner, characters: Sequence[str]) -> None:
+        super().__init__(runner, characters)
         self.crops: list[Pixels] = []
 
-    def map(
-        self,
-        decode: Callable[[RecognizerOutput], R],
-        line_images: Sequence[LineImage],
-        check: Check = no_check,
-        *,
-        logits: bool = False,
-    ) -> list[R]:
-        """See LineRunner."""
-        self.crops += [line_image.pixels() for line_image in line_images]
-        return self._runner.map(decode, line_images, check, logits=logits)
-
-    def close(self) -> None:
-        """See LineRunner."""
-        self._runner.close()
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        """See Recognizer."""
+        self.crops += crops
+        return super().read(crops, check)
 
 
-def time_pair(fp32: Session, int8: Session, crop: Pixels, *, int8_first: bool) -> tuple[float, float]:
+def time_pair(fp32: ModelRunner, int8: ModelRunner, crop: Pixels, *, int8_first: bool) -> tuple[float, float]:
     """Processor seconds of one line in single precision and in eight bits, one right after the other."""
     tensor = to_tensor(crop)
     spent_s = {}

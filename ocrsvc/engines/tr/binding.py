@@ -119,7 +119,7 @@ class TrLibrary:
         self.calls.tr_init(0, number, os.fsencode(self._home / model), None)
 
 
-class Runner:
+class TrRunner:
     """One thread's calls into a pair of sessions, and the 2 MiB of buffers that they fill."""
 
     def __init__(self, library: TrLibrary, sessions: Sessions) -> None:
@@ -128,7 +128,6 @@ class Runner:
         self._rects = np.zeros((MAX_LINES, 6), np.float32)
         self._codes = np.zeros((MAX_LINES, MAX_STEPS), np.int32)
         self._probabilities = np.zeros((MAX_LINES, MAX_STEPS), np.float32)
-        self._dirty_lines = MAX_LINES
 
     def run(self, pixels: Pixels, flag: int) -> list[RawLine]:
         """Find and read the lines of a page.
@@ -154,10 +153,9 @@ class Runner:
             MAX_STEPS,
         )
         _check_count(count, MAX_LINES, "lines", image)
-        self._dirty_lines = count
         return [self._take_line(index, image) for index in range(count)]
 
-    def recognise(self, pixels: Pixels) -> RawLine:
+    def recognize(self, pixels: Pixels) -> RawLine:
         """Read an image that is one line; its rect is the whole image. See `run` for the argument and the error."""
         image = np.ascontiguousarray(pixels)
         self._clear_buffers()
@@ -174,15 +172,10 @@ class Runner:
         return self._take_line(0, image)
 
     def _clear_buffers(self) -> None:
-        """Clear what the page before may have left in the buffers, where Tr writes nothing.
-
-        Only what that page can have touched is cleared: all of it would be 2 MiB a page. Until a run has returned how
-        many lines it wrote, everything counts as touched.
-        """
-        self._rects[: self._dirty_lines] = 0
-        self._codes[: self._dirty_lines] = _BLANK
-        self._probabilities[: self._dirty_lines] = 0
-        self._dirty_lines = MAX_LINES
+        """Clear what the page before may have left in the buffers, where Tr writes nothing."""
+        self._rects[:] = 0
+        self._codes[:] = _BLANK
+        self._probabilities[:] = 0
 
     def _take_line(self, index: int, image: Pixels) -> RawLine:
         """A copy of one line, checked, in plain lists: on some dozen steps they cost a fifth of numpy's calls.

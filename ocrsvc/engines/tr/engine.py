@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Runner, Sessions, TrLibrary
+from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Sessions, TrLibrary, TrRunner
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
@@ -22,21 +21,6 @@ WARM_UP_PAGE: Final = (480, 640)
 WARM_UP_LINE: Final = (32, 256)
 
 
-@dataclass(frozen=True, slots=True)
-class TrSettings:
-    """What the engine needs to know.
-
-    Attributes:
-        home: Folder with libtr.so, ctpn.bin and crnn.bin.
-        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
-        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
-    """
-
-    home: Path | None
-    shared_sessions: bool = False
-    device: str = "auto"
-
-
 class TrHandle:
     """One thread's access to Tr; see engines.contract.Handle. It releases its sessions if it owns them."""
 
@@ -44,14 +28,14 @@ class TrHandle:
         self._library = library
         self._sessions = sessions
         self._owned = owned
-        self._runner = Runner(library, sessions)
+        self._runner = TrRunner(library, sessions)
 
     def warm_up(self) -> None:
         """Run a blank page and a blank line. Raises EngineUnavailable."""
         try:
             for flag in (UPRIGHT, ROTATED):
                 self._runner.run(np.full(WARM_UP_PAGE, 255, np.uint8), flag)
-            self._runner.recognise(np.full(WARM_UP_LINE, 255, np.uint8))
+            self._runner.recognize(np.full(WARM_UP_LINE, 255, np.uint8))
         except OcrsvcError as error:
             raise EngineUnavailable(
                 f"Tr failed on a blank page: {error}", "Check that all files in OCRSVC_TR_HOME are of one release."
@@ -80,12 +64,17 @@ class TrHandle:
 
     def _run(self, pixels: Pixels, options: ReadOptions) -> list[RawLine]:
         if not options.detect:
-            return [self._runner.recognise(pixels)]
+            return [self._runner.recognize(pixels)]
         return self._runner.run(pixels, UPRIGHT if options.upright_boxes else ROTATED)
 
 
 class TrEngine:
     """The loaded library; models are loaded with the handles, or here when the sessions are shared.
+
+    Args:
+        home: Folder with libtr.so, ctpn.bin and crnn.bin.
+        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
+        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
 
     Raises:
         EngineUnavailable: Tr is missing, does not load, or was built for another device than the one asked for.
@@ -93,10 +82,10 @@ class TrEngine:
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
 
-    def __init__(self, settings: TrSettings) -> None:
-        self._library = TrLibrary(settings.home)
-        _check_device(settings.device, self._library.device)
-        self._shared = self._library.open_sessions() if settings.shared_sessions else None
+    def __init__(self, home: Path | None, *, shared_sessions: bool = False, device: str = "auto") -> None:
+        self._library = TrLibrary(home)
+        _check_device(device, self._library.device)
+        self._shared = self._library.open_sessions() if shared_sessions else None
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -147,4 +136,4 @@ def to_box(rect: tuple[float, float, float, float, float]) -> Box:
 
 def open_tr(settings: Settings, _plan: ThreadPlan) -> TrEngine:
     """The engine as the settings want it. Raises EngineUnavailable."""
-    return TrEngine(TrSettings(settings.tr_home, settings.tr_shared_sessions, settings.device))
+    return TrEngine(settings.tr_home, shared_sessions=settings.tr_shared_sessions, device=settings.device)

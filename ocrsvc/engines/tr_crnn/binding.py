@@ -1,6 +1,6 @@
 """The ctypes binding of Tr 2.8's closed library; the only file that calls it.
 
-The library holds one model: a recogniser of single lines (OpenCV DNN inside, CPU only). What was measured with 2.8.6:
+The library holds one model: a recognizer of single lines (OpenCV DNN inside, CPU only). What was measured with 2.8.6:
 
 - one handle in two threads returns garbage without an error; two handles opened at once abort the process;
 - a model file that is missing or cut short aborts the process, and so does an image much taller than wide;

@@ -1,4 +1,4 @@
-"""The engine tr_crnn: lines found by ppocr's detector, read by the recogniser of Tr 2.8."""
+"""The engine tr_crnn: lines found by ppocr's detector, read by the recognizer of Tr 2.8."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 
 class TrCrnnEngine:
-    """The loaded library and the detector; each handle opens a recogniser of its own (about 150 MB).
+    """The loaded library and the detector; each handle opens a recognizer of its own (about 150 MB).
 
     Args:
-        device: Where the detector runs; the recogniser knows the CPU only.
+        device: Where the detector runs; the recognizer knows the CPU only.
         intra_op_threads: Threads inside one run of the detector.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Recognises lines with Tr 2.8: prepares the crop, runs the library, decodes its steps."""
+"""Recognizes lines with Tr 2.8: prepares the crop, runs the library, decodes its steps."""
 
 from __future__ import annotations
 

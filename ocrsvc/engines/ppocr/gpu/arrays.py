@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,49 +28,30 @@ MAX_FREE_BYTES: Final = 256 << 20
 MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
-class ArrayBackend(Protocol):
-    """An array module, and the memory behind it. All calls may come from any thread.
+class ArrayBackend:
+    """An array module, and the memory behind it: numpy and its own. All calls may come from any thread.
 
     Attributes:
         xp: The array module.
         name: What it is, for people.
     """
 
-    xp: Any
-    name: str
-
-    def upload(self, array: NDArray[Any]) -> Array:
-        """A copy on the GPU."""
-        ...
-
-    def download(self, array: Array) -> NDArray[Any]:
-        """A copy in memory; waits until the array is computed."""
-        ...
-
-    def trim(self) -> None:
-        """Give back free memory beyond MAX_FREE_BYTES. Call it after each batch, so that a peak does not stay."""
-        ...
-
-
-class NumpyBackend:
-    """The stand-in: the same code over numpy, in memory."""
-
     xp: Any = np
     name = "numpy"
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """See ArrayBackend; nothing is copied."""
+        """A copy on the GPU; of numpy, the array itself."""
         return array
 
     def download(self, array: Array) -> NDArray[Any]:
-        """See ArrayBackend; nothing is copied."""
+        """A copy in memory; waits until the array is computed. Of numpy, the array itself."""
         return cast("NDArray[Any]", array)
 
     def trim(self) -> None:
-        """See ArrayBackend: numpy keeps nothing."""
+        """Give back free memory beyond MAX_FREE_BYTES. Call it after each batch, so that a peak does not stay."""
 
 
-class CupyBackend:
+class CupyBackend(ArrayBackend):
     """The present GPU, through cupy.
 
     All threads use cupy's default stream, so what one uploads another may read.
@@ -82,7 +63,7 @@ class CupyBackend:
     def __init__(self) -> None:
         import cupy
 
-        self.xp: Any = cupy
+        self.xp = cupy
         self.name = f"cupy {cupy.__version__}"
         self._pool = cupy.get_default_memory_pool()
         self._pinned = cupy.get_default_pinned_memory_pool()
@@ -106,7 +87,7 @@ class CupyBackend:
 def find_backend(imaging: Imaging, device: str) -> ArrayBackend | None:
     """What prepares pixels for models on that device ("cpu" or "cuda"); None where it is done without a GPU."""
     if imaging == "numpy":
-        return NumpyBackend()
+        return ArrayBackend()
     if imaging == "cpu" or device == "cpu":
         return None
     if importlib.util.find_spec("cupy") is None:

@@ -1,6 +1,6 @@
 """Converts a model to half precision by ONNX Runtime's own converter, except for the layers that decide.
 
-Its inputs and outputs stay float32, and so does the recogniser's end: the product with 18,710 classes, the choice of
+Its inputs and outputs stay float32, and so does the recognizer's end: the product with 18,710 classes, the choice of
 the greatest and the softmax. Scores in half precision have eleven bits, and many a class would tie with its neighbour.
 The converter ships inside onnxruntime (transformers/float16.py) and is kept up with it, unlike the package
 onnxconverter-common that it came from. It casts a value that passes from one float32 node to the next to half precision
@@ -14,6 +14,8 @@ from typing import Final
 
 import onnx
 from onnx import TensorProto, helper
+
+from ocrsvc.engines.ppocr.graph.memory_layout import attributes_of
 
 # Squares and their means overflow half precision (65,504) from 256 on.
 _FP32_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
@@ -85,14 +87,10 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
     original = {
         node.output[0]: casts[node.input[0]].input[0]
         for node in casts.values()
-        if node.input[0] in casts and _casts_to(node, TensorProto.FLOAT)
+        if node.input[0] in casts and attributes_of(node)["to"] == TensorProto.FLOAT
     }
     for node in graph.node:
         node.input[:] = [original.get(name, name) for name in node.input]
     read = {output.name for output in graph.output}.union(*(node.input for node in graph.node))
     for node in [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in read]:
         graph.node.remove(node)
-
-
-def _casts_to(node: onnx.NodeProto, kind: int) -> bool:
-    return any(attribute.name == "to" and attribute.i == kind for attribute in node.attribute)

@@ -30,13 +30,13 @@ def drop_identities(proto: onnx.ModelProto) -> None:
             renamed[node.output[0]] = node.input[0]
         else:
             kept.append(node)
-    _replace_nodes(proto, kept)
+    replace_nodes(proto, kept)
 
 
 def average_by_pooling(proto: onnx.ModelProto) -> None:
     """Means over whole planes become GlobalAveragePool, which knows the blocked layout."""
     for node in proto.graph.node:
-        if node.op_type == "ReduceMean" and _attributes(node) == {"axes": [2, 3], "keepdims": 1}:
+        if node.op_type == "ReduceMean" and attributes_of(node) == {"axes": [2, 3], "keepdims": 1}:
             node.op_type = "GlobalAveragePool"
             del node.attribute[:]
 
@@ -83,7 +83,7 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
         helper.make_node("Sigmoid", ["phases.outer"], ["phases"]),
         helper.make_node("DepthToSpace", ["phases"], list(tail[-1].output), blocksize=4, mode="CRD"),
     ]
-    _replace_nodes(proto, nodes[:begin] + added)
+    replace_nodes(proto, nodes[:begin] + added)
 
 
 def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
@@ -108,10 +108,10 @@ def pad_stem_channels(proto: onnx.ModelProto, block: int) -> None:
         inputs = [name, graph.constant(f"stem.{number}", part)]
         if number == 0:
             inputs.append(graph.constant("stem.bias", graph.value(bias.input[1]).reshape(-1)))
-        branches.append(helper.make_node("Conv", inputs, [f"stem.{number}.out"], **_attributes(third)))
+        branches.append(helper.make_node("Conv", inputs, [f"stem.{number}.out"], **attributes_of(third)))
     total = helper.make_node("Add", [branch.output[0] for branch in branches], list(bias.output))
     replaced = {joined.output[0]: [], third.output[0]: branches, bias.output[0]: [total]}
-    _replace_nodes(proto, [new for node in proto.graph.node for new in replaced.get(node.output[0], [node])])
+    replace_nodes(proto, [new for node in proto.graph.node for new in replaced.get(node.output[0], [node])])
 
 
 def padded_channels(weights: Weights, axis: int, block: int) -> Weights:
@@ -170,8 +170,8 @@ class _Graph:
         self._constants[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
 
 
-def _replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    """These nodes and the constants that they read."""
+def replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+    """Let the graph have these nodes, and of its constants those that they read."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:]
     proto.graph.node.extend(copies)
@@ -181,5 +181,6 @@ def _replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
     proto.graph.initializer.extend(kept)
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """A node's attributes by name."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -1,7 +1,7 @@
 """Quantises a model's large matrix products to int8, with activations quantised in each run.
 
 These are the 1 x 1 convolutions over whole planes, which are plain matrix products once the channels come last, and the
-product that scores the classes: together two thirds of the recogniser's time. Weights are rounded once, by output
+product that scores the classes: together two thirds of the recognizer's time. Weights are rounded once, by output
 channel; what comes in is rounded in each run, by the range that it has there: with a range fixed beforehand, whether by
 extremes or by percentiles, twice as many lines came out differently. Between two such products everything else (GELU,
 sums, the scales of squeeze-and-excitation) stays in single precision and in the same layout, so that nothing is
@@ -10,13 +10,14 @@ transposed back and forth.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+
+from ocrsvc.engines.ppocr.graph.memory_layout import attributes_of, replace_nodes
 
 LEAST_CHANNELS: Final = 96
 """Products with fewer channels than that, on either side, win nothing."""
@@ -50,16 +51,6 @@ def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float3
     """(C, K) float32 to the same in -127..127, and the (K,) scales that give them back."""
     scales = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
-
-
-def _replace_nodes(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    """These nodes and the constants that they read."""
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    read = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in proto.graph.initializer if tensor.name in read]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
 
 
 class _Int8Rewriter:
@@ -99,7 +90,7 @@ class _Int8Rewriter:
                 self._copy(node)
         for output in self._proto.graph.output:
             self._to_first(output.name)
-        _replace_nodes(self._proto, self._written)
+        replace_nodes(self._proto, self._written)
 
     def _find_pooled(self) -> set[str]:
         """Tensors of one value a channel: products of those cost nothing."""
@@ -113,7 +104,7 @@ class _Int8Rewriter:
         if node.op_type != "Conv" or node.input[1] not in self._constants or node.input[0] in self._pooled:
             return False
         shape = self._constants[node.input[1]].shape
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         plain = (
             attributes.get("group", 1) == 1
             and set(attributes.get("strides", [1])) == {1}
@@ -132,7 +123,7 @@ class _Int8Rewriter:
 
     def _is_plain_gemm(self, node: onnx.NodeProto) -> bool:
         """A constant by which rows are multiplied, and one that is added."""
-        if node.op_type != "Gemm" or _attributes(node) or len(node.input) < 3:
+        if node.op_type != "Gemm" or attributes_of(node) or len(node.input) < 3:
             return False
         return all(name in self._constants for name in node.input[1:])
 
@@ -190,7 +181,3 @@ class _Int8Rewriter:
     def _constant(self, name: str, value: NDArray[Any]) -> str:
         self._proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
-
-
-def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

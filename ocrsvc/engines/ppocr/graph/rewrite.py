@@ -1,7 +1,7 @@
-"""Rewrites of the models' graphs before they run: subnormal weights become zero, the recogniser chooses its classes.
+"""Rewrites of the models' graphs before they run: subnormal weights become zero, the recognizer chooses its classes.
 
 Neither changes what is read: zeroed weights leave the detector's output bit-identical, and the classes chosen inside
-the recogniser are those of the greatest scores, the first of equals. See also memory_layout.py and quantize.py.
+the recognizer are those of the greatest scores, the first of equals. See also memory_layout.py and quantize.py.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax(proto: onnx.ModelProto) -> None:
-    """Let the recogniser choose the class of each step itself, so that its 18,710 scores a step never leave it.
+    """Let the recognizer choose the class of each step itself, so that its 18,710 scores a step never leave it.
 
     Instead of probabilities (1, T, C) it then gives, for one line: BEST (T,) int64, the likeliest class of each step;
     PROBABILITIES (N,) float32, that of each character at its first step; LOGITS (T, C), which costs nothing until it is
     asked for. The softmax is taken over the rows of those first steps only, and the bias is added inside the product.
 
     Raises:
-        ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recogniser ends in.
+        ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
     """
     features, weights, bias = _read_head(proto)
     classes = next(tensor.dims[0] for tensor in proto.graph.initializer if tensor.name == bias)
@@ -128,7 +128,7 @@ def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onn
     while node.op_type == "Identity":
         node = producers[node.input[0]]
     if node.op_type != kind:
-        raise ValueError(f"the recogniser's {name} comes from {node.op_type} {node.name}, not from {kind}")
+        raise ValueError(f"the recognizer's {name} comes from {node.op_type} {node.name}, not from {kind}")
     return node
 
 

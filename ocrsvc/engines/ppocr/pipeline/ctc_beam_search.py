@@ -6,12 +6,12 @@ of A. Graves et al., "Connectionist Temporal Classification" (ICML 2006), kept t
 language model. Of each step only the likeliest characters and blank are searched.
 
 Everything is an array over (line, beam, character); the only loop is over the steps. A prefix is identified by a hash
-of its characters, so that a prefix reached in two ways is recognised as the same.
+of its characters, so that a prefix reached in two ways is recognized as the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -66,19 +66,16 @@ def pad(parts: Sequence[Steps]) -> Steps:
     """Lines of different lengths, pruned alike, as one batch."""
     longest = max(part.blank.shape[1] for part in parts)
 
-    def padded(part: Steps) -> Steps:
-        by = longest - part.blank.shape[1]
-        return Steps(
-            np.pad(part.classes, ((0, 0), (0, by), (0, 0))),
-            np.pad(part.scores, ((0, 0), (0, by), (0, 0)), constant_values=-np.inf),
-            np.pad(part.blank, ((0, 0), (0, by))),
+    def together(arrays: Iterable[NDArray[N]], filler: float = 0) -> NDArray[N]:
+        missing = ((array, (0, longest - array.shape[1])) for array in arrays)
+        return np.concatenate(
+            [np.pad(array, ((0, 0), by, (0, 0))[: array.ndim], constant_values=filler) for array, by in missing]
         )
 
-    alike = [padded(part) for part in parts]
     return Steps(
-        np.concatenate([part.classes for part in alike]),
-        np.concatenate([part.scores for part in alike]),
-        np.concatenate([part.blank for part in alike]),
+        together(part.classes for part in parts),
+        together((part.scores for part in parts), -np.inf),
+        together(part.blank for part in parts),
     )
 
 

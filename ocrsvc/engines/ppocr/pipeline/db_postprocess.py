@@ -51,7 +51,11 @@ def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
         Quads in the pixels of the image, clockwise from the top left corner.
     """
     height, width = pixels.shape[:2]
-    return detect_in_passes(height, width, lambda scale: _detect_at(pixels, run, scale))
+
+    def run_pass(scale: float) -> list[Quad]:
+        return quads_from_map(run(_resize(pixels, scale)), width, height)
+
+    return detect_in_passes(height, width, run_pass)
 
 
 def detect_in_passes(height: int, width: int, run_pass: Callable[[float], list[Quad]]) -> list[Quad]:
@@ -83,11 +87,6 @@ def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
     heights = sorted(min(sides(quad)) * scale for quad in quads)
     small = heights[int(len(heights) * SMALL_TEXT_SHARE)]
     return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
-
-
-def _detect_at(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], scale: float) -> list[Quad]:
-    height, width = pixels.shape[:2]
-    return quads_from_map(run(_resize(pixels, scale)), width, height)
 
 
 def _resize(pixels: Pixels, scale: float) -> Pixels:

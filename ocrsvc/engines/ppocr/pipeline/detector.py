@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import cv2
@@ -20,10 +18,10 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import COARSE_PX, FINE_PX, STR
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.open_model import open_session, open_sessions
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import pool_sessions
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -32,13 +30,6 @@ from ocrsvc.records import Check, Pixels, no_check
 ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
 WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """A run of the model that waits to start, or is under way."""
-
-    size: int
 
 
 class RunLimiter:
@@ -53,43 +44,31 @@ class RunLimiter:
     def __init__(self, least: int) -> None:
         self._largest = least
         self._changed = threading.Condition()
-        self._waiting: deque[Ticket] = deque()
+        self._waiting: deque[object] = deque()
         self._under_way = 0
 
-    def enqueue(self, size: int) -> Ticket:
-        """A ticket for a run of that size, which must be started and finished."""
-        ticket = Ticket(size)
+    def start(self, size: int, check: Check = no_check) -> None:
+        """Wait until a run of that size may start; it must be finished. What `check` raises ends the wait."""
+        ticket = object()
         with self._changed:
             self._waiting.append(ticket)
-        return ticket
-
-    def try_start(self, ticket: Ticket) -> bool:
-        """Start the run if it may; whether it has started."""
-        with self._changed:
-            self._largest = max(self._largest, ticket.size)
-            if self._waiting[0] is not ticket or self._under_way + ticket.size > self._largest:
-                return False
-            self._waiting.popleft()
-            self._under_way += ticket.size
-            self._changed.notify_all()
-            return True
-
-    def wait(self, ticket: Ticket, check: Check = no_check) -> None:
-        """Return when the run has started; what `check` raises meanwhile gives the ticket back."""
-        with self._changed:
+            self._largest = max(self._largest, size)
             try:
-                while not self._changed.wait_for(lambda: self.try_start(ticket), _CHECK_S):
+                while not self._changed.wait_for(lambda: self._may_start(ticket, size), _CHECK_S):
                     check()
-            except BaseException:
+                self._under_way += size
+            finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
-                raise
 
-    def finish(self, ticket: Ticket) -> None:
-        """The run is done."""
+    def finish(self, size: int) -> None:
+        """A run of that size is done."""
         with self._changed:
-            self._under_way -= ticket.size
+            self._under_way -= size
             self._changed.notify_all()
+
+    def _may_start(self, ticket: object, size: int) -> bool:
+        return self._waiting[0] is ticket and self._under_way + size <= self._largest
 
 
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)
@@ -126,7 +105,7 @@ class Detector:
     """
 
     def __init__(
-        self, narrow: ModelRunner, wide: Session | None = None, shared_threads: SharedThreads | None = None
+        self, narrow: ModelRunner, wide: ModelRunner | None = None, shared_threads: SharedThreads | None = None
     ) -> None:
         self._narrow = narrow
         self._wide = wide
@@ -146,20 +125,14 @@ class Detector:
         if self._wide is None or self._shared_threads is None:
             return _probabilities(self._narrow, pixels)
         size = 3 * height * width
-        with self._limited(size, self._shared_threads, check), self._shared_threads.all_threads() as alone:
-            return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
-
-    @contextmanager
-    def _limited(self, size: int, shared_threads: SharedThreads, check: Check) -> Iterator[None]:
-        """A run within the limits; while the page waits for it, another one may use its thread."""
-        ticket = self._limiter.enqueue(size)
-        if not self._limiter.try_start(ticket):
-            with shared_threads.released_thread():
-                self._limiter.wait(ticket, check)
+        # While the page waits, another one may use its thread.
+        with self._shared_threads.released_thread():
+            self._limiter.start(size, check)
         try:
-            yield
+            with self._shared_threads.all_threads() as alone:
+                return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
         finally:
-            self._limiter.finish(ticket)
+            self._limiter.finish(size)
 
     def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """(w, h) at which the model is run for an input of (w, h) pixels; a longer one repeats its own edge."""
@@ -167,21 +140,13 @@ class Detector:
 
     def run_arrays(self, array: Any) -> Any:
         """(1, 3, h, w) float32 of `padded_size` in, (1, 1, h, w) probabilities out, both where the session computes."""
-        return self._narrow.run_arrays(array)[0]
+        return self._narrow.run(array)[0]
 
     def warm_up(self) -> None:
         """One run of each session at an ordinary size; those of a GPU were warmed when they were opened."""
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
-                _warm_up(session, ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),))
-
-
-def _warm_up(runner: ModelRunner, sizes: Sequence[tuple[int, int]]) -> None:
-    """Run all its sessions at these heights and widths. On a GPU nobody else may use them meanwhile."""
-    for height, width in sizes:
-        tensor = np.zeros((1, 3, height, width), np.float32)
-        for session in runner.sessions:
-            session.warm_up(tensor)
+                session.warm_up(np.zeros((1, 3, COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.float32))
 
 
 def pad(pixels: Pixels) -> Pixels:
@@ -212,13 +177,14 @@ def open_detector(
     """
     narrow_config = replace(config, arena_values=ARENA_VALUES)
     gpu = replace(config.gpu, arena_values=3 * COARSE_PX * COARSE_PX, profiles=PROFILES)
-    narrow = pool_sessions(open_sessions(models.DETECTION, replace(narrow_config, gpu=gpu), cache))
+    narrow = open_model(models.DETECTION, replace(narrow_config, gpu=gpu), cache)
     if narrow.device != "cpu":
-        _warm_up(narrow, _WARM_PX)
+        for height, width in _WARM_PX:
+            narrow.warm_up(np.zeros((1, 3, height, width), np.float32))
     if shared_threads is None or shared_threads.count <= config.threads or narrow.device != "cpu":
         return Detector(narrow)
     wide = replace(config, threads=shared_threads.count, arena_values=WIDE_ARENA_VALUES)
-    return Detector(narrow, open_session(models.DETECTION, wide, cache), shared_threads)
+    return Detector(narrow, open_model(models.DETECTION, wide, cache), shared_threads)
 
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:

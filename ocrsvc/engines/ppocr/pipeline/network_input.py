@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ocrsvc.records import Pixels
 
 HEIGHT_PX: Final = 48
-"""Of a line, as the recogniser is fed it."""
+"""Of a line, as the recognizer is fed it."""
 
 _SHADES: Final = np.arange(256, dtype=np.float32)
 # What the formulas of the two paths give for each value, to the last bit; looked up, they cost a third.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -54,21 +54,8 @@ class RecognizerOutput:
     logits: NDArray[np.float32] | None
 
 
-class LineImage(Protocol):
-    """One line to be read, HEIGHT_PX tall, wherever its pixels lie."""
-
-    @property
-    def width(self) -> int:
-        """Columns, in pixels."""
-        ...
-
-    def pixels(self) -> Pixels:
-        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
-        ...
-
-
-class CroppedLine:
-    """A line that was cut already.
+class LineImage:
+    """One line to be read, HEIGHT_PX tall, which was cut already; gpu/page_reader.py has one that lies on a GPU.
 
     Args:
         crop: (HEIGHT_PX, w[, 3]) uint8.
@@ -79,29 +66,8 @@ class CroppedLine:
         self.width = int(crop.shape[1])
 
     def pixels(self) -> Pixels:
-        """See LineImage."""
+        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
         return self._crop
-
-
-class LineRunner(Protocol):
-    """Runs the recognition model over lines."""
-
-    def map(
-        self,
-        decode: Callable[[RecognizerOutput], R],
-        line_images: Sequence[LineImage],
-        check: Check = no_check,
-        *,
-        logits: bool = False,
-    ) -> list[R]:
-        """What `decode` makes of each line's decisions, in the same order.
-
-        When `check`, which is called between lines, raises, the lines that are left are not run.
-        """
-        ...
-
-    def close(self) -> None:
-        """End threads of its own, if there are any."""
 
 
 class SingleLineRunner:
@@ -119,7 +85,10 @@ class SingleLineRunner:
         *,
         logits: bool = False,
     ) -> list[R]:
-        """See LineRunner."""
+        """What `decode` makes of each line's decisions, in the same order.
+
+        When `check`, which is called between lines, raises, the lines that are left are not run.
+        """
 
         def read(line_image: LineImage) -> R:
             check()
@@ -169,7 +138,7 @@ class BatchRunner:
         *,
         logits: bool = False,
     ) -> list[R]:
-        """See LineRunner."""
+        """See SingleLineRunner."""
         futures: list[Future[R]] = []
         try:
             for line_image in line_images:
@@ -188,9 +157,7 @@ class BatchRunner:
         """
         for width in BUCKETS_PX:
             for count in sorted({1, most_lines(width, self._limits)}):
-                tensor = np.ones((count, 3, HEIGHT_PX, width), np.float32)
-                for session in self._session.sessions:
-                    session.warm_up(tensor)
+                self._session.warm_up(np.ones((count, 3, HEIGHT_PX, width), np.float32))
 
     def close(self) -> None:
         """Run what is there, and end."""
@@ -206,6 +173,10 @@ class BatchRunner:
             rows = found[2][number, :steps] if logits else None
             answers.append(line.decode(RecognizerOutput(best, shares[first_steps(best)], rows)))
         return answers
+
+
+LineRunner = SingleLineRunner | BatchRunner
+"""Runs the recognition model over lines."""
 
 
 def _result_of(future: Future[R], check: Check) -> R:

@@ -1,4 +1,4 @@
-"""Recognises lines: straightened crops to text with the PP-OCR recogniser."""
+"""Recognizes lines: straightened crops to text with the PP-OCR recognizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.ctc import Path, align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import CroppedLine, LineImage, LineRunner, RecognizerOutput
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.spaces import text_with_spaces
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -34,11 +34,11 @@ def input_width(length: float, across: float) -> int:
 
 
 def read_characters(metadata: dict[str, str]) -> list[str]:
-    """The recogniser's classes: blank, then the characters of its metadata, then the space."""
+    """The recognizer's classes: blank, then the characters of its metadata, then the space."""
     return ["", *metadata["character"].split("\n"), " "]
 
 
-class Recogniser:
+class Recognizer:
     """Reads line crops, decoded by best path.
 
     Args:
@@ -56,7 +56,7 @@ class Recogniser:
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
         """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
-        return self.read_line_images([CroppedLine(crop) for crop in crops], check)
+        return self.read_line_images([LineImage(crop) for crop in crops], check)
 
     def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
         """One LineText for each line, `crop_size` wide, wherever its pixels lie; `check` is called between them."""
@@ -82,7 +82,7 @@ class _SearchedLine:
     norm: NDArray[np.float64]
 
 
-class BeamRecogniser(Recogniser):
+class BeamRecognizer(Recognizer):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:

@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.providers import CPU, Precision
+from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
 from ocrsvc.errors import EngineUnavailable
 
@@ -37,13 +37,9 @@ def make_int8(name: str, config: SessionConfig, cache: ModelCache | None = None)
         config: Of the session.
         cache: Keeps it, and from then on `open_session` takes it where the precision is "auto" or "int8".
     """
-    options, shipped = session_options(config), models.read_model(name)
-    with (cache or ModelCache(None)).new_file(
-        _INT8_PREFIX + name, _key(shipped, _INT8_PREFIX), 2 * len(shipped)
-    ) as file:
-        if file is not None:
-            options.optimized_model_filepath = os.fspath(file)
-        session = ort.InferenceSession(models.quantized_model(name, shipped), options, providers=[CPU])
+    shipped = models.read_model(name)
+    made, key = models.quantized_model(name, shipped), _key(shipped, _INT8_PREFIX)
+    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _INT8_PREFIX + name, key)
     return Session([ProfileSession(session)], config, precision="int8")
 
 
@@ -61,29 +57,26 @@ def _key(shipped: bytes, kind: str = "") -> str:
     return cache_key(shipped, models.preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
 
 
-def find_int8(name: str, shipped: bytes, precision: Precision, cache: ModelCache) -> bytes | None:
+def open_int8(
+    name: str, shipped: bytes, options: ort.SessionOptions, config: SessionConfig, cache: ModelCache
+) -> Session | None:
     """The model in eight bits, where one is cached and may be used.
 
     Raises:
         EngineUnavailable: It was asked for by name, and none is cached.
     """
-    if name not in models.INT8_MODELS or precision not in ("auto", "int8"):
+    if name not in models.INT8_MODELS or config.precision not in ("auto", "int8"):
         return None
     cached = cache.find(_INT8_PREFIX + name, _key(shipped, _INT8_PREFIX))
-    if cached is None and precision == "int8":
+    if cached is not None:
+        return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
+    if config.precision == "int8":
         raise EngineUnavailable(
             "OCRSVC_PRECISION=int8, but no model in eight bits is kept for this version and this processor.",
             "Run `ocrsvc optimize` with pages like yours, with the same OCRSVC_MODEL_CACHE, or set "
             "OCRSVC_PRECISION=auto.",
         )
-    return cached
-
-
-def open_int8(cached: bytes, options: ort.SessionOptions, config: SessionConfig) -> Session:
-    """What `find_int8` found, ready to run."""
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(cached, options, providers=[CPU])
-    return Session([ProfileSession(session)], config, precision="int8")
+    return None
 
 
 def open_fp32(name: str, shipped: bytes, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:
@@ -91,9 +84,20 @@ def open_fp32(name: str, shipped: bytes, options: ort.SessionOptions, cache: Mod
     key = _key(shipped)
     cached = cache.find(name, key)
     if cached is not None:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return ort.InferenceSession(cached, options, providers=[CPU])
-    with cache.new_file(name, key, 2 * len(shipped)) as file:
+        return _open_stored(cached, options)
+    return _open_and_store(models.prepare_model(name, shipped), options, cache, name, key)
+
+
+def _open_stored(model: bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, options, providers=[CPU])
+
+
+def _open_and_store(
+    model: bytes, options: ort.SessionOptions, cache: ModelCache, name: str, key: str
+) -> ort.InferenceSession:
+    """Open a model that was just prepared, and cache it as ONNX Runtime optimised it, at most twice as large."""
+    with cache.new_file(name, key, 2 * len(model)) as file:
         if file is not None:
             options.optimized_model_filepath = os.fspath(file)
-        return ort.InferenceSession(models.prepare_model(name, shipped), options, providers=[CPU])
+        return ort.InferenceSession(model, options, providers=[CPU])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
@@ -29,27 +29,13 @@ _TYPES: Final = {
 }
 
 
-class GpuContext(Protocol):
-    """Where arrays live, and the stream on which one session computes.
+class GpuContext:
+    """The GPU that this process sees, through cupy, with a stream of its own on which one session computes.
 
     Attributes:
         device: ONNX Runtime's name of the memory.
         address: Of the stream, for `user_compute_stream`.
     """
-
-    device: str
-    address: int
-
-    def wait_for_caller(self) -> None:
-        """Let the stream wait for what the calling thread has queued so far."""
-
-    def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
-        """An array over memory that `owner` keeps; nothing is copied."""
-        ...
-
-
-class CupyContext:
-    """The GPU that this process sees, through cupy, with a stream of its own."""
 
     device = "cuda"
 
@@ -59,13 +45,13 @@ class CupyContext:
         self.address = int(self.stream.ptr)
 
     def wait_for_caller(self) -> None:
-        """See GpuContext."""
+        """Let the stream wait for what the calling thread has queued so far."""
         queued = self._cupy.cuda.get_current_stream()
         if queued.ptr != self.stream.ptr:
             self.stream.wait_event(queued.record())
 
     def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
-        """See GpuContext."""
+        """An array over memory that `owner` keeps; nothing is copied."""
         size_bytes = int(np.prod(shape)) * dtype.itemsize
         memory = self._cupy.cuda.UnownedMemory(address, size_bytes, owner)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
@@ -78,7 +64,7 @@ def open_gpu_context() -> GpuContext | None:
     try:
         import cupy
 
-        return CupyContext(cupy)
+        return GpuContext(cupy)
     except (ImportError, RuntimeError):
         # The reason is logged where cupy is asked to prepare pixels: models run without it.
         return None
@@ -110,7 +96,8 @@ def run_bound(
     """
     interface = array.__cuda_array_interface__
     address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])
-    if interface.get("strides") not in (None, _strides(shape, dtype)):
+    strides = interface.get("strides")
+    if strides is not None and tuple(strides) != np.empty(shape, dtype).strides:
         raise EngineFailed("An array on the card is not contiguous, and models read contiguous ones only.")
     gpu.wait_for_caller()
     binding = session.io_binding()
@@ -119,15 +106,6 @@ def run_bound(
         binding.bind_output(name, gpu.device, 0)
     session.run_with_iobinding(binding, options)
     return [_as_array(gpu, value, session) for value in binding.get_outputs()]
-
-
-def _strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Of a C-contiguous array."""
-    strides, step = [], dtype.itemsize
-    for side in reversed(shape):
-        strides.append(step)
-        step *= side
-    return tuple(reversed(strides))
 
 
 def _as_array(gpu: GpuContext, value: Any, session: object) -> Any:

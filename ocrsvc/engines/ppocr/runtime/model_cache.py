@@ -3,15 +3,16 @@
 A file holds the model and, at its end, a digest of it; its name holds a digest of everything that the model depends on.
 What is missing, damaged, written by somebody else or out of reach counts as absent: the model is made again.
 
-Everything is made in a folder of its own, whose name ends in `.making`, and moved to its place when it is whole. The
-process that makes it holds a lock on that folder, which the kernel releases however the process ends; a folder whose
-lock is free is removed by the next process that looks.
+Everything is made in a folder of its own, whose name ends in `.making`, and moved to its place when it is whole. Who
+makes something shares a lock on the cache's folder, which the kernel releases however a process ends; what is left
+unfinished is removed by the next process that looks while nobody holds that lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import platform
@@ -23,16 +24,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-try:
-    import fcntl
-except ImportError:  # Windows: what a killed maker leaves stays
-    fcntl = None  # type: ignore[assignment]
-
 _DIGEST_BYTES: Final = 32
 _MAX_FILES: Final = 4
 _MAX_FOLDERS: Final = 24
 _TEMPORARY_SUFFIX: Final = ".making"
-_TRIES: Final = 5
 
 
 class ModelCache:
@@ -69,7 +64,7 @@ class ModelCache:
             with contextlib.suppress(OSError):
                 _append_digest(file)
                 file.replace(self._folder / f"{name}-{key}")
-                self._evict_oldest(name)
+                self._evict_oldest(name, _MAX_FILES)
 
     @contextlib.contextmanager
     def cached_folder(self, name: str, key: str) -> Iterator[Path | None]:
@@ -104,41 +99,37 @@ class ModelCache:
             return None
         # Another process may tidy up at the same time.
         with contextlib.suppress(OSError):
-            folders = [
-                entry
-                for entry in self._folder.glob(f"{name}-*")
-                if entry.is_dir() and entry.suffix != _TEMPORARY_SUFFIX
-            ]
-            for old in sorted(folders, key=lambda entry: entry.stat().st_mtime, reverse=True)[_MAX_FOLDERS:]:
-                shutil.rmtree(old, ignore_errors=True)
+            self._evict_oldest(name, _MAX_FOLDERS)
         return folder
 
     @contextlib.contextmanager
     def _temporary_folder(self, name: str, needed_bytes: int) -> Iterator[Path | None]:
         """A folder to make something in, which is gone after the block; None where there is no room for it."""
-        try:
-            if self._folder is None:
-                raise OSError(errno.ENOENT, "nothing is kept")
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _remove_unfinished(self._folder)
-            if shutil.disk_usage(self._folder).free < needed_bytes:
-                raise OSError(errno.ENOSPC, "too little room")
-            temporary, lock = _make_locked(self._folder, name)
-        except OSError:
-            yield None
-            return
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                if self._folder is None:
+                    raise OSError(errno.ENOENT, "nothing is kept")
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _remove_unfinished(self._folder)
+                if shutil.disk_usage(self._folder).free < needed_bytes:
+                    raise OSError(errno.ENOSPC, "too little room")
+                stack.enter_context(_lock(self._folder, shared=True))
+                temporary = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=_TEMPORARY_SUFFIX, dir=self._folder))
+            except OSError:
+                yield None
+                return
+            stack.callback(shutil.rmtree, temporary, ignore_errors=True)
             yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-            os.close(lock)
 
-    def _evict_oldest(self, name: str) -> None:
+    def _evict_oldest(self, name: str, most: int) -> None:
         """Keep a few: versions change, and machines that share a home differ."""
         assert self._folder is not None
-        files = [file for file in self._folder.glob(f"{name}-*") if file.is_file()]
-        for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[_MAX_FILES:]:
-            file.unlink(missing_ok=True)
+        entries = [entry for entry in self._folder.glob(f"{name}-*") if entry.suffix != _TEMPORARY_SUFFIX]
+        for old in sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)[most:]:
+            if old.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink(missing_ok=True)
 
 
 def default_folder() -> Path | None:
@@ -170,56 +161,28 @@ def cpu_features() -> bytes:
 
 
 def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
-    """A plain file, or a folder, that nobody else could have written; where there are no owners (Windows), any."""
+    """A plain file, or a folder, that nobody else could have written."""
     if stat.S_IFMT(status.st_mode) != kind:
         return False
-    if not hasattr(os, "geteuid"):
-        return True
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _make_locked(folder: Path, name: str) -> tuple[Path, int]:
-    """A new folder, and the descriptor that holds its lock. Raises OSError."""
-    for _ in range(_TRIES):
-        temporary = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=_TEMPORARY_SUFFIX, dir=folder))
-        if fcntl is None:
-            return temporary, os.open(os.devnull, os.O_RDONLY)
-        lock = _lock(temporary)
-        # Between the two another process may have found it without a maker.
-        if lock is not None and temporary.exists():
-            return temporary, lock
-        if lock is not None:
-            os.close(lock)
-    raise OSError(errno.EBUSY, "another process removes what is made here")
-
-
-def _lock(folder: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None when the folder is gone, or somebody else holds it."""
+@contextlib.contextmanager
+def _lock(folder: Path, *, shared: bool) -> Iterator[None]:
+    """Holds the folder's lock, with others who share it or alone. Raises OSError, if others hold it for one alone."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(found)
-        return None
-    except BaseException:
-        os.close(found)
-        raise
-    return found
+        fcntl.flock(opened, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what was being made by processes that were killed."""
-    if fcntl is None:
-        return
-    for abandoned in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            lock = _lock(abandoned)
-            if lock is not None:
-                shutil.rmtree(abandoned, ignore_errors=True)
-                os.close(lock)
+    """Remove what processes that were killed were making, unless something is being made."""
+    with contextlib.suppress(OSError), _lock(folder, shared=False):
+        for abandoned in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
+            shutil.rmtree(abandoned, ignore_errors=True)
 
 
 def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:

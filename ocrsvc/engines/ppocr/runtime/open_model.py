@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnxruntime as ort
 
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.runtime import models, providers
-from ocrsvc.engines.ppocr.runtime.cached_models import find_int8, open_fp32, open_int8, session_options
+from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.providers import (
@@ -27,6 +26,7 @@ from ocrsvc.engines.ppocr.runtime.providers import (
     choose_provider,
 )
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ProfileSession, Session, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
 from ocrsvc.errors import EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
@@ -38,8 +38,8 @@ _NO_GPU: Final = (
 _PROVIDER_NAMES: Final = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 
 
-def open_session(name: str, config: SessionConfig, cache: ModelCache | None = None) -> Session:
-    """Open a model of models.py once.
+def open_model(name: str, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
+    """Open a model of models.py: one session on the CPU, whose users bound its runs, and a pool of them on a GPU.
 
     Args:
         name: models.DETECTION or models.RECOGNITION.
@@ -49,23 +49,18 @@ def open_session(name: str, config: SessionConfig, cache: ModelCache | None = No
     Raises:
         EngineUnavailable: The model is missing, or the device was asked for by name and cannot be used.
     """
-    return open_sessions(name, replace(config, gpu=replace(config.gpu, streams=1)), cache)[0]
-
-
-def open_sessions(name: str, config: SessionConfig, cache: ModelCache | None = None) -> list[Session]:
-    """One session on the CPU, one for each stream on a GPU; see `open_session`."""
     cache = cache or ModelCache(None)
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     check_precision(config.precision, provider)
     if provider == "cpu":
-        return [_open_on_cpu(name, config, cache)]
+        return _open_on_cpu(name, config, cache)
     try:
-        return _open_on_gpu(name, config, cache, provider)
+        return SessionPool(_open_on_gpu(name, config, cache, provider))
     except SESSION_ERRORS as error:
         if not config.may_fall_back:
             raise _gpu_unavailable(provider, error) from error
         LOG.warning(_NO_GPU, name, error)
-        return [_open_on_cpu(name, config, cache)]
+        return _open_on_cpu(name, config, cache)
 
 
 def _gpu_unavailable(provider: Provider, error: BaseException) -> EngineUnavailable:
@@ -85,10 +80,8 @@ def _open_on_cpu(name: str, config: SessionConfig, cache: ModelCache) -> Session
     if config.batched:
         opened = ort.InferenceSession(models.prepare_model(name, shipped, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
-    int8_model = find_int8(name, shipped, config.precision, cache)
-    if int8_model is not None:
-        return open_int8(int8_model, options, config)
-    return Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
+    int8_session = open_int8(name, shipped, options, config, cache)
+    return int8_session or Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
 
 
 def _open_on_gpu(name: str, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:

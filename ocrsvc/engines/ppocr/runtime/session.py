@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
@@ -61,39 +60,6 @@ class SessionConfig:
         return self.device == "auto" and self.provider == "auto" and self.precision != "fp16"
 
 
-class ModelRunner(Protocol):
-    """A model, ready to run; safe to share between threads.
-
-    Attributes:
-        sessions: All of it; only to warm each of them up.
-        provider, device, precision: Where and how it computes.
-        batched: Whether the recogniser's graph takes many lines at once; see graph/rewrite.py.
-        metadata: The model's own.
-    """
-
-    sessions: tuple[Session, ...]
-    provider: str
-    device: str
-    precision: str
-    batched: bool
-    metadata: dict[str, str]
-
-    def acquire(self) -> AbstractContextManager[Session]:
-        """A session for several runs in a row; on a GPU nobody else uses it, nor its stream, meanwhile."""
-        ...
-
-    def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
-        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all of them, as numpy's."""
-        ...
-
-    def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """The same for an array that lies on the GPU: so do the outputs, and nothing passes through the host.
-
-        A numpy array gives numpy arrays, as `run` does. See io_binding.py for what it means for streams.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ProfileSession:
     """The model, opened for some shapes: those of the profile, or any."""
@@ -103,10 +69,16 @@ class ProfileSession:
 
 
 class Session:
-    """One model on one device; see ModelRunner.
+    """One model on one device; its attributes are what the model's users ask of it, and a SessionPool has the same.
 
     On the CPU its runs may overlap. On a GPU they should not: they would share one stream; session_pool.py
     prevents it.
+
+    Attributes:
+        sessions: This one; of a pool all.
+        provider, device, precision: Where and how it computes.
+        batched: Whether the recognizer's graph takes many lines at once; see graph/rewrite.py.
+        metadata: The model's own.
 
     Args:
         parts: The first that covers a shape runs it; the last covers any.
@@ -139,23 +111,19 @@ class Session:
         memory = "cpu:0" if self.device == "cpu" else "gpu:0"
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", memory)
 
-    @contextmanager
-    def acquire(self) -> Iterator[Session]:
-        """See ModelRunner."""
-        yield self
+    def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all of them.
 
-    def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner."""
-        session = self._session_for(tensor.shape)
-        found: list[Any] = session.run(outputs, {self._input: tensor}, self._options(tensor.size))
+        A numpy array gives numpy arrays. For an array that lies on the GPU the outputs lie there too, and nothing
+        passes through the host; see io_binding.py for what it means for streams, and what is raised.
+        """
+        session = next(part.session for part in self._parts if part.profile is None or part.profile.covers(array.shape))
+        # Gives a large run's memory back; only so, since the same entry in a session's options does nothing.
+        options = self._shrinking if 0 < self._arena_values < array.size else None
+        if self.gpu is not None and is_on_gpu(array):
+            return run_bound(session, self.gpu, array, outputs or self._outputs, options)
+        found: list[Any] = session.run(outputs, {self._input: array}, options)
         return found
-
-    def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner. Raises EngineFailed for an array of a GPU that this session cannot reach."""
-        if self.gpu is None or not is_on_gpu(array):
-            return self.run(array, outputs)
-        session = self._session_for(array.shape)
-        return run_bound(session, self.gpu, array, outputs or self._outputs, self._options(array.size))
 
     def warm_up(self, tensor: Tensor) -> None:
         """A first run of that shape. Raises EngineUnavailable: what fails now would fail in a request."""
@@ -167,10 +135,3 @@ class Session:
                 "If memory is short, set a smaller OCRSVC_BATCH_PIXELS, fewer OCRSVC_GPU_STREAMS or OCRSVC_WORKERS, or "
                 "more OCRSVC_GPU_ARENA_BYTES.",
             ) from error
-
-    def _session_for(self, shape: tuple[int, ...]) -> ort.InferenceSession:
-        return next(part.session for part in self._parts if part.profile is None or part.profile.covers(shape))
-
-    def _options(self, values: int) -> ort.RunOptions | None:
-        """What gives a large run's memory back; only so, since the same entry in a session's options does nothing."""
-        return self._shrinking if 0 < self._arena_values < values else None

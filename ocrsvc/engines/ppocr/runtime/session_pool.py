@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ocrsvc.engines.ppocr.runtime.session import ModelRunner, Session, Tensor
+from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.errors import EngineFailed
 
 _TIMEOUT_S: Final = 60.0
 
 
 class SessionPool:
-    """Sessions of one model; see session.ModelRunner. All calls may come from any thread.
+    """Sessions of one model, used as one; see Session for the attributes. All calls may come from any thread.
 
     Args:
         sessions: One for each run that may be under way.
@@ -50,17 +50,16 @@ class SessionPool:
         finally:
             self._free.put(session)
 
-    def run(self, tensor: Tensor, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner."""
+    def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """See Session."""
         with self.acquire() as session:
-            return session.run(tensor, outputs)
+            return session.run(array, outputs)
 
-    def run_arrays(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        """See ModelRunner."""
-        with self.acquire() as session:
-            return session.run_arrays(array, outputs)
+    def warm_up(self, tensor: Tensor) -> None:
+        """See Session; of all sessions, one after the other. Nobody else may use them meanwhile."""
+        for session in self.sessions:
+            session.warm_up(tensor)
 
 
-def pool_sessions(sessions: Sequence[Session]) -> ModelRunner:
-    """One session as it is on a CPU, which bounds its runs by its threads; a pool otherwise."""
-    return sessions[0] if sessions[0].device == "cpu" else SessionPool(sessions)
+ModelRunner = Session | SessionPool
+"""A model, ready to run; safe to share between threads."""

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,27 +37,23 @@ class SharedThreads:
             self._pool.submit(ready.wait)
         ready.wait()
 
-    @contextmanager
-    def page(self) -> Iterator[None]:
+    def page(self) -> AbstractContextManager[None]:
         """Occupy a thread while a page is read."""
-        with self._lock:
-            self._occupied += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._occupied -= 1
+        return self._counting(1)
+
+    def released_thread(self) -> AbstractContextManager[None]:
+        """While a page waits for something, its thread is free for others."""
+        return self._counting(-1)
 
     @contextmanager
-    def released_thread(self) -> Iterator[None]:
-        """While a page waits for something, its thread is free for others."""
+    def _counting(self, occupied: int) -> Iterator[None]:
         with self._lock:
-            self._occupied -= 1
+            self._occupied += occupied
         try:
             yield
         finally:
             with self._lock:
-                self._occupied += 1
+                self._occupied -= occupied
 
     @contextmanager
     def all_threads(self) -> Iterator[bool]:

@@ -1,0 +1,138 @@
+"""Detects and recognizes lines of a page on the GPU: inputs, masks and crops there; contours and texts in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
+from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
+from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
+from ocrsvc.engines.ppocr.gpu.resize import detector_input
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, detect_in_passes, input_size, quads_from_mask
+from ocrsvc.engines.ppocr.pipeline.detector import Detector
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.imaging.geometry import Quad, sides
+from ocrsvc.imaging.geometry import crop as cut_out
+from ocrsvc.records import Decoder, Pixels, ReadTask
+
+MOST_SAMPLES: Final = 36
+"""Samples for one pixel of a line up to which it is cut on the GPU, each of them a pass there. What is larger (type of
+more than 200 px, or a whole page taken for a line) is cut in memory, where it costs a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuPage:
+    """One image, in memory and on the GPU.
+
+    Attributes:
+        pixels: (H, W[, 3]) uint8, in memory.
+        array: The same, on the GPU.
+    """
+
+    pixels: Pixels
+    array: Array
+
+
+class GpuCrop(LineImage):
+    """One line of a page on the GPU.
+
+    Args:
+        page: Whose line.
+        quad: (4, 2) float32 in pixels of the page.
+        width: Columns that it becomes.
+    """
+
+    def __init__(self, page: GpuPage, quad: Quad, width: int) -> None:
+        self.page, self.quad, self.width = page, quad, width
+
+    def pixels(self) -> Pixels:
+        """See LineImage. Cut in memory, for the few lines that spaces.py examines."""
+        return cut_out(self.page.pixels, self.quad, self.width, HEIGHT_PX)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPipeline:
+    """The models, fed with pixels that are prepared on the GPU.
+
+    Attributes:
+        backend: Prepares what they are fed.
+        detector: Finds lines.
+        recognizers: Read GpuCrops, by decoder.
+    """
+
+    backend: ArrayBackend
+    detector: Detector
+    recognizers: Mapping[Decoder, Recognizer]
+
+    def open(self, task: ReadTask) -> GpuPageReader:
+        """A reader of the task's image. Raises MemoryError when the GPU has no room for it."""
+        return GpuPageReader(self, GpuPage(task.image.pixels, self.backend.upload(task.image.pixels)), task)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPageReader:
+    """Reads one image on the GPU; see page.PageReader."""
+
+    pipeline: GpuPipeline
+    page: GpuPage
+    task: ReadTask
+
+    def find(self) -> list[Quad]:
+        """See page.PageReader."""
+        height, width = self.page.pixels.shape[:2]
+        return detect_in_passes(height, width, self._detect_at)
+
+    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+        """See page.PageReader."""
+        recognizer = self.pipeline.recognizers[self.task.options.decoder]
+        crops = [GpuCrop(self.page, quad, recognizer.crop_size(*sides(quad))[0]) for quad in quads]
+        return recognizer.read_line_images(crops, self.task.check)
+
+    def _detect_at(self, scale: float) -> list[Quad]:
+        self.task.check()
+        backend, detector = self.pipeline.backend, self.pipeline.detector
+        height, width = self.page.pixels.shape[:2]
+        size = input_size(height, width, scale)
+        tensor = detector_input(backend.xp, self.page.array, size, detector.padded_size(size), shrink=scale < 1)
+        probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
+        mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, MAP_THRESHOLD)))
+        return quads_from_mask(mask, likely, width, height, certain=CERTAIN)
+
+
+def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
+    """GpuCrops put together on the GPU, and run by a session of the batched graph."""
+
+    def run(crops: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+        tensor = _make_tensor(backend, crops, padded)
+        answers = [backend.download(array) for array in session.run(tensor, outputs)]
+        del tensor
+        backend.trim()
+        return answers
+
+    return run
+
+
+def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int) -> Array:
+    """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go, and the largest by themselves."""
+    tensor = backend.xp.zeros((len(crops), 3, HEIGHT_PX, padded), np.float32)
+    passes = samples([crop.quad for crop in crops], [crop.width for crop in crops], HEIGHT_PX)
+    pages: dict[int, list[int]] = {}
+    for row, (crop, count) in enumerate(zip(crops, passes, strict=True)):
+        if count > MOST_SAMPLES:
+            tensor[row, :, :, : crop.width] = backend.upload(to_tensor(crop.pixels())[0])
+        else:
+            pages.setdefault(id(crop.page), []).append(row)
+    for rows in pages.values():
+        page, of_page = crops[rows[0]].page.array, [crops[row] for row in rows]
+        quads, widths = [crop.quad for crop in of_page], [crop.width for crop in of_page]
+        tensor[backend.upload(np.array(rows))] = crop_lines(backend.xp, page, quads, widths, padded, HEIGHT_PX)
+    return tensor
