@@ -15,7 +15,7 @@ from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
-from ocrsvc.engines.isolated.image_hash import TaskHash
+from ocrsvc.engines.isolated.image_hash import digest_of
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
@@ -31,7 +31,6 @@ class _Trial:
     """One image, and how often engines have died over it; `noted_crashes` of these deaths are in the denylist."""
 
     task: Task
-    image: TaskHash
     noted_crashes: int
     crashes: int
     answer: Page | OcrsvcError | None = None
@@ -86,9 +85,8 @@ class IsolatedHandle:
             self._take_successor().end()
 
     def _begin(self, task: Task) -> _Trial:
-        image = TaskHash(task)
-        crashes = self._denylist.crashes(image)
-        return _Trial(task, image, crashes, crashes, _refusal() if crashes >= CRASHES else None)
+        crashes = 0 if self._denylist.is_empty() else self._denylist.crashes(digest_of(task))
+        return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
         try:
@@ -116,15 +114,16 @@ class IsolatedHandle:
 
     def _clear_if_noted(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
         if trial.noted_crashes and not isinstance(answer, DeadlineExceeded | ClientGone):
-            self._denylist.clear(trial.image)
+            self._denylist.clear(digest_of(trial.task))
         return answer
 
     def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
+        digest = digest_of(trial.task)
         if trial.crashes > trial.noted_crashes:
-            self._denylist.note(trial.image, trial.crashes, lost.cause)
+            self._denylist.note(digest, trial.crashes, lost.cause)
         if trial.crashes < CRASHES:
             return DeadlineExceeded(f"The engine's process ended ({lost.cause}), and no time was left to try again.")
-        LOG.error("QUARANTINED image %s: %s", trial.image.digest.hex(), lost.cause)
+        LOG.error("QUARANTINED image %s: %s", digest.hex(), lost.cause)
         return _refusal()
 
     def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
