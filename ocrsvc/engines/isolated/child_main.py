@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import orjson
@@ -33,19 +32,17 @@ from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
+from ocrsvc.system.memory import read_private_bytes
+from ocrsvc.system.sandbox.restrict import raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
 
 _IDLE_S: Final = 1.0
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Among the processes of a service, a child is what the kernel should end first when memory runs out.
-_OOM_SCORE: Final = "500"
 
 
 def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, plan: ThreadPlan) -> None:
     """Open the engine, say so, read what comes; returns when the worker has let go."""
     faulthandler.enable()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+    raise_oom_score()
     # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
     signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
     gpu_memory = GpuMemory(settings)
@@ -67,14 +64,6 @@ def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, pl
     # Nobody waits for it; the fork server ends what takes too long.
     handle.close()
     engine.close()
-
-
-def read_private_bytes() -> int:
-    """Resident memory that is this process's own: without the shared area, and without files that are mapped."""
-    # After every image, so without the decoding layers of a text file.
-    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123
-        _, resident, shared, *_ = map(int, file.read().split())
-    return (resident - shared) * _PAGE_BYTES
 
 
 def _ready(engine: Engine, gpu_memory: GpuMemory) -> Ready:
