@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.system.shared_records import shared_array
+from ocrsvc.system.shared_memory import shared_array
 
 CRASHES: Final = 2
 """Crashes after which an image is not read any more; with fewer it is suspect."""

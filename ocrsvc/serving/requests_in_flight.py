@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from ocrsvc.system.shared_records import shared_array
+from ocrsvc.system.shared_memory import shared_array
 
 ROWS: Final = 128
 """Requests of one worker on record at once; more are served all the same, without a record."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from operator import add
 from typing import TYPE_CHECKING, Final, Literal
 
-from ocrsvc.system.shared_records import shared_array
+from ocrsvc.system.shared_memory import shared_array
 
 if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from ocrsvc.system.shared_records import shared_array
+from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry.worker_limits import Reason
 
 SLOTS: Final = 1024

@@ -6,7 +6,6 @@ import contextlib
 import math
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -21,7 +20,7 @@ from ocrsvc.engines.isolated.messages import (
     unpack_failure,
     unpack_ready,
 )
-from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_values import InvalidData
@@ -35,8 +34,6 @@ INVALID_ANSWER: Final = "nonsense"
 
 CLOSE_S: Final = 10.0
 """How long an engine may take to close before its process is ended."""
-
-_TIMEVAL: Final = struct.Struct("@ll")
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
 _EXIT_WAIT_S: Final = 1.5
@@ -74,7 +71,7 @@ class Child:
         self._spawner = spawner
         try:
             with contextlib.ExitStack() as opened:
-                self._area = SharedMemory()
+                self._area = SharedArea()
                 opened.callback(self._area.close)
                 self._socket, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(self._socket.close)
@@ -174,12 +171,9 @@ class Child:
 
     def _receive(self, until_s: float, *, is_blamed: bool) -> dict[str, Any]:
         """The next message. Raises ChildLost, TimeoutError, OSError."""
-        left_s = until_s - time.monotonic()
-        if left_s > 0:
-            # The kernel's timeout, not settimeout(): each system call less is one wait less for the interpreter's lock.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
+        self._socket.settimeout(None if math.isinf(until_s) else max(0.0, until_s - time.monotonic()))
         try:
-            data = self._recv(0 if left_s > 0 else socket.MSG_DONTWAIT)
+            data = self._recv()
         except BlockingIOError:
             raise TimeoutError from None
         blame = is_blamed and self._area.has_begun
@@ -196,12 +190,12 @@ class Child:
             raise ChildLost(_cause(message["died"]), is_blamed=blame)
         return message
 
-    def _recv(self, flags: int) -> bytes:
+    def _recv(self) -> bytes:
         try:
-            return self._socket.recv(MESSAGE_BYTES, flags)
+            return self._socket.recv(MESSAGE_BYTES)
         except ConnectionResetError:
             # It died before it took our message; the fork server's, which says how, comes next.
-            return self._socket.recv(MESSAGE_BYTES, flags)
+            return self._socket.recv(MESSAGE_BYTES)
 
 
 def _is_wanted(task: Task) -> bool:
@@ -222,12 +216,6 @@ def _memory_errors_translated() -> Iterator[None]:
             f"There is no room for this image between the worker and the engine's process ({error.strerror}).",
             "Send it again in a moment.",
         ) from error
-
-
-def _timeval(left_s: float) -> bytes:
-    """As SO_RCVTIMEO wants it: zero waits for ever."""
-    whole_s, rest_s = divmod(left_s, 1.0) if math.isfinite(left_s) else (0, 0.0)
-    return _TIMEVAL.pack(int(whole_s), int(rest_s * 1e6) if whole_s or not rest_s else max(1, int(rest_s * 1e6)))
 
 
 def _checked(unpack: Callable[[Any], _T], row: Any) -> _T:

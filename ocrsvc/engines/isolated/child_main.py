@@ -23,10 +23,9 @@ from ocrsvc.engines.isolated.messages import (
     Ready,
     pack_answers,
     pack_failure,
-    pack_ready,
     unpack_tasks,
 )
-from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
@@ -39,7 +38,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 _IDLE_S: Final = 1.0
 
 
-def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, plan: ThreadPlan) -> None:
+def serve_worker(wire: socket.socket, area: SharedArea, settings: Settings, plan: ThreadPlan) -> None:
     """Open the engine, say so, read what comes; returns when the worker has let go."""
     faulthandler.enable()
     raise_oom_score()
@@ -55,7 +54,7 @@ def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, pl
         _send(wire, {"failed": pack_failure(_open_error(failure))})
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _send(wire, {"ready": pack_ready(_ready(engine, gpu_memory))})
+    _send(wire, {"ready": _ready(engine, gpu_memory)})
     wire.settimeout(_IDLE_S)
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
     reader = FileReader(handle, limits, engine.traits.wants_gray)
@@ -70,7 +69,7 @@ def _ready(engine: Engine, gpu_memory: GpuMemory) -> Ready:
     return Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
 
 
-def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedMemory) -> dict[str, object]:
+def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedArea) -> dict[str, object]:
     area.has_begun = True
     try:
         place = pack_answers(reader.read(unpack_tasks(message, area)), area)
