@@ -125,14 +125,12 @@ def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
     """What `pack_answers` put there, one for each task. Raises InvalidData."""
-    try:
-        offset, size = place
-        rows = orjson.loads(_copied(area, offset, (size,)).data)
-    except (TypeError, ValueError) as error:
-        raise InvalidData("an answer that is nowhere, or is not JSON") from error
-    if not isinstance(rows, list) or len(rows) != len(tasks):
-        raise InvalidData(f"not the {len(tasks)} answers that were asked for")
-    return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
+    match place:
+        case [offset, size]:
+            rows = _unpack_json(_copied(area, offset, (size,)).tobytes())
+            if isinstance(rows, list) and len(rows) == len(tasks):
+                return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
+    raise InvalidData(f"not the {len(tasks)} answers that were asked for")
 
 
 def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError:
@@ -162,6 +160,21 @@ def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
     if not area.holds(offset, shape):
         raise InvalidData("an answer or an image that is nowhere")
     return np.array(area.get(offset, shape))
+
+
+def unpack_message(data: bytes) -> dict[str, Any]:
+    """What a child or its fork server sent. Raises InvalidData."""
+    message = _unpack_json(data)
+    if not isinstance(message, dict):
+        raise InvalidData("a message that is no object")
+    return message
+
+
+def _unpack_json(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except ValueError as error:
+        raise InvalidData("no JSON") from error
 
 
 def unpack_ready(row: Any) -> Ready:
