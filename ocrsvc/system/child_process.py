@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -160,16 +159,17 @@ class ChildProcess:
 
     def _receive(self, limit_s: float, check: Check) -> tuple[str, list[float]]:
         stop_s = time.monotonic() + limit_s
-        poll = select.poll()
-        poll.register(self._program.wire, select.POLLIN)
-        while not poll.poll(_POLL_S * 1000):
-            check()
+        wire = self._program.wire
+        wire.settimeout(_POLL_S)
+        while True:
+            try:
+                return _read_answer(wire.recv(MESSAGE_BYTES + 1))
+            except TimeoutError:
+                check()
+            except (OSError, ValueError) as error:
+                raise ChildFailed("answers nonsense") from error
             if time.monotonic() >= stop_s:
                 raise ChildLate
-        try:
-            return _read_answer(self._program.wire.recv(MESSAGE_BYTES + 1, socket.MSG_DONTWAIT))
-        except (OSError, ValueError) as error:
-            raise ChildFailed("answers nonsense") from error
 
 
 @contextmanager
@@ -212,14 +212,9 @@ def _read_answer(message: bytes) -> tuple[str, list[float]]:
 
 def _check_ready(word: str, numbers: Sequence[float]) -> None:
     """Raises ChildFailed unless a program says that it is ready, and what it is held to."""
-    match word, numbers:
-        case "ready", [landlock, seccomp]:
-            _log_restrictions(int(landlock), seccomp=bool(seccomp))
-        case _:
-            raise ChildFailed("is not ready")
-
-
-def _log_restrictions(landlock: int, *, seccomp: bool) -> None:
+    if (word, len(numbers)) != ("ready", 2):
+        raise ChildFailed("is not ready")
+    landlock, seccomp = numbers
     if not landlock:
         _log_once("There is no Landlock here: a process that reads a PDF could open any file for reading")
     if not seccomp:

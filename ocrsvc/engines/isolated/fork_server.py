@@ -122,14 +122,13 @@ class ForkServer:
             end_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for held in (
-                self._control,
-                self._wake_receiver,
-                self._wake_sender,
-                *(child.end for child in self._children.values()),
-            ):
+            ends = (child.end for child in self._children.values())
+            for held in (self._control, self._wake_receiver, self._wake_sender, *ends):
                 held.close()
-            self._serve_worker(end, area_fd)
+            from ocrsvc.engines.isolated.child_main import serve_worker
+            from ocrsvc.engines.isolated.shared_area import SharedArea
+
+            serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
             code = 0
         except BaseException:  # noqa: BLE001  nothing may return into the loop of the fork server
             traceback.print_exc()
@@ -139,12 +138,6 @@ class ForkServer:
                 sys.stderr.flush()
             # No destructors of native libraries: what is closed was closed by the engine.
             os._exit(code)
-
-    def _serve_worker(self, end: socket.socket, area_fd: int) -> None:
-        from ocrsvc.engines.isolated.child_main import serve_worker
-        from ocrsvc.engines.isolated.shared_area import SharedArea
-
-        serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
 
     def _wait_s(self) -> float | None:
         """Until the next child is overdue; None without one."""
