@@ -23,7 +23,6 @@ from ocrsvc.registry import ADAPTERS, resolve
 from ocrsvc.routing import choose_by_body, choose_by_head
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.model_statistics import Statistics
 
 
 class App(Flask):
@@ -38,7 +37,6 @@ def create_app(
     settings: Settings,
     reader: Reader,
     request_metrics: RequestMetrics | None = None,
-    statistics: Statistics | None = None,
     limits: SharedLimits | None = None,
     tasks: Tasks | None = None,
 ) -> Flask:
@@ -48,7 +46,6 @@ def create_app(
         settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
             pixels, and those of single adapters.
         reader: Reads the images; shared by all threads.
-        statistics: What the adapters that serve models count; None counts for this application alone.
         request_metrics: Where requests are counted; by default nobody but this application knows it.
         limits: What requests over gRPC share with those here; None shares nothing.
         tasks: Where documents wait to be read while nobody is connected; None takes none in.
@@ -66,7 +63,7 @@ def create_app(
     app.register_blueprint(make_api(settings, reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, request_metrics))
-    model = OcrModel(reader, statistics or Statistics())
+    model = OcrModel(reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page())
     context = AdapterContext(settings, reader, model, tasks)
     for name in settings.dialects:

@@ -19,7 +19,7 @@ from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.model_statistics import Statistics
+from ocrsvc.telemetry.metrics_store import MetricsStore
 
 ORDER = ("inference.proto", "tensorflow.proto", "tensorflow_serving.proto", "pipeline_serving.proto", "health.proto")
 MESSAGES = Messages(*ORDER)
@@ -54,15 +54,21 @@ def known_model() -> Iterator[Methods]:
     reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
     reader.start()
     try:
-        yield make_services(OcrModel(reader, Statistics()))
+        yield make_services(model_over(reader))
     finally:
         reader.stop(5.0)
+
+
+def model_over(reader: Reader) -> OcrModel:
+    """The model of a process that serves alone."""
+    store = MetricsStore()
+    return OcrModel(reader, store, store.common)
 
 
 def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
     """All services over a reader that raises."""
     reader = DeafReader(error)
-    return reader, make_services(OcrModel(cast(Reader, reader), Statistics()))
+    return reader, make_services(model_over(cast(Reader, reader)))
 
 
 def unary(channel: grpc.Channel, path: str, response: str) -> Any:

@@ -166,7 +166,7 @@ class Crowd:
         return int(worker.slot_number)
 
     def card(self, place: int) -> int:
-        return self.worker_table.entry(place).card
+        return int(self.worker_table.entry(place).card)
 
 
 def test_workers_go_round_the_cards() -> None:

@@ -29,8 +29,8 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
-from ocrsvc.serving.request_guard import RequestGuard, fingerprint_of, take_body, waiting
-from ocrsvc.serving.requests_in_flight import BodyFingerprint, InFlight, InFlightTable, Stage
+from ocrsvc.serving.request_guard import RequestGuard, digest_of, take_body, waiting
+from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable, Stage
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.worker_table import State
@@ -60,7 +60,7 @@ class Service:
 
     def deny(self, body: bytes) -> None:
         """As if it had stopped a worker."""
-        self.denylist.note(fingerprint_of(body), CRASHES, "held a worker")
+        self.denylist.note(digest_of(body), CRASHES, "held a worker")
 
     def stages(self) -> list[Stage]:
         """Of the requests on record."""
@@ -98,7 +98,7 @@ def test_a_request_is_on_record_from_its_body_to_its_end(service: Service) -> No
         take_body(BODY, "an-id")
         [request] = service.table.read(1)
         assert (request.id, request.route, request.size) == ("an-id", "/v1/ocr", len(BODY))
-        assert (request.fingerprint, request.thread) == (fingerprint_of(BODY), threading.get_native_id())
+        assert (request.digest, request.thread) == (digest_of(BODY), threading.get_native_id())
         with waiting():
             assert service.stages() == [Stage.WAITING]
         assert service.stages() == [Stage.WORKING]
@@ -160,14 +160,14 @@ def test_what_a_killed_process_worked_on_can_still_be_read(service: Service) -> 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 10_000, 130_001])
 def test_bodies_that_differ_in_one_byte_have_different_marks(size: int) -> None:
     body = bytes(size)
-    fingerprints = {fingerprint_of(body), fingerprint_of(body + b"\0")}
+    digests = {digest_of(body), digest_of(body + b"\0")}
     places = {0, size // 3, size // 2, size - 1} if size else set()
     for at in places:
         changed = bytearray(body)
         changed[at] = 1
-        fingerprints.add(fingerprint_of(bytes(changed)))
+        digests.add(digest_of(bytes(changed)))
     # The last bytes that fill no word are within the end that is hashed.
-    assert len(fingerprints) == 2 + len(places)
+    assert len(digests) == 2 + len(places)
 
 
 # What is refused
@@ -215,7 +215,7 @@ def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
 
 
 def a_request(name: str, stage: Stage = Stage.WORKING) -> InFlight:
-    return InFlight(name, "/v1/ocr", 5, BodyFingerprint(name.encode().ljust(16)), stage, 1, 0.0, 0.0)
+    return InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
 def test_a_body_is_denied_when_two_workers_died_over_it(service: Service, deaths: int, *, denied: bool) -> None:
     for _ in range(deaths):
         service.die_over(BODY)
-    assert (service.denylist.crashes(fingerprint_of(BODY)) >= CRASHES) is denied
+    assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
     assert ("DENIED" in service.lines.getvalue()) is denied
     assert "id=an-id route=/v1/ocr bytes=18000" in service.lines.getvalue()
 
@@ -259,7 +259,7 @@ def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Servic
         service.die_over(BODY)
         with service.guard.request("/v1/ocr"):
             take_body(BODY)
-    assert service.denylist.is_empty() or service.denylist.crashes(fingerprint_of(BODY)) == 0
+    assert service.denylist.is_empty() or service.denylist.crashes(digest_of(BODY)) == 0
 
 
 def test_requests_that_wait_are_told_and_not_suspected(service: Service) -> None:

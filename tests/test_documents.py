@@ -380,8 +380,8 @@ def test_pages_that_other_limits_draw_otherwise_are_not_taken_for_each_other() -
 def test_a_crash_costs_one_page() -> None:
     with opened(pdf(GRAY, GRAY)) as document:
         assert document._child is not None
-        document._child._process.kill()
-        document._child._process.wait()
+        document._child._program.process.kill()
+        document._child._program.process.wait()
         with pytest.raises(BrokenImage, match="crash"):
             document.draw(1, 72, 1000, bool, gray=True)
         assert document.draw(1, 72, 1000, bool, gray=False).shape == (36, 72, 3)

@@ -19,7 +19,7 @@ from PIL import Image as Pillow
 from support import ROOT, run_server
 
 from ocrsvc.engines.isolated.messages import unpack_answers
-from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.formats.page_values import InvalidData
@@ -200,16 +200,16 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
     ],
 )
 def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
-    area = SharedMemory()
-    area.put_bytes(0, sent)
+    area = SharedArea()
+    area.put(0, sent)
     with pytest.raises(InvalidData):
         unpack_answers([0, len(sent)], [FileTask(b"file")], area)
     area.close()
 
 
 def test_a_page_without_its_image_is_no_answer_to_who_wants_the_image() -> None:
-    area, sent = SharedMemory(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
-    area.put_bytes(0, sent)
+    area, sent = SharedArea(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
+    area.put(0, sent)
     with pytest.raises(InvalidData):
         unpack_answers([0, len(sent)], [FileTask(b"file", None)], area)
     area.close()

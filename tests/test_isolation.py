@@ -36,7 +36,7 @@ from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child_pool import Limits
 from ocrsvc.engines.isolated.engine import limits_for
 from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
-from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.engines.opening import open_engine, open_engine_in_process
 from ocrsvc.errors import (
@@ -116,7 +116,7 @@ def test_shared_memory_has_no_name(plain: Spawner) -> None:
 
 
 def test_a_child_cannot_shrink_the_shared_memory() -> None:
-    area = SharedMemory()
+    area = SharedArea()
     with pytest.raises(PermissionError):
         os.ftruncate(area.fd, 0)
     area.close()
@@ -357,7 +357,7 @@ def test_pages_and_errors_come_through_unchanged() -> None:
         BrokenImage("It is broken.", "Mend it."),
         Page(1, 1, 0, ()),
     ]
-    area = SharedMemory()
+    area = SharedArea()
     back = unpack_answers(pack_answers(answers, area), [a_task(noise(1))] * 3, area)
     area.close()
     assert (back[0], back[2]) == (answers[0], answers[2])
@@ -388,8 +388,8 @@ def test_pages_and_errors_come_through_unchanged() -> None:
     ],
 )
 def test_nonsense_is_not_believed(sent: bytes) -> None:
-    area = SharedMemory()
-    area.put_bytes(0, sent)
+    area = SharedArea()
+    area.put(0, sent)
     with pytest.raises(InvalidData):
         unpack_answers([0, len(sent)], [a_task(noise(1))], area)
     area.close()
@@ -397,7 +397,7 @@ def test_nonsense_is_not_believed(sent: bytes) -> None:
 
 @pytest.mark.parametrize("place", [None, 7, [], [0], [-1, 4], [0, -4], [0, 1 << 40], [1 << 40, 4], ["0", 4]])
 def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
-    area = SharedMemory()
+    area = SharedArea()
     with pytest.raises(InvalidData):
         unpack_answers(place, [a_task(noise(1))], area)
     area.close()

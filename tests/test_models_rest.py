@@ -24,12 +24,13 @@ from flask.testing import FlaskClient
 from support import ROOT
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, picture, running_app
 
+from ocrsvc.adapters.kserve.v2_metadata import model_statistics
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, TooManyAtOnce
 from ocrsvc.model_api.metadata import OUTPUT_NAMES, BadTensor
 from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.model_statistics import Statistics
+from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, count_model_request
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 HEADER = "Inference-Header-Content-Length"
@@ -368,17 +369,20 @@ def test_statistics_grow_with_each_request(client: FlaskClient) -> None:
     assert abs(after["last_inference"] / 1000 - time.time()) < 60
 
 
-def test_counts_of_all_workers_are_added_up() -> None:
-    statistics = Statistics(rows=3)
+def test_counts_of_all_workers_are_added_up_also_of_those_that_have_gone() -> None:
+    store = MetricsStore(slots=3)
     timing = Timing(decode_s=0.001, queue_s=0.002, engine_s=0.003, total_s=0.006)
     reading = Reading(Page(1, 1, 0, ()), EngineInfo("", "", "", "", "", ""), timing)
-    for row in range(3):
-        statistics.row = row
-        statistics.record_success([reading], 0.01)
-    statistics.record_failure(0.5)
-    totals = statistics.totals()
-    assert (totals.success, totals.fail, totals.images, totals.queue_ns) == (3, 1, 3, 6_000_000)
-    assert (totals.success_ns, totals.fail_ns) == (30_000_000, 500_000_000)
+    for slot in range(3):
+        store.claim(slot)
+        count_model_request(store.worker_metrics(slot), [reading], 0.01)
+    store.worker_metrics(2).record((), ((MODEL_SECONDS.of("fail"), 0.5),))
+    store.fold(0)
+    [model] = model_statistics(store.read())["model_stats"]
+    assert abs(model["last_inference"] / 1000 - time.time()) < 60
+    assert (model["inference_count"], model["inference_stats"]["queue"]) == (3, {"count": 3, "ns": 6_000_000})
+    assert model["inference_stats"]["success"] == {"count": 3, "ns": 30_000_000}
+    assert model["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 @pytest.mark.parametrize(

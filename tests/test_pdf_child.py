@@ -39,6 +39,7 @@ from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system import child_process
 from ocrsvc.system.child_program import MESSAGE_BYTES
+from ocrsvc.system.shared_memory import open_memory
 from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000
@@ -60,8 +61,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     known: list[subprocess.Popen[bytes]] = []
     spawn = child_process._spawn
 
-    def noting(*how: Any) -> subprocess.Popen[bytes]:
-        known.append(spawn(*how))
+    def noting(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        known.append(spawn(command, **how))
         return known[-1]
 
     monkeypatch.setattr(child_process, "_spawn", noting)
@@ -298,7 +299,7 @@ def test_a_refusal_is_answered_as_one_over_http(monkeypatch: pytest.MonkeyPatch)
 @contextmanager
 def program(*arguments: int, name: str = "ocrsvc.imaging.pdf_child") -> Iterator[tuple[Any, socket.socket]]:
     """A PDF's program that this test speaks with itself."""
-    file, canvas = (child_process.open_memory("test", data) for data in (pdf(GRAY), b""))
+    file, canvas = (open_memory("test", data) for data in (pdf(GRAY), b""))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", name, *map(str, [*arguments, file, canvas])]
     with ours:
@@ -361,7 +362,7 @@ def test_a_program_is_late_by_its_own_clock_too() -> None:
 def test_a_program_is_gone_when_the_process_that_started_it_is_killed() -> None:
     source = (
         "import sys, time; from ocrsvc.imaging import pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
-        f"document = pdf.Pdf({file_that()!r}, 1000, bool); print(document._child._process.pid, flush=True); "
+        f"document = pdf.Pdf({file_that()!r}, 1000, bool); print(document._child._program.process.pid, flush=True); "
         "time.sleep(60)"
     )
     environment = clean_environment() | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
@@ -401,8 +402,8 @@ def test_others_go_first_while_it_still_loads(monkeypatch: pytest.MonkeyPatch) -
     sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
     processes: list[subprocess.Popen[bytes]] = []
 
-    def spawn(_program: str, _arguments: object, wire: socket.socket, _files: object) -> subprocess.Popen[bytes]:
-        processes.append(subprocess.Popen(sleeps, stdin=wire.fileno()))
+    def spawn(_command: object, *, stdin: int, **_how: object) -> subprocess.Popen[bytes]:
+        processes.append(subprocess.Popen(sleeps, stdin=stdin))
         return processes[0]
 
     def check() -> None:

@@ -14,8 +14,6 @@ from ocrsvc.system.thread_plan import (
     expected_device,
     has_gpu_runtime,
     is_installed,
-    parse_cgroups,
-    parse_cpu_max,
     plan,
     plan_for,
     read_cpus,
@@ -69,13 +67,19 @@ def test_gunicorns_flags_win_over_the_settings() -> None:
     ("text", "cpus"),
     [("150000 100000\n", 1.5), ("max 100000\n", None), ("", None), ("50000 100000", 0.5), ("-1 100000", None)],
 )
-def test_a_quota_is_read_in_cpus(text: str, cpus: float | None) -> None:
-    assert parse_cpu_max(text) == cpus
+def test_a_quota_is_read_in_cpus(text: str, cpus: float | None, tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text}
+    assert list(read_quotas(machine(tmp_path, files))) == ([] if cpus is None else [cpus])
 
 
-def test_only_the_cgroups_that_rule_the_cpu_are_looked_at() -> None:
-    text = "12:cpu,cpuacct:/a\n9:memory:/b\n3:cpuset:/c\n0::/d:with:colons\n"
-    assert list(parse_cgroups(text)) == [("cpu,cpuacct", "/a"), ("", "/d:with:colons")]
+def test_only_the_cgroups_that_rule_the_cpu_are_looked_at(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "12:cpu,cpuacct:/a\n9:memory:/b\n3:cpuset:/c\n0::/d:with:colons\n",
+        **{f"sys/fs/cgroup/{mount}/cpu.cfs_quota_us": "100000" for mount in ("cpu,cpuacct/a", "memory/b", "cpuset/c")},
+        **{f"sys/fs/cgroup/{mount}/cpu.cfs_period_us": "100000" for mount in ("cpu,cpuacct/a", "memory/b", "cpuset/c")},
+        "sys/fs/cgroup/d:with:colons/cpu.max": "300000 100000",
+    }
+    assert list(read_quotas(machine(tmp_path, files))) == [1.0, 3.0]
 
 
 def test_the_smallest_quota_of_all_parents_holds_in_v2(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from rpc_support import (
     calling,
     infer_request,
     known_model,
+    model_over,
     raw_outputs,
     services_raising,
     serving,
@@ -45,13 +46,11 @@ from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_services import make_services
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.serving.memory_budget import make_shared_limits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.model_statistics import Statistics
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
@@ -486,7 +485,7 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
     engine, listener = HeldEngine(), socket.create_server(("127.0.0.1", 0))
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
     reader.start()
-    methods = make_services(OcrModel(reader, Statistics()))
+    methods = make_services(model_over(reader))
     with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
         call = unary(channel, INFER, ANSWER)
         first = call.future(infer_request(picture()), timeout=PATIENCE_S)
@@ -622,7 +621,7 @@ def test_want_of_files_neither_spins_nor_floods_the_log(caplog: pytest.LogCaptur
     ],
 )
 def test_dialects_that_are_off_have_no_service(dialects: tuple[str, ...], services: list[str]) -> None:
-    model = OcrModel(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine), Statistics())
+    model = model_over(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine))
     found = {path.split("/")[1] for path in make_services(model, dialects)}
     assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
 

@@ -34,7 +34,6 @@ from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Budget, Callers, unlimited
 from ocrsvc.telemetry.metrics_store import MetricsStore
-from ocrsvc.telemetry.model_statistics import Statistics
 
 THREADS = 4
 NEIGHBOUR_EVERY = 25
@@ -50,14 +49,15 @@ class Host:
     turn_s = 0.02
 
     def __init__(self) -> None:
-        self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), Statistics()))
+        store = MetricsStore()
+        self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common))
         self.memory = Budget(1 << 20)
         self.arriving = Budget(1 << 19)
         self.callers = Callers(50)
         self.now_s = time.monotonic()
         self.tick_s = 0.0
         self.under_way = 0
-        self._call_metrics = CallMetrics(MetricsStore().common)
+        self._call_metrics = CallMetrics(store.common)
         self._running: deque[tuple[Connection, Stream, Job]] = deque()
         self._in_line: dict[Stream, Connection] = {}
 

@@ -21,15 +21,8 @@ import numpy as np
 from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcError
 from ocrsvc.imaging.encoded_image import broken
 from ocrsvc.records import Pixels
-from ocrsvc.system.child_process import (
-    READ_ONLY,
-    Check,
-    ChildFailed,
-    ChildLate,
-    ChildProcess,
-    open_memory,
-    resources_exhausted,
-)
+from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
+from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 POINTS_PER_INCH: Final = 72
 LEAST_DPI: Final = 72

@@ -14,14 +14,8 @@ from typing import Final
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded
 from ocrsvc.records import Page
-from ocrsvc.system.child_process import (
-    READ_ONLY,
-    ChildFailed,
-    ChildLate,
-    ChildProcess,
-    open_memory,
-    resources_exhausted,
-)
+from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
+from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 _MEMORY_BYTES: Final = 192 << 20
 _PROGRAM: Final = "ocrsvc.imaging.text_layer_child"

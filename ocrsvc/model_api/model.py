@@ -12,7 +12,7 @@ from ocrsvc.http.options import read_options
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
-from ocrsvc.telemetry.model_statistics import Statistics
+from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, WorkerMetrics, count_model_request
 
 OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence")
 
@@ -44,12 +44,14 @@ class OcrModel:
 
     Args:
         reader: Reads the images.
-        statistics: Counts the requests.
+        store: Where the requests of the whole service are counted.
+        worker_metrics: What this process counts them with.
     """
 
-    def __init__(self, reader: Reader, statistics: Statistics) -> None:
+    def __init__(self, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> None:
         self.reader = reader
-        self.statistics = statistics
+        self.store = store
+        self._worker_metrics = worker_metrics
 
     @property
     def ready(self) -> bool:
@@ -71,9 +73,9 @@ class OcrModel:
         try:
             readings = self._read(images, options, time_limit)
         except OcrsvcError:
-            self.statistics.record_failure(time.monotonic() - began_s)
+            self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), time.monotonic() - began_s),))
             raise
-        self.statistics.record_success(readings, time.monotonic() - began_s)
+        count_model_request(self._worker_metrics, readings, time.monotonic() - began_s)
         return [reading.page for reading in readings]
 
     def _read(self, images: Sequence[bytes], options: ReadOptions, time_limit: TimeLimit) -> list[Reading]:

@@ -1,43 +1,43 @@
-"""The images that crashed engines lately, in shared memory that the arbiter makes and every worker inherits by fork.
+"""The images or bodies that crashed engines or workers lately, in shared memory that workers inherit by fork.
 
-A fixed number of 64-byte records, each written in one go with its own checksum, and no lock: a worker that is killed in
-the middle of a write leaves a record that counts as empty. Two workers that write the same record at once lose one of
-the two, which costs a few more child processes and nothing else.
+A fixed number of records, each written in one go with its own checksum, and no lock: a worker that is killed in the
+middle of a write leaves a record that counts as empty. Two workers that write the same record at once lose one of the
+two, which costs a few more child processes and nothing else.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
-import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
+
+from ocrsvc.system.shared_memory import shared_array
 
 CRASHES: Final = 2
 """Crashes after which an image is not read any more; with fewer it is suspect."""
 
-_HEAD_BYTES: Final = 64
-_RECORD: Final = struct.Struct("<8s16sdd16sI")  # sketch, digest, expires (monotonic), when (epoch), cause, crashes
-_SUM: Final = struct.Struct("<I")
-_RECORD_BYTES: Final = _RECORD.size + _SUM.size
-_EMPTY: Final = bytes(_RECORD_BYTES)
+_CAUSE_BYTES: Final = 16
 
 
-class Fingerprint(Protocol):
-    """Identifies an image: 8 bytes that are cheap to compute, and 16 that are certain."""
+class _Head(ctypes.Structure):
+    _fields_ = (("last_expiry_s", ctypes.c_double),)  # monotonic
 
-    @property
-    def sketch(self) -> bytes:
-        """8 bytes; different images seldom share them."""
-        ...
 
-    @property
-    def digest(self) -> bytes:
-        """16 bytes; different images do not share them."""
-        ...
+class _Record(ctypes.Structure):
+    _fields_ = (
+        ("digest", ctypes.c_uint8 * 16),
+        ("expires_s", ctypes.c_double),  # monotonic
+        ("when_s", ctypes.c_double),  # since the epoch
+        ("cause", ctypes.c_char * _CAUSE_BYTES),
+        ("crashes", ctypes.c_uint32),
+        ("checksum", ctypes.c_uint32),
+    )
+
+
+_RECORD_BYTES: Final = ctypes.sizeof(_Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Entry:
 
 
 class CrashDenylist:
-    """The shared list. Make it before any fork; all methods may be called in any process and thread.
+    """The shared list, by digests of 16 bytes. Make it before any fork; any process and thread may call.
 
     Args:
         size: Most images kept; the one that expires first is replaced.
@@ -76,34 +76,32 @@ class CrashDenylist:
     def __init__(self, size: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._keep_s = keep_s
         self._clock = clock
-        self._memory = mmap.mmap(-1, _HEAD_BYTES + size * _RECORD_BYTES)
-        self._offsets = range(_HEAD_BYTES, _HEAD_BYTES + size * _RECORD_BYTES, _RECORD_BYTES)
-        # One aligned 8-byte store, so that reading it before every image costs next to nothing.
-        self._last_expiry = ctypes.c_double.from_buffer(self._memory)
+        self._records = shared_array(_Record, size)
+        [self._head] = shared_array(_Head, 1)
 
     def is_empty(self) -> bool:
-        """Whether no image is kept; costs well under a microsecond."""
-        return self._clock() >= self._last_expiry.value
+        """Whether no image is kept; costs well under a microsecond, so ask before a digest is computed."""
+        return bool(self._clock() >= self._head.last_expiry_s)
 
-    def crashes(self, image: Fingerprint) -> int:
-        """Crashes on record for an image; its digest is only asked for when the sketch is found."""
+    def crashes(self, digest: bytes) -> int:
+        """Crashes on record for an image."""
         if self.is_empty():
             return 0
-        return max((entry.crashes for _, entry in self._find(image)), default=0)
+        return max((entry.crashes for _, entry in self._find(digest)), default=0)
 
-    def note(self, image: Fingerprint, crashes: int, cause: str) -> None:
+    def note(self, digest: bytes, crashes: int, cause: str) -> None:
         """Keep an image with so many crashes in all, instead of what was kept of it before."""
-        now = self._clock()
-        offset = next((offset for offset, _ in self._find(image)), None) or self._free_or_oldest(now)
-        expires = now + self._keep_s
-        body = _RECORD.pack(image.sketch, image.digest, expires, time.time(), cause.encode()[:16], crashes)
-        self._memory[offset : offset + _RECORD_BYTES] = body + _SUM.pack(zlib.crc32(body))
-        self._last_expiry.value = max(self._last_expiry.value, expires)
+        number = next((number for number, _ in self._find(digest)), None)
+        expires_s = self._clock() + self._keep_s
+        record = _Record(tuple(digest), expires_s, time.time(), cause.encode()[:_CAUSE_BYTES], crashes)
+        record.checksum = _checksum(record)
+        self._records[self._free_or_oldest() if number is None else number] = record
+        self._head.last_expiry_s = max(self._head.last_expiry_s, expires_s)
 
-    def clear(self, image: Fingerprint) -> None:
+    def clear(self, digest: bytes) -> None:
         """Forget an image that was read without a crash."""
-        for offset, _ in self._find(image):
-            self._clear(offset)
+        for number, _ in self._find(digest):
+            self._records[number] = _Record()
 
     def entries(self) -> list[Entry]:
         """Everything kept now, the latest first."""
@@ -111,45 +109,39 @@ class CrashDenylist:
 
     def forget(self, digest: str | None = None) -> int:
         """Forget the image with this hash, or all of them; returns how many were kept."""
-        found = [(offset, entry) for offset, entry in self._current() if digest in (None, entry.hash)]
-        for offset, _ in found:
-            self._clear(offset)
+        found = [(number, entry) for number, entry in self._current() if digest in (None, entry.hash)]
+        for number, _ in found:
+            self._records[number] = _Record()
         return len({entry.hash for _, entry in found})
 
-    def _clear(self, offset: int) -> None:
-        self._memory[offset : offset + _RECORD_BYTES] = _EMPTY
-
-    def _find(self, image: Fingerprint) -> Iterator[tuple[int, Entry]]:
-        """The records of an image. mmap.find searches all of them at memory speed."""
-        at = self._memory.find(image.sketch, _HEAD_BYTES)
-        while at >= 0:
-            if (at - _HEAD_BYTES) % _RECORD_BYTES == 0:
-                entry = self._read(at)
-                if entry is not None and entry.hash == image.digest.hex():
-                    yield at, entry
-            at = self._memory.find(image.sketch, at + 1)
+    def _find(self, digest: bytes) -> Iterator[tuple[int, Entry]]:
+        """The records of an image, found at memory speed."""
+        memory, at = bytes(self._records), -1
+        while (at := memory.find(digest, at + 1)) >= 0:
+            number, rest = divmod(at, _RECORD_BYTES)
+            if rest == 0 and (entry := self._read(number)) is not None:
+                yield number, entry
 
     def _current(self) -> Iterator[tuple[int, Entry]]:
-        for offset in self._offsets:
-            entry = self._read(offset)
+        for number in range(len(self._records)):
+            entry = self._read(number)
             if entry is not None:
-                yield offset, entry
+                yield number, entry
 
-    def _read(self, offset: int) -> Entry | None:
-        """The record at an offset; None when it is empty, expired, or another process is writing it."""
-        record = self._memory[offset : offset + _RECORD_BYTES]
-        body, (checksum,) = record[: _RECORD.size], _SUM.unpack(record[_RECORD.size :])
-        _, digest, expires, when_s, cause, crashes = _RECORD.unpack(body)
-        left_s = expires - self._clock()
-        if crashes == 0 or left_s <= 0 or checksum != zlib.crc32(body):
+    def _read(self, number: int) -> Entry | None:
+        """A record; None when it is empty, expired, or another process is writing it."""
+        record = _Record.from_buffer_copy(self._records[number])
+        left_s = record.expires_s - self._clock()
+        if record.crashes == 0 or left_s <= 0 or record.checksum != _checksum(record):
             return None
-        return Entry(digest.hex(), cause.rstrip(b"\0").decode("ascii", "replace"), crashes, when_s, left_s)
+        cause = record.cause.decode("ascii", "replace")
+        return Entry(bytes(record.digest).hex(), cause, record.crashes, record.when_s, left_s)
 
-    def _free_or_oldest(self, now: float) -> int:
-        """The offset of a free record, or else of the one that expires first."""
+    def _free_or_oldest(self) -> int:
+        """The number of a free record, or else of the one that expires first."""
+        kept_s = {number: entry.left_s for number, entry in self._current()}
+        return min(range(len(self._records)), key=lambda number: kept_s.get(number, 0.0))
 
-        def left_s(offset: int) -> float:
-            entry = self._read(offset)
-            return entry.left_s if entry is not None else -now
 
-        return min(self._offsets, key=left_s)
+def _checksum(record: _Record) -> int:
+    return zlib.crc32(bytes(record)[: _Record.checksum.offset])

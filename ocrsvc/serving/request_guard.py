@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from typing import Final
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from ocrsvc.errors import RequestStopsWorker
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
-from ocrsvc.serving.requests_in_flight import BodyFingerprint, Recorder, Row, Stage, pack_request
+from ocrsvc.serving.requests_in_flight import PackedRequest, Recorder, Row, Stage, pack_request
 
 _DIGEST_BYTES: Final = 16
 _END_BYTES: Final = 1024
@@ -26,11 +26,11 @@ _WHOLE_BYTES: Final = 4096
 _WORD_BYTES: Final = 8
 
 
-def fingerprint_of(body: bytes | memoryview) -> BodyFingerprint:
-    """The fingerprint of a body: 9 us for 130 kB, where a hash of all of it takes 140 us.
+def digest_of(body: bytes | memoryview) -> bytes:
+    """16 bytes for the denylist: 9 us for 130 kB, where a hash of all of it takes 140 us.
 
     Hashed are its length, its ends, 128 words between them, and the sum of all its words, so that two bodies of the
-    same length that differ in a single place have different fingerprints.
+    same length that differ in a single place have different digests.
     """
     size = len(body)
     found = blake2b(size.to_bytes(_WORD_BYTES, "big"), digest_size=_DIGEST_BYTES)
@@ -42,7 +42,7 @@ def fingerprint_of(body: bytes | memoryview) -> BodyFingerprint:
         found.update(words.sum(dtype=np.uint64).tobytes())
         found.update(body[:_END_BYTES])
         found.update(body[-_END_BYTES:])
-    return BodyFingerprint(found.digest())
+    return found.digest()
 
 
 class RequestGuard:
@@ -71,28 +71,26 @@ class RequestGuard:
 class GuardedRequest:
     """One request in the thread that serves it."""
 
-    __slots__ = ("_fingerprint", "_guard", "_name", "_packed", "_route", "_row")
+    __slots__ = ("_digest", "_guard", "_name", "_packed", "_route", "_row")
 
     def __init__(self, guard: RequestGuard, route: str, name: str) -> None:
         self._guard, self._route, self._name = guard, route, name
-        self._fingerprint: BodyFingerprint | None = None
-        self._packed = b""
+        self._digest = b""
+        self._packed: PackedRequest | None = None
         self._row: Row | None = None
 
     def begin(self, body: bytes | memoryview, name: str) -> None:
         """Look a body up, and be on record from here on. Raises RequestStopsWorker."""
         denylist = self._guard.denylist
-        fingerprint = self._fingerprint = fingerprint_of(body) if body else None
-        if fingerprint is not None and denylist.crashes(fingerprint) >= CRASHES:
+        self._digest = digest_of(body) if body else b""
+        if self._digest and denylist.crashes(self._digest) >= CRASHES:
             raise RequestStopsWorker(
                 "A request with this body kept a worker from answering, and the worker was killed with all that it "
                 "did; it is not tried again for a while.",
                 "Send it in another form, and report it with the request if it is harmless.",
             )
         self._leave()
-        self._packed = pack_request(
-            name or self._name or "-", self._route, len(body), fingerprint.digest if fingerprint else b""
-        )
+        self._packed = pack_request(name or self._name or "-", self._route, len(body), self._digest)
         self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
 
     def enter(self, stage: Stage) -> None:
@@ -100,23 +98,30 @@ class GuardedRequest:
         if self._row is not None:
             self._row.enter(stage)
 
-    def open(self, stage: Stage) -> Row | None:
-        """The same request on record for another thread too."""
-        return self._guard.recorder.open(self._packed, stage) if self._packed else None
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Another thread decodes an image of the request within the block, and is on record too."""
+        recorder = self._guard.recorder
+        row = recorder.open(self._packed, Stage.DECODING) if self._packed else None
+        try:
+            yield
+        finally:
+            if row is not None:
+                recorder.close(row)
 
     def close(self) -> None:
         """The request is over: whatever a worker died of before, with this request under way, was something else."""
         if not self._leave():
             return
-        denylist, fingerprint = self._guard.denylist, self._fingerprint
-        if fingerprint is not None and 0 < denylist.crashes(fingerprint) < CRASHES:
-            denylist.clear(fingerprint)
+        denylist = self._guard.denylist
+        if self._digest and 0 < denylist.crashes(self._digest) < CRASHES:
+            denylist.clear(self._digest)
 
     def _leave(self) -> bool:
         """Be on record no longer; whether it was."""
         row, self._row = self._row, None
         if row is not None:
-            row.close()
+            self._guard.recorder.close(row)
         return row is not None
 
 
@@ -155,12 +160,6 @@ def waiting() -> Iterator[None]:
         work.enter(Stage.WORKING)
 
 
-@contextmanager
-def decoding_for(work: GuardedRequest | None) -> Iterator[None]:
+def decoding_for(work: GuardedRequest | None) -> AbstractContextManager[None]:
     """This thread, which is not the request's own, decodes an image of it within the block."""
-    row = work.open(Stage.DECODING) if work is not None else None
-    try:
-        yield
-    finally:
-        if row is not None:
-            row.close()
+    return nullcontext() if work is None else work.decoding()

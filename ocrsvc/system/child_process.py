@@ -1,24 +1,22 @@
-"""Starts, asks and ends a program of ours in a process of its own, within limits of time and size.
+"""Starts and ends programs of ours in processes of their own, and asks those that are held to limits.
 
-The program's side is `ocrsvc.system.child_program`. Both sides send one message at a time, of MESSAGE_BYTES at most,
-over a socket that keeps messages apart: there is no half a line to wait for, and no endless one.
+The side of a program that is asked is `ocrsvc.system.child_program`. Both sides send one message at a time, of
+MESSAGE_BYTES at most, over a socket that keeps messages apart: there is no half a line to wait for, and no endless one.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
-import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from ocrsvc.errors import ResourcesExhausted
 from ocrsvc.system.child_program import MESSAGE_BYTES
@@ -28,9 +26,6 @@ LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 
 Check = Callable[[], object]
 """Raises what ends the request when nobody waits for it any more."""
-
-READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals of a file in memory that stays as it is."""
 
 START_LIMIT_S: Final = 30.0
 """For a process to load its libraries: 45 ms, and much more on a machine that is busy."""
@@ -50,11 +45,65 @@ class ChildLate(Exception):
     """The process has not answered in time."""
 
 
+class Program:
+    """A module of ours that runs in a process of its own; `end` it.
+
+    It has our connection to it as its standard input, imports what this process can import, and is in a process group
+    of its own: what a terminal sends to the service's must not end it before its parent.
+
+    Args:
+        module: Its name.
+        arguments: On its command line.
+        files: Numbers of open files that it gets.
+        environ: Its environment variables, but for PYTHONPATH.
+        output: Its standard output and error; None for ours.
+
+    Attributes:
+        wire: Our end, which keeps messages apart.
+        process: It.
+
+    Raises:
+        OSError: The system gives no process or connection; nothing is left open.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[int] = (),
+        files: Sequence[int] = (),
+        *,
+        environ: Mapping[str, str],
+        output: int | None = None,
+    ) -> None:
+        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = filter(None, [os.environ.get("PYTHONPATH"), *sys.path])
+        with theirs, _calling_on_failure(self.wire.close):
+            self.process = _spawn(
+                [sys.executable, "-m", module, *map(str, arguments)],
+                stdin=theirs.fileno(),
+                stdout=output,
+                stderr=output,
+                pass_fds=files,
+                env={**environ, "PYTHONPATH": os.pathsep.join(path)},
+            )
+
+    def end(self, after_s: float = 0.0) -> None:
+        """Close the connection, and kill it unless it ends by itself within so many seconds."""
+        self.wire.close()
+        # One that the system does not let die is reaped when the next is started.
+        with suppress(subprocess.TimeoutExpired):
+            try:
+                self.process.wait(after_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(_END_S)
+
+
 class ChildProcess:
     """A process that is ready to be asked; `close` it. For one thread.
 
     Args:
-        program: A module that calls `child_program.apply_limits` and `serve`.
+        module: A program that calls `child_program.apply_limits` and `serve`.
         memory_bytes: The most memory of its own that it may take.
         file_bytes: To which a file may grow on which it writes.
         files: Numbers of open files that it gets.
@@ -64,19 +113,19 @@ class ChildProcess:
         ResourcesExhausted: The system gives no process, or it does not get ready.
     """
 
-    def __init__(self, program: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
+    def __init__(self, module: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
+        limits = (os.getpid(), memory_bytes, file_bytes, *files)
+        environ = {"PATH": os.environ.get("PATH", "")}
         with resources_exhausted():
-            self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs, _closed_on_failure(self._wire):
-                self._process = _spawn(program, [os.getpid(), memory_bytes, file_bytes, *files], theirs, files)
-                lower_priority(self._process.pid)
+            self._program = Program(module, limits, files, environ=environ, output=subprocess.DEVNULL)
         self.is_open = True
+        lower_priority(self._program.process.pid)
         try:
-            with _closed_on_failure(self):
+            with _calling_on_failure(self.close):
                 _check_ready(*self._receive(START_LIMIT_S, check))
         except (ChildFailed, ChildLate) as failure:
             # It has ended by itself, or was ended here; then the code is that of the signal.
-            _log_once("A process of %s did not start: code %s", program, self._process.returncode)
+            _log_once("A process of %s did not start: code %s", module, self._program.process.returncode)
             raise ResourcesExhausted(
                 "A process of the service that reads documents did not start.", "Send it again.", _RETRY_AFTER_S
             ) from failure
@@ -95,36 +144,32 @@ class ChildProcess:
         Raises:
             ChildFailed, ChildLate: There is no answer.
         """
-        with _closed_on_failure(self):
+        with _calling_on_failure(self.close):
             try:
-                self._wire.send(f"{math.ceil(limit_s)} {request}".encode("ascii"), socket.MSG_DONTWAIT)
+                self._program.wire.send(f"{math.ceil(limit_s)} {request}".encode("ascii"), socket.MSG_DONTWAIT)
             except OSError as error:
                 raise ChildFailed("takes no request") from error
             return self._receive(limit_s, check)
 
     def close(self) -> None:
         """End the process, whatever it does."""
-        if not self.is_open:
-            return
-        self.is_open = False
-        self._process.kill()
-        self._wire.close()
-        # One that the system does not let die is reaped when the next is started.
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+        if self.is_open:
+            self.is_open = False
+            self._program.end()
 
     def _receive(self, limit_s: float, check: Check) -> tuple[str, list[float]]:
         stop_s = time.monotonic() + limit_s
-        poll = select.poll()
-        poll.register(self._wire, select.POLLIN)
-        while not poll.poll(_POLL_S * 1000):
-            check()
+        wire = self._program.wire
+        wire.settimeout(_POLL_S)
+        while True:
+            try:
+                return _read_answer(wire.recv(MESSAGE_BYTES + 1))
+            except TimeoutError:
+                check()
+            except (OSError, ValueError) as error:
+                raise ChildFailed("answers nonsense") from error
             if time.monotonic() >= stop_s:
                 raise ChildLate
-        try:
-            return _read_answer(self._wire.recv(MESSAGE_BYTES + 1, socket.MSG_DONTWAIT))
-        except (OSError, ValueError) as error:
-            raise ChildFailed("answers nonsense") from error
 
 
 @contextmanager
@@ -142,39 +187,16 @@ def resources_exhausted() -> Iterator[None]:
 
 
 @contextmanager
-def _closed_on_failure(thing: ChildProcess | socket.socket) -> Iterator[None]:
+def _calling_on_failure(close: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        thing.close()
+        close()
         raise
 
 
-def open_memory(name: str, data: bytes = b"", seals: int = 0) -> int:
-    """A file in memory, with these bytes and then these seals. Raises OSError, and leaves nothing behind."""
-    file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
-
-
-def _spawn(
-    program: str, arguments: Sequence[int], wire: socket.socket, files: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603  our own program
-        [sys.executable, "-m", program, *map(str, arguments)],
-        stdin=wire.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=files,
-        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.environ.get("PATH", "")},
-    )
+def _spawn(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, process_group=0, **how)  # noqa: S603  our own program
 
 
 def _read_answer(message: bytes) -> tuple[str, list[float]]:
@@ -190,14 +212,9 @@ def _read_answer(message: bytes) -> tuple[str, list[float]]:
 
 def _check_ready(word: str, numbers: Sequence[float]) -> None:
     """Raises ChildFailed unless a program says that it is ready, and what it is held to."""
-    match word, numbers:
-        case "ready", [landlock, seccomp]:
-            _log_restrictions(int(landlock), seccomp=bool(seccomp))
-        case _:
-            raise ChildFailed("is not ready")
-
-
-def _log_restrictions(landlock: int, *, seccomp: bool) -> None:
+    if (word, len(numbers)) != ("ready", 2):
+        raise ChildFailed("is not ready")
+    landlock, seccomp = numbers
     if not landlock:
         _log_once("There is no Landlock here: a process that reads a PDF could open any file for reading")
     if not seccomp:

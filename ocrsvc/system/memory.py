@@ -1,19 +1,26 @@
-"""Reads the resident memory of this process, and the memory of the machine or container."""
+"""Reads the memory of a process, and that of the machine or container."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
+from ocrsvc.system.cgroup import read_limits, read_text
+
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_OWN: Final = Path("/proc/self/statm")
 
 
-def read_rss_bytes(statm: Path = Path("/proc/self/statm")) -> int:
+def read_rss_bytes(statm: Path = _OWN) -> int:
     """Resident memory of the process; 0 where the kernel does not report it."""
-    fields = _read(statm).split()
-    return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else 0
+    return _read_statm(statm)[0]
+
+
+def read_private_bytes(statm: Path = _OWN) -> int:
+    """Resident memory that is the process's own: without shared memory, and without files that are mapped."""
+    resident_bytes, shared_bytes = _read_statm(statm)
+    return resident_bytes - shared_bytes
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int:
@@ -22,39 +29,13 @@ def read_memory_bytes(root: Path = Path("/")) -> int:
     Args:
         root: Folder that holds proc and sys/fs/cgroup.
     """
-    machine = next((int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if "MemTotal:" in line), 0)
-    limits = [limit for limit in (*_cgroup_limits(root), machine) if limit]
-    return min(limits, default=0)
+    lines = map(str.split, read_text(root / "proc/meminfo").splitlines())
+    machine = [int(words[1]) * 1024 for words in lines if words[0] == "MemTotal:"]
+    limits = read_limits(root, "memory", "memory.max", "memory.limit_in_bytes")
+    return min([*machine, *(int(words[0]) for words in limits if words and words[0].isdigit())], default=0)
 
 
-def _cgroup_limits(root: Path) -> Iterator[int]:
-    """The memory limits, in bytes, of this process's cgroup and of those around it (v1 and v2)."""
-    mounts = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        # In a container the path may be the host's and only the mount's own root exists, so every parent is tried.
-        inner = PurePosixPath(path.lstrip("/"))
-        for part in (inner, *inner.parents):
-            if not controllers:
-                yield _limit(mounts / part / "memory.max")
-            elif "memory" in controllers.split(","):
-                yield _limit(mounts / "memory" / part / "memory.limit_in_bytes")
-
-
-def _limit(file: Path) -> int:
-    """The number in a limit's file; 0 for "max" and for no file."""
-    text = _read(file).strip()
-    return int(text) if text.isdigit() else 0
-
-
-def _lines(file: Path) -> list[str]:
-    return _read(file).splitlines()
-
-
-def _read(file: Path) -> str:
-    """The file's text; empty when there is none."""
-    try:
-        return file.read_text(encoding="ascii")
-    except OSError:
-        return ""
+def _read_statm(statm: Path) -> tuple[int, int]:
+    """Bytes that are resident, and those of them that are shared or of files."""
+    _, resident, shared, *_ = (*map(int, read_text(statm).split()), 0, 0, 0)
+    return resident * _PAGE_BYTES, shared * _PAGE_BYTES

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from ocrsvc.registry import ENGINES
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.cgroup import read_limits
 from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1
@@ -126,51 +127,12 @@ def _affinity() -> int:
 
 
 def read_quotas(root: Path) -> Iterator[float]:
-    """The CPU quotas, in CPUs, of this process's cgroup and of those around it (v1 and v2); none when unlimited."""
-    for folder in _cgroup_folders(root):
-        quota = parse_cpu_max(_read(folder / "cpu.max"))
-        if quota is None:
-            quota = parse_cfs(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
-        if quota is not None:
-            yield quota
-
-
-def _cgroup_folders(root: Path) -> Iterator[Path]:
-    """The folders of this process's CPU cgroups, innermost first."""
-    mounts = root / "sys/fs/cgroup"
-    for controllers, path in parse_cgroups(_read(root / "proc/self/cgroup")):
-        base = mounts / controllers if controllers else mounts
-        # In a container the path may be the host's and only the mount's own root exists, so every parent is tried.
-        inner = PurePosixPath(path.lstrip("/"))
-        yield from (base / part for part in (inner, *inner.parents))
-
-
-def parse_cgroups(text: str) -> Iterator[tuple[str, str]]:
-    """(controllers, path) of the CPU's lines in /proc/self/cgroup; the controllers are empty for v2."""
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers or "cpu" in controllers.split(","):
-            yield controllers, path
-
-
-def parse_cpu_max(text: str) -> float | None:
-    """CPUs of a v2 cpu.max ("150000 100000" is 1.5); None for "max" or nothing."""
-    quota, _, period = text.strip().partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
-
-
-def parse_cfs(quota: str, period: str) -> float | None:
-    """CPUs of a v1 quota and period in microseconds; None for -1 or nothing."""
-    return parse_cpu_max(f"{quota.strip()} {period.strip()}")
-
-
-def _read(file: Path) -> str:
-    """The file's text; empty when there is none."""
-    try:
-        return file.read_text(encoding="ascii")
-    except OSError:
-        return ""
+    """The CPU quotas, in CPUs, of this process's cgroup and of those around it; none when unlimited."""
+    for words in read_limits(root, "cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+        match words:
+            # 150000 100000 is 1.5 CPUs. No quota is "max", or -1, or no file.
+            case [quota, period] if quota.isdigit() and int(period):
+                yield int(quota) / int(period)
 
 
 def set_library_threads(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:

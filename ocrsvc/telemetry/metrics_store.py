@@ -11,14 +11,16 @@ what the arbiter does not know.
 
 from __future__ import annotations
 
-import mmap
-import struct
+import ctypes
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING, Final, Literal
+
+from ocrsvc.system.shared_memory import shared_array
 
 if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.
@@ -29,7 +31,7 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 SAMPLE_S: Final = 0.5
 
-Kind = Literal["counter", "gauge", "histogram"]
+Kind = Literal["counter", "gauge", "histogram", "latest"]
 
 Key = tuple[str, ...]
 """A series: its kind, its metric's name, and the values of its labels."""
@@ -41,7 +43,8 @@ class Metric:
 
     Attributes:
         name: By the conventions of Prometheus, without the `_total` of a counter.
-        kind: Counters and histograms outlive their worker, gauges end with it.
+        kind: Counters and histograms outlive their worker, gauges end with it. Of a "latest", which is a time, the
+            latest of all workers counts, and outlives them.
         help: One sentence.
         labels: Names of the labels; their values must come from small, fixed sets.
     """
@@ -73,6 +76,18 @@ LINES: Final = Metric("ocrsvc_lines", "counter", "Lines of text read.")
 STAGE_SECONDS: Final = Metric(
     "ocrsvc_stage_seconds", "histogram", "Seconds that an image that was read spent in each stage.", ("stage",)
 )
+MODEL_SECONDS: Final = Metric(
+    "ocrsvc_model_request_seconds", "histogram", "Seconds of a request to the model API, by outcome.", ("outcome",)
+)
+MODEL_STAGE_SECONDS: Final = Metric(
+    "ocrsvc_model_stage_seconds",
+    "histogram",
+    "Seconds that an image answered over the model API spent in each stage.",
+    ("stage",),
+)
+MODEL_LAST: Final = Metric(
+    "ocrsvc_model_last_request_timestamp_seconds", "latest", "End of the last request to the model API, in Unix time."
+)
 BOOT_FAILURES: Final = Metric("ocrsvc_boot_failures", "counter", "Workers that died before they were ready.")
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
@@ -85,41 +100,51 @@ STUCK: Final = Metric("ocrsvc_stuck_engine_threads", "gauge", "Engine threads st
 
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, CACHE_HITS, LINES, STAGE_SECONDS),
+    *(MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST),
     *(BOOT_FAILURES, EVENTS_DROPPED, SERIES_DROPPED, WAITING, STUCK),
 )
 """Everything that a block may hold; a new one is declared here, and then counted."""
 
-# A series: its kind, name and label values, then its numbers; a histogram has one for each bucket, and the sum last.
-_KEY_BYTES: Final = 96
-_VALUES: Final = len(BUCKETS_S) + 2
-_SERIES_BYTES: Final = _KEY_BYTES + 8 * _VALUES
 SERIES: Final = 2048
 """Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after
 them is not counted, and SERIES_DROPPED says so."""
 
-# One more series, which nobody reads, takes what finds no space.
-_BLOCK_HEAD_BYTES: Final = 16
-_USED, _DROPPED = 0, 1
-_BLOCK_BYTES: Final = _BLOCK_HEAD_BYTES + (SERIES + 1) * _SERIES_BYTES
-# The version is odd while the arbiter adds a block to the common one.
-_HEADER: Final = struct.Struct("=qqd")
-_VERSION, _HIGH, _STARTED = 0, 1, 2
+_KEY_BYTES: Final = 96
+_VALUES: Final = len(BUCKETS_S) + 2
 _TRIES: Final = 200
 _TRY_S: Final = 0.001
 
 Series = Mapping[Key, Sequence[float]]
-"""Numbers by key. Of a counter or gauge the first one counts; a histogram has one for each
-bucket, the one above the last, and the sum."""
+"""Numbers by key. Of a counter, a gauge or a latest time the first one counts; a histogram has one for each bucket, the
+one above the last, and the sum."""
+
+
+class _Series(ctypes.Structure):
+    """Its kind, name and label values, separated by tabs; and its numbers, see Series."""
+
+    _fields_ = (("key", ctypes.c_char * _KEY_BYTES), ("values", ctypes.c_double * _VALUES))
+
+
+class _Block(ctypes.Structure):
+    """What one process counts. One more series, which nobody reads, takes what finds no space."""
+
+    _fields_ = (("used", ctypes.c_int64), ("dropped", ctypes.c_int64), ("series", _Series * (SERIES + 1)))
+
+
+class _Head(ctypes.Structure):
+    """Of the store. The version is odd while the arbiter adds a block to the common one; blocks from `high` on were
+    never used.
+    """
+
+    _fields_ = (("version", ctypes.c_int64), ("high", ctypes.c_int64), ("started_s", ctypes.c_double))
 
 
 class WorkerMetrics:
     """One block, and its only writer. All methods may be called from any thread of that process."""
 
-    def __init__(self, block: memoryview) -> None:
+    def __init__(self, block: _Block) -> None:
         self._block = block
-        self._numbers = block.cast("d")
-        self._head = block[:_BLOCK_HEAD_BYTES].cast("q")
-        self._offsets: dict[Key, int] = {}
+        self._values: dict[Key, ctypes.Array[ctypes.c_double]] = {}
         self._lock = threading.Lock()
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
@@ -127,48 +152,46 @@ class WorkerMetrics:
         self.record(((metric.of(*labels), by),))
 
     def put(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge."""
-        key = metric.of(*labels)
+        """Set a gauge or a latest time."""
         with self._lock:
-            self._numbers[self._offsets.get(key) or self._new(key)] = value
+            self._values_of(metric.of(*labels))[0] = value
 
     def record(self, counts: Iterable[tuple[Key, float]], times: Iterable[tuple[Key, float]] = ()) -> None:
         """Several at once, which is cheaper: what is added to counters, and seconds for histograms; see `Metric.of`."""
-        numbers, offsets = self._numbers, self._offsets
         with self._lock:
             for key, by in counts:
-                numbers[offsets.get(key) or self._new(key)] += by
+                self._values_of(key)[0] += by
             for key, seconds in times:
-                offset = offsets.get(key) or self._new(key)
-                numbers[offset + bisect_left(BUCKETS_S, seconds)] += 1
-                numbers[offset + _VALUES - 1] += seconds
+                values = self._values_of(key)
+                values[bisect_left(BUCKETS_S, seconds)] += 1
+                values[-1] += seconds
 
     def add_block(self, series: Series) -> None:
-        """Add another block's counters and histograms; its gauges ended with it."""
+        """Add another block's numbers; its gauges ended with it."""
         with self._lock:
             for key, values in series.items():
                 if key == SERIES_DROPPED.of():
-                    self._head[_DROPPED] += int(values[0])
+                    self._block.dropped += int(values[0])
                 elif key[0] != "gauge":
-                    offset = self._offsets.get(key) or self._new(key)
-                    for number, value in enumerate(values):
-                        self._numbers[offset + number] += value
+                    own = self._values_of(key)
+                    for number, value in enumerate(_merged(key, own, values)):
+                        own[number] = value
 
-    def _new(self, key: Key) -> int:
-        """The offset of a new series, as an index of doubles."""
-        number = min(self._head[_USED], SERIES)
-        if number == SERIES:
-            self._head[_DROPPED] += 1
-        begin = _BLOCK_HEAD_BYTES + number * _SERIES_BYTES
-        name = "\t".join(key).encode()[:_KEY_BYTES]
-        self._block[begin : begin + len(name)] = name
-        self._head[_USED] = min(number + 1, SERIES)
-        offset = self._offsets[key] = (begin + _KEY_BYTES) // 8
-        return offset
+    def _values_of(self, key: Key) -> ctypes.Array[ctypes.c_double]:
+        """The numbers of a series, which is begun if it is new."""
+        if key not in self._values:
+            block = self._block
+            if block.used == SERIES:
+                block.dropped += 1
+            series = block.series[block.used]
+            series.key = "\t".join(key).encode()[:_KEY_BYTES]
+            block.used = min(block.used + 1, SERIES)
+            self._values[key] = series.values
+        return self._values[key]
 
 
 class MetricsStore:
-    """All blocks, in anonymous shared memory. Make it in the arbiter, before any fork.
+    """All blocks, in shared memory. Make it in the arbiter, before any fork.
 
     Args:
         slots: How many workers may live at once. Memory is taken only for those that do.
@@ -178,87 +201,87 @@ class MetricsStore:
     """
 
     def __init__(self, slots: int = 1) -> None:
-        self._memory = memoryview(mmap.mmap(-1, _HEADER.size + (slots + 1) * _BLOCK_BYTES))
-        self._head = self._memory[: _HEADER.size].cast("q")
-        self._memory[: _HEADER.size].cast("d")[_STARTED] = time.time()
-        self.common = WorkerMetrics(self._block(0))
+        [self._head] = shared_array(_Head, 1)
+        self._head.started_s = time.time()
+        self._blocks = shared_array(_Block, slots + 1)
+        self.common = WorkerMetrics(self._blocks[0])
 
     @property
     def started_s(self) -> float:
         """When the service was started, in Unix time."""
-        return self._memory[: _HEADER.size].cast("d")[_STARTED]
+        return float(self._head.started_s)
 
     def claim(self, slot: int) -> None:
         """Arbiter, before a fork: this slot is in use from now on."""
-        self._head[_HIGH] = max(self._head[_HIGH], slot + 1)
+        self._head.high = max(self._head.high, slot + 1)
 
     def worker_metrics(self, slot: int = 0) -> WorkerMetrics:
         """Worker, once, after its fork: what it counts with."""
-        return WorkerMetrics(self._block(slot + 1))
+        return WorkerMetrics(self._blocks[slot + 1])
 
     def fold(self, slot: int) -> None:
         """Arbiter, when a worker has been reaped: keep its counts, and clear its block for the next worker."""
-        block = self._block(slot + 1)
-        self._head[_VERSION] += 1
+        block = self._blocks[slot + 1]
+        self._head.version += 1
         self.common.add_block(dict(_series(block)))
-        block[:] = bytes(_BLOCK_BYTES)
-        self._head[_VERSION] += 1
+        ctypes.memset(ctypes.byref(block), 0, ctypes.sizeof(block))
+        self._head.version += 1
 
     def read(self) -> Series:
         """The numbers of the whole service. Read again while the arbiter folds, so that no counter seems to go back."""
         for _ in range(_TRIES):
-            version = self._head[_VERSION]
+            version = self._head.version
             found = self._add_up()
-            if version % 2 == 0 and self._head[_VERSION] == version:
+            if version % 2 == 0 and self._head.version == version:
                 break
             time.sleep(_TRY_S)
         return found
 
     def _add_up(self) -> Series:
         found: dict[Key, Sequence[float]] = {}
-        for block in range(self._head[_HIGH] + 1):
-            for key, values in _series(self._block(block)):
-                before = found.get(key)
-                found[key] = values if before is None else [old + new for old, new in zip(before, values, strict=True)]
+        for block in range(self._head.high + 1):
+            for key, values in _series(self._blocks[block]):
+                found[key] = _merged(key, found[key], values) if key in found else values
         return found
 
-    def _block(self, number: int) -> memoryview:
-        begin = _HEADER.size + number * _BLOCK_BYTES
-        return self._memory[begin : begin + _BLOCK_BYTES]
 
-
-def _series(block: memoryview) -> Iterator[tuple[Key, Sequence[float]]]:
+def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
     """The series of a block, in the order in which they were begun."""
-    used, dropped = struct.unpack_from("=qq", block)
-    if dropped:
-        yield SERIES_DROPPED.of(), (float(dropped), *[0.0] * (_VALUES - 1))
-    end = _BLOCK_HEAD_BYTES + min(used, SERIES) * _SERIES_BYTES
-    for begin in range(_BLOCK_HEAD_BYTES, end, _SERIES_BYTES):
-        name = bytes(block[begin : begin + _KEY_BYTES]).rstrip(b"\0").decode("utf-8", "replace")
-        yield tuple(name.split("\t")), struct.unpack_from(f"={_VALUES}d", block, begin + _KEY_BYTES)
+    if block.dropped:
+        yield SERIES_DROPPED.of(), (float(block.dropped), *[0.0] * (_VALUES - 1))
+    for number in range(min(block.used, SERIES)):
+        series = block.series[number]
+        yield tuple(series.key.decode("utf-8", "replace").split("\t")), list(series.values)
 
 
-_IMAGES_KEY: Final = IMAGES.of()
-_CACHE_HITS_KEY: Final = CACHE_HITS.of()
-_LINES_KEY: Final = LINES.of()
-_DECODE_KEY, _QUEUE_KEY, _ENGINE_KEY, _TOTAL_KEY = map(STAGE_SECONDS.of, ("decode", "queue", "engine", "total"))
+def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[float]:
+    """The numbers of one series in two blocks together."""
+    return list(map(max if key[0] == "latest" else add, one, other))
 
 
 def count_reading(worker_metrics: WorkerMetrics, reading: Reading) -> None:
     """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
     if reading.from_cache:
-        worker_metrics.record(((_CACHE_HITS_KEY, 1),))
+        worker_metrics.count(CACHE_HITS)
         return
-    timing = reading.timing
+    times = {**_stages(reading), "total": reading.timing.total_s}
     worker_metrics.record(
-        ((_IMAGES_KEY, 1), (_LINES_KEY, len(reading.page.lines))),
-        (
-            (_DECODE_KEY, timing.decode_s),
-            (_QUEUE_KEY, timing.queue_s),
-            (_ENGINE_KEY, timing.engine_s),
-            (_TOTAL_KEY, timing.total_s),
-        ),
+        ((IMAGES.of(), 1), (LINES.of(), len(reading.page.lines))),
+        [(STAGE_SECONDS.of(stage), seconds) for stage, seconds in times.items()],
     )
+
+
+def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Reading], seconds: float) -> None:
+    """Count a request to the model API that was answered with these readings."""
+    stages = [stage for reading in readings for stage in _stages(reading).items()]
+    times = [(MODEL_STAGE_SECONDS.of(stage), spent_s) for stage, spent_s in stages]
+    worker_metrics.record((), [(MODEL_SECONDS.of("success"), seconds), *times])
+    worker_metrics.put(MODEL_LAST, time.time())
+
+
+def _stages(reading: Reading) -> dict[str, float]:
+    timing = reading.timing
+    return {"decode": timing.decode_s, "queue": timing.queue_s, "engine": timing.engine_s}
 
 
 class Sampler:

@@ -72,10 +72,6 @@ class _Families(Collector):
     def __init__(self, found: Iterable[Family]) -> None:
         self._found = tuple(found)
 
-    def describe(self) -> Iterable[Family]:
-        """Nothing beforehand: the registry lives for one answer."""
-        return ()
-
     def collect(self) -> Iterable[Family]:
         """The families."""
         return self._found

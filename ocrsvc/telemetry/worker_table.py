@@ -8,12 +8,12 @@ killed in the middle of anything leaves no half-written number.
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry.worker_limits import Reason
 
 SLOTS: Final = 1024
@@ -54,25 +54,6 @@ class WorkerEntry(ctypes.Structure):
         forked_s, ready_s, wanted_s, drained_s: When each of these began.
     """
 
-    state: int
-    pid: int
-    reason: int
-    granted: int
-    successor: int
-    card: int
-    rss_bytes: int
-    requests: int
-    in_flight: int
-    gpu_bytes: int
-    gpu_leap_bytes: int
-    card_free_bytes: int
-    card_read_s: float
-    alive_s: float
-    forked_s: float
-    ready_s: float
-    wanted_s: float
-    drained_s: float
-
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor", "card")),
         *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
@@ -99,28 +80,12 @@ class Head(ctypes.Structure):
         drain_first: Those of them that had to go before their successor could load.
     """
 
-    base: int
-    high: int
-    ever_ready: int
-    unusable: int
-    boot_failures: int
-    most_live: int
-    drain_first: int
-    gpu_footprint_bytes: int
-    backoff_until_s: float
-    exited_s: float
-    recycles: ctypes.Array[ctypes.c_int64]
-
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
         *((name, ctypes.c_int64) for name in ("drain_first", "gpu_footprint_bytes")),
         *((name, ctypes.c_double) for name in ("backoff_until_s", "exited_s")),
         ("recycles", ctypes.c_int64 * len(Reason)),
     ]
-
-
-class _Shared(ctypes.Structure):
-    _fields_ = [("head", Head), ("slots", WorkerEntry * SLOTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +117,8 @@ class WorkerTable:
     """The table of all workers. Make it in the arbiter, before any fork."""
 
     def __init__(self) -> None:
-        self._shared = _Shared.from_buffer(mmap.mmap(-1, ctypes.sizeof(_Shared)))
-        self.head: Head = self._shared.head
-        self._entries: ctypes.Array[WorkerEntry] = self._shared.slots
+        [self.head] = shared_array(Head, 1)
+        self._entries = shared_array(WorkerEntry, SLOTS)
 
     def entry(self, number: int) -> WorkerEntry:
         """The entry itself, to read and to write."""
@@ -168,9 +132,8 @@ class WorkerTable:
     def allocate(self, now_s: float) -> int:
         """The number of the lowest free entry, cleared and BOOTING. Arbiter only."""
         number = next(number for number in range(SLOTS) if self._entries[number].state == State.FREE)
-        entry = self._entries[number]
-        ctypes.memset(ctypes.byref(entry), 0, ctypes.sizeof(entry))
-        entry.successor, entry.forked_s, entry.state = NOBODY, now_s, State.BOOTING
+        self._entries[number] = WorkerEntry(successor=NOBODY, forked_s=now_s)
+        self._entries[number].state = State.BOOTING
         self.head.high = max(self.head.high, number + 1)
         alive = sum(entry.state != State.FREE for entry in self._entries[: self.head.high])
         self.head.most_live = max(self.head.most_live, alive)
@@ -196,19 +159,6 @@ class WorkerTable:
 
 
 def _snapshot(number: int, entry: WorkerEntry) -> Snapshot:
-    return Snapshot(
-        slot=number,
-        state=State(entry.state),
-        pid=entry.pid,
-        reason=Reason(entry.reason),
-        granted=Granted(entry.granted),
-        successor=entry.successor,
-        card=entry.card,
-        wanted_s=entry.wanted_s,
-        drained_s=entry.drained_s,
-        forked_s=entry.forked_s,
-        gpu_bytes=entry.gpu_bytes,
-        gpu_leap_bytes=entry.gpu_leap_bytes,
-        card_free_bytes=entry.card_free_bytes,
-        card_read_s=entry.card_read_s,
-    )
+    values = {name: getattr(entry, name) for name, *_ in WorkerEntry._fields_ if name in Snapshot.__slots__}
+    kinds = {"state": State(entry.state), "reason": Reason(entry.reason), "granted": Granted(entry.granted)}
+    return Snapshot(slot=number, **values | kinds)

@@ -18,6 +18,7 @@ from typing import IO, Final
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
+from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.tuning.candidates import SettingValues, format_value
 from ocrsvc.tuning.frontier import Measurement
 
@@ -26,7 +27,6 @@ _STOP_S: Final = 90.0
 _ANSWER_S: Final = 3700.0
 _POLL_S: Final = 0.1
 _LOG_TAIL: Final = 2000
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,8 @@ def _memory_watched(pid: int) -> Iterator[list[int]]:
 
 
 def _family_bytes(pid: int) -> int:
-    with suppress(OSError, IndexError):
-        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    with suppress(OSError):
+        own = read_rss_bytes(Path(f"/proc/{pid}/statm"))
         children = [
             int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
         ]

@@ -44,7 +44,6 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
     signal.signal(signal.SIGTERM, leaver(worker))
     service.controller.in_worker(worker)
-    service.statistics.row = worker.slot_number
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     _log_like_gunicorn(worker)
     limit_arenas()
@@ -151,7 +150,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     settings, own = service.settings, service.worker
     own.grpc_server = worker.companion = RpcServer(
         service.grpc_listeners,
-        make_services(OcrModel(reader, service.statistics), settings.dialects),
+        make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,

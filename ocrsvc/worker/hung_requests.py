@@ -98,20 +98,20 @@ class HungRequests:
     def _count_crash(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
         """The worker died over one of them: without proof which, whatever was worked on counts once."""
         self._log_lost(pid, in_flight)
-        at_work = {request.fingerprint: request for request in in_flight if request.stage.is_risky}
+        at_work = {request.digest: request for request in in_flight if request.stage.is_risky}
         for request in at_work.values():
             self._deny(request, 1, cause)
 
     def _deny(self, request: InFlight, crashes: int, cause: str) -> None:
-        if request.fingerprint is None:
+        if not request.digest:
             return
-        before = self._denylist.crashes(request.fingerprint)
-        self._denylist.note(request.fingerprint, before + crashes, cause)
+        before = self._denylist.crashes(request.digest)
+        self._denylist.note(request.digest, before + crashes, cause)
         if before < CRASHES <= before + crashes:
             self._log.error(
                 "DENIED: requests whose body has the hash %s are answered 422 for a while; "
                 "DELETE /ops/quarantine/HASH ends that.",
-                request.fingerprint.digest.hex(),
+                request.digest.hex(),
             )
 
     def _log_lost(self, pid: int, in_flight: Sequence[InFlight]) -> None:
@@ -145,7 +145,7 @@ def cpu_s_of(pid: int, thread: int) -> float:
 
 def _described(request: InFlight) -> str:
     """A request as operators need it: nothing of what it contains."""
-    digest = request.fingerprint.digest.hex() if request.fingerprint is not None else "-"
+    digest = request.digest.hex() or "-"
     return (
         f"id={request.id} route={request.route} bytes={request.size} hash={digest} stage={request.stage.name.lower()}"
     )

@@ -62,7 +62,7 @@ class Heartbeat:
 
     def last_update(self) -> float:
         """Arbiter: when the worker was last alive, monotonic seconds."""
-        return self._entry.alive_s
+        return float(self._entry.alive_s)
 
     def notify(self) -> None:
         """Worker: alive now."""

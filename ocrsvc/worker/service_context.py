@@ -15,7 +15,6 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog
 from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, Sampler, WorkerMetrics, count_reading
-from ocrsvc.telemetry.model_statistics import Statistics
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -42,7 +41,6 @@ class ServiceContext:
         gpus: Those that the workers share, by name; seen before a worker is given one.
         addresses: Where gunicorn listens, as it was at the start.
         controller: Decides which worker is forked, replaced and killed.
-        statistics: Of requests to the model.
         image_denylist: Images that ended an engine's child process.
         request_denylist: Bodies of requests that stopped a worker.
         in_flight: What all workers work on.
@@ -58,7 +56,6 @@ class ServiceContext:
         self.gpus: tuple[str, ...] = ()
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
-        self.statistics = Statistics(SLOTS)
         self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.in_flight = InFlightTable(SLOTS)
@@ -105,7 +102,7 @@ class ServiceContext:
             image_denylist,
             self.request_denylist,
         )
-        return create_app(settings, worker.reader, requests, self.statistics, worker.limits, self.tasks)
+        return create_app(settings, worker.reader, requests, worker.limits, self.tasks)
 
     def slow_paths(self) -> tuple[str, ...]:
         """Where paths begin that may take time without the engine, of the adapters that are on."""

@@ -78,7 +78,7 @@ def _about_the_model(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
     def model_statistics(request: Any, _call: Call) -> Any:
         check_model(request.name or NAME, request.version)
-        return json_format.ParseDict(v2_metadata.model_statistics(model.statistics.totals()), statistics())
+        return json_format.ParseDict(v2_metadata.model_statistics(model.store.read()), statistics())
 
     return {
         SERVICE + "ModelReady": _quick(messages, "ModelReadyRequest", model_ready),

@@ -92,7 +92,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
     def statistics(name: str | None = None, version: str | None = None) -> Response:
         check_model(name or NAME, version or "")
-        return json_answer(v2_metadata.model_statistics(model.statistics.totals()))
+        return json_answer(v2_metadata.model_statistics(model.store.read()))
 
     def index() -> Response:
         body = receive_body(request.environ, settings.max_body_bytes)

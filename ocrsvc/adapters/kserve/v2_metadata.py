@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUTS, PLATFORM, VERSION, Tensor
-from ocrsvc.telemetry.model_statistics import Totals
+from ocrsvc.telemetry.metrics_store import MODEL_LAST, MODEL_SECONDS, MODEL_STAGE_SECONDS, Key, Series
 
 Node = dict[str, Any]
 
@@ -47,27 +47,30 @@ def model_config() -> Node:
     }
 
 
-def model_statistics(totals: Totals) -> Node:
+def model_statistics(series: Series) -> Node:
     """The counts, in Triton's shape. An image is one execution: nothing is batched for the engine here."""
-    each = _duration(totals.images, totals.input_ns), _duration(totals.images, totals.infer_ns)
-    steps: Node = {"compute_input": each[0], "compute_infer": each[1], "compute_output": _duration(totals.images, 0)}
+    success, fail = (_duration(series, MODEL_SECONDS.of(outcome)) for outcome in ("success", "fail"))
+    queue, decode, engine = (
+        _duration(series, MODEL_STAGE_SECONDS.of(stage)) for stage in ("queue", "decode", "engine")
+    )
+    images, nothing = engine["count"], {"count": 0, "ns": 0}
+    steps: Node = {"compute_input": decode, "compute_infer": engine, "compute_output": {"count": images, "ns": 0}}
     return {
         "model_stats": [
             {
                 "name": NAME,
                 "version": VERSION,
-                "last_inference": totals.last_ms,
-                "inference_count": totals.images,
-                "execution_count": totals.images,
+                "last_inference": int(series.get(MODEL_LAST.of(), (0.0,))[0] * 1000),
+                "inference_count": images,
+                "execution_count": images,
                 "inference_stats": {
-                    "success": _duration(totals.success, totals.success_ns),
-                    "fail": _duration(totals.fail, totals.fail_ns),
-                    "queue": _duration(totals.success, totals.queue_ns),
-                    **{name: {**step, "count": totals.success} for name, step in steps.items()},
-                    "cache_hit": _duration(0, 0),
-                    "cache_miss": _duration(0, 0),
+                    "success": success,
+                    "fail": fail,
+                    **{name: {**step, "count": success["count"]} for name, step in {"queue": queue, **steps}.items()},
+                    "cache_hit": nothing,
+                    "cache_miss": nothing,
                 },
-                "batch_stats": [{"batch_size": 1, **steps}] if totals.images else [],
+                "batch_stats": [{"batch_size": 1, **steps}] if images else [],
             }
         ]
     }
@@ -88,5 +91,7 @@ def _config_tensor(tensor: Tensor) -> Node:
     return {"name": tensor.name, "data_type": CONFIG_TYPES[tensor.datatype], "dims": list(tensor.dims)}
 
 
-def _duration(count: int, ns: int) -> Node:
-    return {"count": count, "ns": ns}
+def _duration(series: Series, key: Key) -> Node:
+    """The number of observations of a histogram, and their sum in nanoseconds."""
+    *counts, seconds = series.get(key, (0.0,))
+    return {"count": int(sum(counts)), "ns": round(seconds * 1e9)}

@@ -6,12 +6,9 @@ import contextlib
 import math
 import signal
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
-
-import orjson
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from ocrsvc.engines.isolated.messages import (
     MESSAGE_BYTES,
@@ -19,24 +16,21 @@ from ocrsvc.engines.isolated.messages import (
     pack_tasks,
     unpack_answers,
     unpack_failure,
+    unpack_message,
     unpack_ready,
 )
-from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.work_queue import GONE_S
 
-_T = TypeVar("_T")
-
 HANG: Final = "hang"
 INVALID_ANSWER: Final = "nonsense"
 
 CLOSE_S: Final = 10.0
 """How long an engine may take to close before its process is ended."""
-
-_TIMEVAL: Final = struct.Struct("@ll")
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
 _EXIT_WAIT_S: Final = 1.5
@@ -74,7 +68,7 @@ class Child:
         self._spawner = spawner
         try:
             with contextlib.ExitStack() as opened:
-                self._area = SharedMemory()
+                self._area = SharedArea()
                 opened.callback(self._area.close)
                 self._socket, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(self._socket.close)
@@ -89,6 +83,17 @@ class Child:
         self.private_bytes = 0
         self.gpu_bytes = 0
 
+    @property
+    def opened(self) -> Ready:
+        """What it said when its engine was open; only asked of children that are."""
+        assert self.ready is not None, "it is open"
+        return self.ready
+
+    @property
+    def pid(self) -> int:
+        """For the log; 0 before it is ready."""
+        return self.ready.pid if self.ready is not None else 0
+
     def wait_ready(self, until_s: float) -> bool:
         """Wait (monotonic) until the engine is open and warm; whether it is.
 
@@ -99,12 +104,14 @@ class Child:
         if self.ready is not None:
             return True
         try:
-            message = self._receive(until_s, is_blamed=False)
+            message = self._receive(until_s)
+            if "failed" in message:
+                raise unpack_failure(message["failed"])
+            self.ready = ready = unpack_ready(message.get("ready"))
         except TimeoutError:
             return False
-        if "failed" in message:
-            raise unpack_failure(message["failed"])
-        self.ready = ready = _checked(unpack_ready, message.get("ready"))
+        except InvalidData:
+            raise self._lost(INVALID_ANSWER) from None
         self.private_bytes, self.gpu_bytes = ready.private_bytes, ready.card_bytes
         return True
 
@@ -127,13 +134,14 @@ class Child:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.send(message)
             answer = self._receive_while_wanted(tasks, until_s)
-        except TimeoutError:
-            raise ChildLost(HANG, is_blamed=self._area.has_begun) from None
-        except OSError as error:
-            raise ChildLost("gone", is_blamed=self._area.has_begun) from error
-        self.images += len(tasks)
-        with _memory_errors_translated():
+            self.images += len(tasks)
             return self._unpack(answer, tasks)
+        except TimeoutError:
+            raise self._lost(HANG) from None
+        except InvalidData:
+            raise self._lost(INVALID_ANSWER) from None
+        except OSError as error:
+            raise self._lost("gone") from error
 
     def end(self, *, kill: bool = True) -> None:
         """Let go of the child: at once, or after what it closes by itself, for which it has CLOSE_S."""
@@ -144,21 +152,22 @@ class Child:
         self._area.close()
 
     def _unpack(self, answer: dict[str, Any], tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
-        if "failed" in answer:
-            raise _checked(unpack_failure, answer["failed"])
-        private_bytes, gpu_bytes = answer.get("private_bytes"), answer.get("card_bytes")
-        if not isinstance(private_bytes, int) or not isinstance(gpu_bytes, int):
-            raise ChildLost(INVALID_ANSWER, is_blamed=True)
-        self.private_bytes, self.gpu_bytes = private_bytes, gpu_bytes
-        answers = _checked(lambda place: unpack_answers(place, tasks, self._area), answer.get("answer"))
-        self._area.give_back()
-        return answers
+        match answer:
+            case {"failed": failure}:
+                raise unpack_failure(failure)
+            case {"answer": place, "private_bytes": int(private_bytes), "card_bytes": int(gpu_bytes)}:
+                self.private_bytes, self.gpu_bytes = private_bytes, gpu_bytes
+                with _memory_errors_translated():
+                    answers = unpack_answers(place, tasks, self._area)
+                    self._area.give_back()
+                return answers
+        raise InvalidData("no answer")
 
     def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
         """The answer. When nobody waits for it any more, the child is notified and answers soon."""
         while True:
             try:
-                return self._receive(min(until_s, time.monotonic() + GONE_S), is_blamed=True)
+                return self._receive(min(until_s, time.monotonic() + GONE_S))
             except TimeoutError:
                 if time.monotonic() >= until_s:
                     raise
@@ -166,42 +175,35 @@ class Child:
                     self._area.is_given_up = True
 
     def _wait_for_exit(self) -> None:
-        try:
+        with contextlib.suppress(ChildLost, OSError):
             while True:
-                self._receive(time.monotonic() + _EXIT_WAIT_S, is_blamed=False)
-        except (ChildLost, OSError):
-            return
+                with contextlib.suppress(InvalidData):
+                    self._receive(time.monotonic() + _EXIT_WAIT_S)
 
-    def _receive(self, until_s: float, *, is_blamed: bool) -> dict[str, Any]:
-        """The next message. Raises ChildLost, TimeoutError, OSError."""
-        left_s = until_s - time.monotonic()
-        if left_s > 0:
-            # The kernel's timeout, not settimeout(): each system call less is one wait less for the interpreter's lock.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left_s))
+    def _receive(self, until_s: float) -> dict[str, Any]:
+        """The next message. Raises ChildLost, InvalidData, TimeoutError, OSError."""
+        self._socket.settimeout(None if math.isinf(until_s) else max(0.0, until_s - time.monotonic()))
         try:
-            data = self._recv(0 if left_s > 0 else socket.MSG_DONTWAIT)
+            data = self._recv()
         except BlockingIOError:
             raise TimeoutError from None
-        blame = is_blamed and self._area.has_begun
         if not data:
             # Only when the fork server has died, which takes its children with it.
             raise ChildLost("its fork server died", is_blamed=False)
-        try:
-            message = orjson.loads(data)
-        except ValueError:
-            raise ChildLost(INVALID_ANSWER, is_blamed=blame) from None
-        if not isinstance(message, dict):
-            raise ChildLost(INVALID_ANSWER, is_blamed=blame)
+        message = unpack_message(data)
         if "died" in message:
-            raise ChildLost(_cause(message["died"]), is_blamed=blame)
+            raise self._lost(_cause(message["died"]))
         return message
 
-    def _recv(self, flags: int) -> bytes:
+    def _recv(self) -> bytes:
         try:
-            return self._socket.recv(MESSAGE_BYTES, flags)
+            return self._socket.recv(MESSAGE_BYTES)
         except ConnectionResetError:
             # It died before it took our message; the fork server's, which says how, comes next.
-            return self._socket.recv(MESSAGE_BYTES, flags)
+            return self._socket.recv(MESSAGE_BYTES)
+
+    def _lost(self, cause: str) -> ChildLost:
+        return ChildLost(cause, is_blamed=self._area.has_begun)
 
 
 def _is_wanted(task: Task) -> bool:
@@ -222,20 +224,6 @@ def _memory_errors_translated() -> Iterator[None]:
             f"There is no room for this image between the worker and the engine's process ({error.strerror}).",
             "Send it again in a moment.",
         ) from error
-
-
-def _timeval(left_s: float) -> bytes:
-    """As SO_RCVTIMEO wants it: zero waits for ever."""
-    whole_s, rest_s = divmod(left_s, 1.0) if math.isfinite(left_s) else (0, 0.0)
-    return _TIMEVAL.pack(int(whole_s), int(rest_s * 1e6) if whole_s or not rest_s else max(1, int(rest_s * 1e6)))
-
-
-def _checked(unpack: Callable[[Any], _T], row: Any) -> _T:
-    """What a child sent, unpacked. Raises ChildLost when it is nonsense."""
-    try:
-        return unpack(row)
-    except InvalidData:
-        raise ChildLost(INVALID_ANSWER, is_blamed=True) from None
 
 
 def _cause(status: object) -> str:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import orjson
@@ -24,28 +23,25 @@ from ocrsvc.engines.isolated.messages import (
     Ready,
     pack_answers,
     pack_failure,
-    pack_ready,
     unpack_tasks,
 )
-from ocrsvc.engines.isolated.shared_memory import SharedMemory
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
+from ocrsvc.system.memory import read_private_bytes
+from ocrsvc.system.sandbox.restrict import raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
 
 _IDLE_S: Final = 1.0
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Among the processes of a service, a child is what the kernel should end first when memory runs out.
-_OOM_SCORE: Final = "500"
 
 
-def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, plan: ThreadPlan) -> None:
+def serve_worker(wire: socket.socket, area: SharedArea, settings: Settings, plan: ThreadPlan) -> None:
     """Open the engine, say so, read what comes; returns when the worker has let go."""
     faulthandler.enable()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+    raise_oom_score()
     # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
     signal.setitimer(signal.ITIMER_REAL, settings.boot_limit_s)
     gpu_memory = GpuMemory(settings)
@@ -58,7 +54,7 @@ def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, pl
         _send(wire, {"failed": pack_failure(_open_error(failure))})
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _send(wire, {"ready": pack_ready(_ready(engine, gpu_memory))})
+    _send(wire, {"ready": _ready(engine, gpu_memory)})
     wire.settimeout(_IDLE_S)
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
     reader = FileReader(handle, limits, engine.traits.wants_gray)
@@ -69,19 +65,11 @@ def serve_worker(wire: socket.socket, area: SharedMemory, settings: Settings, pl
     engine.close()
 
 
-def read_private_bytes() -> int:
-    """Resident memory that is this process's own: without the shared area, and without files that are mapped."""
-    # After every image, so without the decoding layers of a text file.
-    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123
-        _, resident, shared, *_ = map(int, file.read().split())
-    return (resident - shared) * _PAGE_BYTES
-
-
 def _ready(engine: Engine, gpu_memory: GpuMemory) -> Ready:
     return Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
 
 
-def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedMemory) -> dict[str, object]:
+def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedArea) -> dict[str, object]:
     area.has_begun = True
     try:
         place = pack_answers(reader.read(unpack_tasks(message, area)), area)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
-from ocrsvc.engines.isolated.messages import Ready
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import EngineInfo
@@ -84,7 +83,7 @@ class ChildPool:
     def note_opened(self, child: Child) -> None:
         """A child is ready."""
         self._failures = 0
-        self.info = _ready(child).info
+        self.info = child.opened.info
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
         """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, unless the failure may be chance."""
@@ -108,7 +107,7 @@ class ChildPool:
         """Why a child should be replaced; empty when it need not."""
         if self.limits.max_images and child.images >= self.limits.max_images:
             return "images"
-        ready, limit_bytes, gpu_limit_bytes = _ready(child), self.limits.memory_bytes, self._gpu_limit_bytes(child)
+        ready, limit_bytes, gpu_limit_bytes = child.opened, self.limits.memory_bytes, self._gpu_limit_bytes(child)
         if 0 < limit_bytes <= child.private_bytes and self._is_above_footprint(
             "OCRSVC_CHILD_MEMORY_BYTES", limit_bytes, ready.private_bytes
         ):
@@ -120,7 +119,7 @@ class ChildPool:
         return ""
 
     def _gpu_limit_bytes(self, child: Child) -> int:
-        total_bytes = _ready(child).card_total_bytes
+        total_bytes = child.opened.card_total_bytes
         given = bytes_of(self.limits.gpu_bytes, total_bytes)
         return int(MEMORY_SHARE * total_bytes) // (self.limits.children + 1) if given is None else given
 
@@ -134,8 +133,3 @@ class ChildPool:
                 *(variable, limit_bytes, footprint_bytes),
             )
         return False
-
-
-def _ready(child: Child) -> Ready:
-    assert child.ready is not None, "only asked of children that are open"
-    return child.ready

@@ -6,7 +6,6 @@ import os
 from dataclasses import replace
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.isolated.child import Child
 from ocrsvc.engines.isolated.child_pool import MEMORY_SHARE, ChildPool, Limits
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.spawner import Spawner
@@ -42,7 +41,7 @@ class IsolatedEngine:
         except BaseException:
             self._spawner.close()
             raise
-        self._traits = _traits_of(self._spare.child)
+        self._traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True)
 
     @property
     def traits(self) -> EngineTraits:
@@ -79,8 +78,3 @@ def limits_for(settings: Settings, plan: ThreadPlan) -> Limits:
         gpu_bytes=settings.child_gpu_bytes,
         children=children,
     )
-
-
-def _traits_of(child: Child) -> EngineTraits:
-    assert child.ready is not None, "a handle has a child that is ready"
-    return replace(child.ready.driving, serial_open=False, decodes=True)

@@ -1,25 +1,24 @@
-"""The fork server, which forks and reaps a worker's children: `python -m ocrsvc.engines.isolated.fork_server FD`.
+"""The fork server, which forks and reaps a worker's children: `python -m ocrsvc.engines.isolated.fork_server`.
 
 It imports what an engine needs and starts no thread (a fork copies only the thread that calls it), no model and nothing
-of CUDA. It forks a child for each "spawn", kills one for each "kill", reaps them, and reports on a dead child's socket
-how it ended. It ends when the worker's end of its control socket is closed; its children are killed with it, by it or,
-when it is killed itself, by the kernel.
+of CUDA. Commands come over its standard input: it forks a child for each "spawn", kills one for each "kill", reaps
+them, and reports on a dead child's socket how it ended. It ends when the worker's end of that connection is closed; its
+children are killed with it, by it or, when it is killed itself, by the kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
+import math
 import os
-import selectors
+import select
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -28,23 +27,23 @@ import orjson
 from ocrsvc.registry import ENGINES
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.sandbox.restrict import end_with_parent, ignore_signals
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_threads
 
 _MESSAGE_BYTES: Final = 1 << 17
 _SPAWN_FDS: Final = 2
-_PR_SET_PDEATHSIG: Final = 1  # <sys/prctl.h>
 _FAILED: Final = 70
 
-# SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains first, then closes the socket.
-_IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _RunningChild:
-    """A running child: what the worker calls it, and our copy of its end of the socket, for its last message."""
+    """A running child: what the worker calls it, our copy of its end of the socket, for its last message, and when it
+    is to be killed.
+    """
 
     key: int
     end: socket.socket
+    kill_at_s: float = math.inf
 
 
 class ForkServer:
@@ -60,31 +59,26 @@ class ForkServer:
         self._settings = settings
         self._plan = plan
         self._children: dict[int, _RunningChild] = {}
-        self._kill_at_s: dict[int, float] = {}
         self._wake_receiver, self._wake_sender = socket.socketpair()
 
     def run(self) -> None:
         """Until the worker has gone."""
-        with self._wake_on_child_exit(), selectors.DefaultSelector() as poller:
-            poller.register(self._control, selectors.EVENT_READ)
-            poller.register(self._wake_receiver, selectors.EVENT_READ)
-            while True:
-                ready = [key.fileobj for key, _ in poller.select(self._wait_s())]
-                self._kill_overdue()
-                if self._wake_receiver in ready:
-                    self._wake_receiver.recv(4096)
-                    self._reap()
-                if self._control in ready and not self._handle_command():
-                    break
+        self._wake_on_child_exit()
+        is_wanted = True
+        while is_wanted:
+            ready, _, _ = select.select([self._control, self._wake_receiver], [], [], self._wait_s())
+            self._kill_overdue()
+            if self._wake_receiver in ready:
+                self._wake_receiver.recv(4096)
+                self._reap()
+            if self._control in ready:
+                is_wanted = self._handle_command()
         self._kill_all()
 
-    @contextlib.contextmanager
-    def _wake_on_child_exit(self) -> Iterator[None]:
+    def _wake_on_child_exit(self) -> None:
         self._wake_sender.setblocking(False)
         signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
-        yield
-        signal.set_wakeup_fd(-1)
 
     def _handle_command(self) -> bool:
         """Carry out one command; whether there may be more."""
@@ -96,7 +90,9 @@ class ForkServer:
             return False
         command: dict[str, Any] = orjson.loads(data)
         if "kill" in command:
-            self._kill_at_s[command["kill"]] = time.monotonic() + command["after_s"]
+            for child in self._children.values():
+                if child.key == command["kill"]:
+                    child.kill_at_s = time.monotonic() + command["after_s"]
             self._kill_overdue()
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
@@ -123,17 +119,16 @@ class ForkServer:
     def _run_child(self, end: socket.socket, area_fd: int, parent: int) -> NoReturn:
         code = _FAILED
         try:
-            die_with_parent(parent)
+            end_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for held in (
-                self._control,
-                self._wake_receiver,
-                self._wake_sender,
-                *(child.end for child in self._children.values()),
-            ):
+            ends = (child.end for child in self._children.values())
+            for held in (self._control, self._wake_receiver, self._wake_sender, *ends):
                 held.close()
-            self._serve_worker(end, area_fd)
+            from ocrsvc.engines.isolated.child_main import serve_worker
+            from ocrsvc.engines.isolated.shared_area import SharedArea
+
+            serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
             code = 0
         except BaseException:  # noqa: BLE001  nothing may return into the loop of the fork server
             traceback.print_exc()
@@ -144,22 +139,17 @@ class ForkServer:
             # No destructors of native libraries: what is closed was closed by the engine.
             os._exit(code)
 
-    def _serve_worker(self, end: socket.socket, area_fd: int) -> None:
-        from ocrsvc.engines.isolated.child_main import serve_worker
-        from ocrsvc.engines.isolated.shared_memory import SharedMemory
-
-        serve_worker(end, SharedMemory(area_fd), self._settings, self._plan)
-
     def _wait_s(self) -> float | None:
-        return max(0.0, min(self._kill_at_s.values()) - time.monotonic()) if self._kill_at_s else None
+        """Until the next child is overdue; None without one."""
+        kill_at_s = min((child.kill_at_s for child in self._children.values()), default=math.inf)
+        return None if kill_at_s == math.inf else max(0.0, kill_at_s - time.monotonic())
 
     def _kill_overdue(self) -> None:
         """End the children whose time is over; those that have ended by themselves are not listed any more."""
-        overdue = {key for key, kill_at_s in self._kill_at_s.items() if kill_at_s <= time.monotonic()}
-        for pid in [pid for pid, child in self._children.items() if child.key in overdue]:
-            os.kill(pid, signal.SIGKILL)
-        for key in overdue:
-            del self._kill_at_s[key]
+        for pid, child in self._children.items():
+            if child.kill_at_s <= time.monotonic():
+                os.kill(pid, signal.SIGKILL)
+                child.kill_at_s = math.inf
 
     def _reap(self) -> None:
         """Reap every child that has died by now, and report how."""
@@ -168,7 +158,6 @@ class ForkServer:
             if pid == 0:
                 return
             child = self._children.pop(pid)
-            self._kill_at_s.pop(child.key, None)
             _report_exit(child.end, os.waitstatus_to_exitcode(status))
 
     def _kill_all(self) -> None:
@@ -178,16 +167,17 @@ class ForkServer:
             os.waitpid(pid, 0)
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; at once if that has happened already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(_FAILED)
-
-
 def _report_exit(end: socket.socket, how: object) -> None:
     with end, contextlib.suppress(OSError):
         end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
+
+
+def _take_connection() -> socket.socket:
+    """What is on standard input, which is empty from here on."""
+    connection = socket.socket(fileno=os.dup(0))
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    return connection
 
 
 def preload(engine: str) -> None:
@@ -200,21 +190,20 @@ def preload(engine: str) -> None:
     gc.freeze()
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
     """Run the fork server of the worker that holds the other end of the socket."""
-    for ignored in _IGNORED:
-        signal.signal(ignored, signal.SIG_IGN)
-    control = socket.socket(fileno=int(arguments[0]))
+    # SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains, then closes the socket.
+    ignore_signals()
+    control = _take_connection()
     first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
     if not first:
-        return 0
+        return
     settings, plan = Settings.model_validate(first["settings"]), ThreadPlan(**first["plan"])
     set_library_threads(os.environ, plan.library_threads)
     limit_arenas()
     preload(settings.engine)
     ForkServer(control, settings, plan).run()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -30,11 +30,10 @@ class GpuMemory:
 
     def read(self) -> tuple[int, int]:
         """Bytes that this process holds, and the GPU's; zeros where NVML does not report them. A second old at most."""
-        if self._reader is not None and time.monotonic() >= self._again_s:
-            self._again_s = time.monotonic() + _EVERY_S
-            reading = self._reader.read(Siblings())
-            is_listed = reading is not None and self._reader.is_listed
-            self._last_reading = (
-                (reading.own_bytes, reading.total_bytes) if reading is not None and is_listed else (0, 0)
-            )
+        if self._reader is None or time.monotonic() < self._again_s:
+            return self._last_reading
+        self._again_s = time.monotonic() + _EVERY_S
+        reading = self._reader.read(Siblings())
+        is_listed = reading is not None and self._reader.is_listed
+        self._last_reading = (reading.own_bytes, reading.total_bytes) if reading and is_listed else (0, 0)
         return self._last_reading

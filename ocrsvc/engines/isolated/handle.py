@@ -15,7 +15,7 @@ from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
-from ocrsvc.engines.isolated.image_hash import TaskHash
+from ocrsvc.engines.isolated.image_hash import digest_of
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
@@ -31,7 +31,6 @@ class _Trial:
     """One image, and how often engines have died over it; `noted_crashes` of these deaths are in the denylist."""
 
     task: Task
-    image: TaskHash
     noted_crashes: int
     crashes: int
     answer: Page | OcrsvcError | None = None
@@ -53,7 +52,8 @@ class IsolatedHandle:
         self._denylist = denylist
         self._successor: Child | None = None
         self._child: Child | None = None
-        self._has_replacement_lock = False
+        # Gives the lock of the replacement back.
+        self._replacement = contextlib.ExitStack()
         try:
             self._child = self._open(math.inf)
         except OcrsvcError as error:
@@ -86,9 +86,8 @@ class IsolatedHandle:
             self._take_successor().end()
 
     def _begin(self, task: Task) -> _Trial:
-        image = TaskHash(task)
-        crashes = self._denylist.crashes(image)
-        return _Trial(task, image, crashes, crashes, _refusal() if crashes >= CRASHES else None)
+        crashes = 0 if self._denylist.is_empty() else self._denylist.crashes(digest_of(task))
+        return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
         try:
@@ -116,15 +115,16 @@ class IsolatedHandle:
 
     def _clear_if_noted(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
         if trial.noted_crashes and not isinstance(answer, DeadlineExceeded | ClientGone):
-            self._denylist.clear(trial.image)
+            self._denylist.clear(digest_of(trial.task))
         return answer
 
     def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
+        digest = digest_of(trial.task)
         if trial.crashes > trial.noted_crashes:
-            self._denylist.note(trial.image, trial.crashes, lost.cause)
+            self._denylist.note(digest, trial.crashes, lost.cause)
         if trial.crashes < CRASHES:
             return DeadlineExceeded(f"The engine's process ended ({lost.cause}), and no time was left to try again.")
-        LOG.error("QUARANTINED image %s: %s", trial.image.digest.hex(), lost.cause)
+        LOG.error("QUARANTINED image %s: %s", digest.hex(), lost.cause)
         return _refusal()
 
     def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
@@ -135,15 +135,16 @@ class IsolatedHandle:
         try:
             answers = child.read(tasks, deadline + self._pool.limits.grace_s)
         except ChildLost as lost:
-            hurried = lost.cause == HANG and time.monotonic() - began_s < min(_HANG_S, self._pool.limits.deadline_s)
+            if lost.cause == HANG and time.monotonic() - began_s < min(_HANG_S, self._pool.limits.deadline_s):
+                lost.is_blamed = False
             self._replace_lost_child(child, lost)
-            raise ChildLost(lost.cause, is_blamed=lost.is_blamed and not hurried) from lost
+            raise
         self._start_replacement(child)
         return answers
 
     def _replace_lost_child(self, child: Child, lost: ChildLost) -> None:
         """End a lost child, and start the next one at once."""
-        LOG.warning("CHILD %s LOST: %s, after %s images", _pid(child), lost.cause, child.images)
+        LOG.warning("CHILD %s LOST: %s, after %s images", child.pid, lost.cause, child.images)
         self._child = None
         child.end()
         if self._successor is None:
@@ -156,9 +157,7 @@ class IsolatedHandle:
             self._child = self._open(until_s)
         elif self._successor is not None and (successor := self._take_if_ready(self._successor, 0.0)):
             old, self._child = self._child, successor
-            LOG.info(
-                "CHILD %s RECYCLED: %s, after %s images", _pid(old), self._pool.replacement_reason(old), old.images
-            )
+            LOG.info("CHILD %s RECYCLED: %s, after %s images", old.pid, self._pool.replacement_reason(old), old.images)
             old.end(kill=False)
         return self._child
 
@@ -170,28 +169,24 @@ class IsolatedHandle:
             or not self._pool.replacement_lock.acquire(blocking=False)
         ):
             return
-        self._has_replacement_lock = True
+        self._replacement.callback(self._pool.replacement_lock.release)
         try:
             self._successor = self._pool.start_child()
         except (EngineFailed, ChildLost):
-            self._release_replacement_lock()
+            self._replacement.close()
 
     def _open(self, until_s: float) -> Child:
         """A child that is ready. Raises DeadlineExceeded, or EngineFailed when none will be for a while."""
         while True:
             if self._successor is None:
-                self._successor = self._try_start_child()
+                try:
+                    self._successor = self._pool.start_child()
+                except ChildLost as lost:
+                    self._pool.note_failure(lost)
             elif child := self._take_if_ready(self._successor, until_s):
                 return child
             elif time.monotonic() >= until_s:
                 raise DeadlineExceeded("The engine was opening again until the deadline of this request.")
-
-    def _try_start_child(self) -> Child | None:
-        try:
-            return self._pool.start_child()
-        except ChildLost as lost:
-            self._pool.note_failure(lost)
-            return None
 
     def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
         """The child that was opening, if it is ready by then; one that fails is dropped."""
@@ -213,17 +208,8 @@ class IsolatedHandle:
     def _take_successor(self) -> Child:
         child, self._successor = self._successor, None
         assert child is not None, "only called when there is one"
-        self._release_replacement_lock()
+        self._replacement.close()
         return child
-
-    def _release_replacement_lock(self) -> None:
-        if self._has_replacement_lock:
-            self._has_replacement_lock = False
-            self._pool.replacement_lock.release()
-
-
-def _pid(child: Child) -> int:
-    return child.ready.pid if child.ready is not None else 0
 
 
 def _refusal() -> ImageCrashesEngine:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass
-from math import prod
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.isolated.shared_memory import SharedMemory, aligned
+from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
 from ocrsvc.records import (
@@ -58,46 +57,33 @@ class Ready:
     card_total_bytes: int = 0
 
 
-def pack_tasks(tasks: Sequence[Task], area: SharedMemory) -> bytes:
+def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
     """The message for some tasks, whose files and pixels are put into the area. Raises OSError when it cannot grow."""
     rows, offset = [], 0
-    total = sum(aligned(_size_of(task)) for task in tasks)
-    area.reserve(total)
     for task in tasks:
-        rows.append([_put(task, offset, area), offset, task.options and list(astuple(task.options)), _finite(task)])
-        offset += aligned(_size_of(task))
+        data = np.frombuffer(task.data, np.uint8) if isinstance(task, FileTask) else task.image.pixels
+        kind = None if isinstance(task, FileTask) else task.image.format
+        deadline = task.deadline if math.isfinite(task.deadline) else None
+        rows.append([kind, offset, data.shape, task.options, deadline])
+        offset = area.put(offset, data)
     area.has_begun = area.is_given_up = False
-    return orjson.dumps([total, rows])
+    return orjson.dumps(rows)
 
 
-def _size_of(task: Task) -> int:
-    return len(task.data) if isinstance(task, FileTask) else task.image.pixels.nbytes
-
-
-def _put(task: Task, offset: int, area: SharedMemory) -> int | list[object]:
-    """Put it there; what the message says of it: the size of a file, or the format and shape of an image."""
-    if isinstance(task, FileTask):
-        area.put_bytes(offset, task.data)
-        return len(task.data)
-    area.put_pixels(offset, task.image.pixels)
-    return [task.image.format, *task.image.pixels.shape]
-
-
-def _finite(task: Task) -> float | None:
-    return task.deadline if math.isfinite(task.deadline) else None
-
-
-def unpack_tasks(message: bytes, area: SharedMemory) -> list[Task]:
+def unpack_tasks(message: bytes, area: SharedArea) -> list[Task]:
     """The tasks of a message, their pixels as they lie in the area. In the child."""
-    total, rows = orjson.loads(message)
-    area.reserve(total)
-    return [_unpack_task(area, *row) for row in rows]
+    return [_unpack_task(area, *row) for row in orjson.loads(message)]
 
 
 def _unpack_task(
-    area: SharedMemory, what: int | list[Any], offset: int, chosen: list[Any] | None, deadline: float | None
+    area: SharedArea,
+    kind: str | None,
+    offset: int,
+    shape: list[int],
+    chosen: dict[str, Any] | None,
+    deadline: float | None,
 ) -> Task:
-    options, until_s = None if chosen is None else ReadOptions(*chosen), math.inf if deadline is None else deadline
+    options, until_s = None if chosen is None else ReadOptions(**chosen), math.inf if deadline is None else deadline
 
     def check() -> None:
         # The clock is the machine's, so the worker's deadline means the same here.
@@ -106,28 +92,25 @@ def _unpack_task(
         if area.is_given_up:
             raise client_gone()
 
-    if isinstance(what, int):
-        return FileTask(area.get_bytes(offset, what), options, until_s, check)
-    kind, *shape = what
+    data = area.get(offset, tuple(shape))
+    if kind is None:
+        return FileTask(data.tobytes(), options, until_s, check)
     assert options is not None, "an image that is decoded already is there to be read"
-    return ReadTask(Image(area.pixels(offset, tuple(shape)), kind), options, until_s, check)
+    return ReadTask(Image(data, kind), options, until_s, check)
 
 
-def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedMemory) -> list[int]:
+def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> list[int]:
     """Put pages and errors into the area, images first; returns where the rest lies: offset and size.
 
     Numbers that are not finite become null, which `unpack_answers` refuses.
     """
     rows, offset = list[object](), 0
     for answer in answers:
-        image = answer.image.pixels if isinstance(answer, DecodedPage) and answer.image is not None else None
         rows.append(_pack_answer(answer, offset))
-        if image is not None:
-            area.reserve(offset + image.nbytes)
-            area.put_pixels(offset, image)
-            offset += aligned(image.nbytes)
+        if isinstance(answer, DecodedPage) and answer.image is not None:
+            offset = area.put(offset, answer.image.pixels)
     data = orjson.dumps(rows)
-    area.put_bytes(offset, data)
+    area.put(offset, data)
     return [offset, len(data)]
 
 
@@ -140,33 +123,25 @@ def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     return {"page": pack_page(answer), "decode_s": answer.decode_s, "image": image}
 
 
-def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedMemory) -> list[Page | OcrsvcError]:
+def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
     """What `pack_answers` put there, one for each task. Raises InvalidData."""
     match place:
-        case [int(offset), int(size)] if area.holds(offset, size):
-            return _unpack_answers(area.get_bytes(offset, size), tasks, area)
-    raise InvalidData("an answer that is nowhere")
+        case [offset, size]:
+            rows = _unpack_json(_copied(area, offset, (size,)).tobytes())
+            if isinstance(rows, list) and len(rows) == len(tasks):
+                return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
+    raise InvalidData(f"not the {len(tasks)} answers that were asked for")
 
 
-def _unpack_answers(data: bytes, tasks: Sequence[Task], area: SharedMemory) -> list[Page | OcrsvcError]:
-    try:
-        rows = orjson.loads(data)
-    except ValueError as error:
-        raise InvalidData("an answer that is not JSON") from error
-    if not isinstance(rows, list) or len(rows) != len(tasks):
-        raise InvalidData(f"not the {len(tasks)} answers that were asked for")
-    return [_unpack_answer(row, task, area) for row, task in zip(rows, tasks, strict=True)]
-
-
-def _unpack_answer(row: Any, task: Task, area: SharedMemory) -> Page | OcrsvcError:
+def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError:
     if isinstance(row, dict) and "code" in row:
-        return _unpack_error(row)
+        return unpack_failure(row)
     if isinstance(task, ReadTask):
         return unpack_page(row)
     match row:
         case {"page": page, "decode_s": float(decode_s), "image": None} if task.options is not None:
             decoded, image = unpack_page(page), None
-        case {"page": page, "decode_s": float(decode_s), "image": [str(kind), int(offset), *shape]}:
+        case {"page": page, "decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if _is_shape(shape):
             decoded, image = unpack_page(page), Image(_copied(area, offset, tuple(shape)), kind)
         case _:
             raise InvalidData("no page of a file")
@@ -175,23 +150,35 @@ def _unpack_answer(row: Any, task: Task, area: SharedMemory) -> Page | OcrsvcErr
     return DecodedPage(decoded.width, decoded.height, decoded.angle, decoded.lines, decode_s=decode_s, image=image)
 
 
-def _copied(area: SharedMemory, offset: int, shape: tuple[Any, ...]) -> Pixels:
-    """Pixels out of the area. Raises InvalidData."""
-    sides, colours = shape[:2], shape[2:]
-    if len(sides) != 2 or colours not in ((), (3,)) or not all(type(side) is int and side > 0 for side in sides):
-        raise InvalidData("an image without a size")
-    if not area.holds(offset, prod(shape)):
-        raise InvalidData("an image that is nowhere")
-    return np.array(area.pixels(offset, shape))
+def _is_shape(shape: Sequence[object]) -> bool:
+    """Whether it is that of an image, gray or in colours."""
+    return len(shape) in (2, 3) and list(shape[2:]) in ([], [3]) and 0 not in shape
 
 
-def pack_ready(ready: Ready) -> dict[str, object]:
-    """As JSON can hold it."""
-    return asdict(ready)
+def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
+    """Bytes out of the area. Raises InvalidData."""
+    if not area.holds(offset, shape):
+        raise InvalidData("an answer or an image that is nowhere")
+    return np.array(area.get(offset, shape))
+
+
+def unpack_message(data: bytes) -> dict[str, Any]:
+    """What a child or its fork server sent. Raises InvalidData."""
+    message = _unpack_json(data)
+    if not isinstance(message, dict):
+        raise InvalidData("a message that is no object")
+    return message
+
+
+def _unpack_json(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except ValueError as error:
+        raise InvalidData("no JSON") from error
 
 
 def unpack_ready(row: Any) -> Ready:
-    """Raises InvalidData."""
+    """What a child that is open says of itself, as orjson writes it. Raises InvalidData."""
     try:
         return Ready(**{**row, "info": EngineInfo(**row["info"]), "driving": EngineTraits(**row["driving"])})
     except (TypeError, KeyError) as error:
@@ -210,17 +197,13 @@ def pack_failure(failure: BaseException) -> dict[str, str]:
     )
 
 
-def unpack_failure(row: Any) -> OcrsvcError:
-    """Raises InvalidData."""
-    return _unpack_error(row)
-
-
 def _pack_error(error: OcrsvcError) -> dict[str, str]:
     texts = {"detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
     return {"code": error.code, **texts}
 
 
-def _unpack_error(row: Any) -> OcrsvcError:
+def unpack_failure(row: Any) -> OcrsvcError:
+    """The error that was packed, by its code. Raises InvalidData."""
     match row:
         case {"code": str(code), "detail": str(detail), "remedy": str(remedy)}:
             return next((kind for kind in _kinds(OcrsvcError) if kind.code == code), EngineFailed)(detail, remedy)

@@ -12,17 +12,14 @@ import contextlib
 import itertools
 import os
 import socket
-import subprocess
-import sys
 import threading
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 import orjson
 
-import ocrsvc
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import ThreadPlan
 
 _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
@@ -43,8 +40,7 @@ class Spawner:
         self._first_message = orjson.dumps({"settings": settings.model_dump(mode="json"), "plan": asdict(plan)})
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._server: Program | None = None
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
         """Have a child forked that talks over `end`, with the shared area `area_fd`; returns what `kill` calls it.
@@ -65,8 +61,8 @@ class Spawner:
     def kill(self, key: int, after_s: float = 0.0) -> None:
         """End a child, at once or if it is still there later. Only the fork server knows its process id for sure."""
         with self._lock, contextlib.suppress(OSError):
-            if self._control is not None:
-                self._control.send(orjson.dumps({"kill": key, "after_s": after_s}))
+            if self._server is not None:
+                self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))
 
     def close(self) -> None:
         """End the fork server and every child."""
@@ -74,41 +70,12 @@ class Spawner:
             self._end()
 
     def _send(self, message: dict[str, int], fds: list[int]) -> None:
-        control = self._control or self._start()
-        socket.send_fds(control, [orjson.dumps(message)], fds)
-
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control = ours
-        with theirs:
-            # A process group of its own: what a terminal sends to the service's must not end a child before the drain.
-            self._process = subprocess.Popen(  # noqa: S603  our own interpreter and program
-                [sys.executable, "-m", _PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-                process_group=0,
-            )
-        ours.send(self._first_message)
-        return ours
+        if self._server is None:
+            self._server = Program(_PROGRAM, environ=os.environ)
+            self._server.wire.send(self._first_message)
+        socket.send_fds(self._server.wire, [orjson.dumps(message)], fds)
 
     def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-
-
-def _environment() -> dict[str, str]:
-    """This process's, with this package importable when it runs from a checkout, whatever the working directory is."""
-    home, path = Path(ocrsvc.__file__).parents[1], os.environ.get("PYTHONPATH")
-    # What is installed is found anyway, and must not come before the standard library.
-    if home.name in ("site-packages", "dist-packages"):
-        return dict(os.environ)
-    return {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{path}" if path else str(home)}
+        if self._server is not None:
+            self._server.end(_END_S)
+            self._server = None

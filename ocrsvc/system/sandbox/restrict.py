@@ -75,14 +75,19 @@ def raise_oom_score() -> None:
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
 
 
+def ignore_signals() -> None:
+    """Leave it to the parent to end this process: what a terminal or a service manager sends is meant for that one."""
+    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(known, signal.SIG_IGN)
+
+
 def end_with_parent(parent: int) -> None:
     """End when the thread that started this process does, also if it has done so already; ignore what ends a group.
 
     Args:
         parent: Its process id, from itself: who asks later may get the id of another.
     """
-    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(known, signal.SIG_IGN)
+    ignore_signals()
     prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
