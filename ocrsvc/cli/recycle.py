@@ -9,15 +9,13 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings
 
-if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
-
+HELP: Final = "replace every worker of a running service, without a gap"
 _CHECK_S: Final = 0.1
 _TIMEOUT_S: Final = 600.0
 _TIMED_OUT: Final = 75
@@ -31,14 +29,12 @@ class Process:
     started: int
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc recycle`."""
-    parser = commands.add_parser("recycle", help="replace every worker of a running service, without a gap")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc recycle`."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--pid", type=int, help="process id of the arbiter, gunicorn's main process")
     which.add_argument("--pidfile", type=Path, help="its pid file; by default the one that OCRSVC_PIDFILE names")
     parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, help="seconds to wait; %(default)g by default")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,11 +11,10 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
-from types import TracebackType
 from typing import Final, Self, Unpack
 
 import httpx
@@ -83,9 +82,14 @@ class Client:
             except OcrsvcError as error:
                 return error
 
-        pool = ThreadPoolExecutor(at_once, thread_name_prefix="ocrsvc-client")
+        source, pool = iter(pictures), ThreadPoolExecutor(at_once, thread_name_prefix="ocrsvc-client")
+        under_way = deque(pool.submit(outcome, picture) for picture in islice(source, at_once))
         try:
-            yield from _in_order(iter(pictures), lambda picture: pool.submit(outcome, picture), at_once)
+            while under_way:
+                answer = under_way.popleft().result()
+                # The next image is taken before an answer is handed out.
+                under_way.extend(pool.submit(outcome, picture) for picture in islice(source, 1))
+                yield answer
         finally:
             left.set()
             pool.shutdown(cancel_futures=True)
@@ -97,9 +101,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def _read(self, picture: ImageInput, timeout_s: float | None, options: Options, left: threading.Event) -> Answer:
@@ -182,9 +184,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.close()
 
     async def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
@@ -225,17 +225,6 @@ class _Tries:
         if pause_s is None:
             raise error
         return pause_s
-
-
-def _in_order(
-    source: Iterator[ImageInput], start: Callable[[ImageInput], Future[Outcome]], at_once: int
-) -> Iterator[Outcome]:
-    """Outcomes in the order of the images; the next image is taken before an outcome is handed out."""
-    under_way = deque(start(picture) for picture in islice(source, at_once))
-    while under_way:
-        outcome = under_way.popleft().result()
-        under_way.extend(start(picture) for picture in islice(source, 1))
-        yield outcome
 
 
 def _limits_of(left_s: float) -> httpx.Timeout:
