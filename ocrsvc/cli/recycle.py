@@ -7,9 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
@@ -21,8 +20,7 @@ _TIMEOUT_S: Final = 600.0
 _TIMED_OUT: Final = 75
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """One process, and when it started (clock ticks after the boot): ids are used again, with another start."""
 
     pid: int
@@ -86,11 +84,11 @@ def workers_of(pid: int) -> frozenset[Process]:
 
     A child that catches SIGHUP has the arbiter's handlers still: it was forked just now, and is fresh anyway.
     """
-    children = (_process(child) for child in _children(pid))
+    children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
     return frozenset(
         child
         for child in children
-        if child is not None and _catches(child.pid, signal.SIGUSR2) and not _catches(child.pid, signal.SIGHUP)
+        if child and _catches(child.pid, signal.SIGUSR2) and not _catches(child.pid, signal.SIGHUP)
     )
 
 
@@ -140,10 +138,6 @@ def _process(pid: int) -> Process | None:
     """The process with this id, unless it has ended (a zombie has)."""
     fields = _read(pid, "stat").rpartition(")")[2].split()
     return Process(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in _read(pid, f"task/{pid}/children").split()]
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

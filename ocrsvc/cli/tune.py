@@ -44,14 +44,16 @@ def run(args: argparse.Namespace) -> int:
     settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
     device = device_for(settings)
     measured: list[Measurement] = []
-    _try_all(workers_and_threads(read_cpus(), device), load, measured)
-    best = choose(measured, args.p95)
+
+    def best_with(candidates: Sequence[SettingValues]) -> Measurement | None:
+        _try_all(candidates, load, measured)
+        return choose(measured, args.p95)
+
+    best = best_with(workers_and_threads(read_cpus(), device))
     if device == "cuda" and best is not None:
-        _try_all(batches(best.knobs), load, measured)
-        best = choose(measured, args.p95)
+        best = best_with(batches(best.knobs))
     if best is not None and _has_two_precisions(settings, device):
-        _try_all(precisions(best.knobs, device), load, measured)
-        best = choose(measured, args.p95)
+        best = best_with(precisions(best.knobs, device))
     print("\n".join(table(measured)))
     if best is None:
         raise OperatorError(
