@@ -507,6 +507,24 @@ def test_a_format_that_cannot_be_had_is_told_and_can_be_tried_again(opened: Open
 
 
 @in_browser
+def test_a_format_is_asked_of_the_pages_that_were_read(opened: Open) -> None:
+    page = opened()
+
+    def fail_one(route: Route) -> None:
+        answer = route.fetch().json()
+        answer["pages"][1] = {"page": 2, "error": {"title": "Broken", "code": "broken_image", "status": 422}}
+        route.fulfill(json=answer)
+
+    page.route(re.compile(r"/v1/ocr\?rotate=auto$"), fail_one)
+    put(page, {"name": "three.tif", "mimeType": "image/tiff", "buffer": tiff([120, 121, 122])})
+    wait_for(page, "done")
+    with page.expect_request("**/v1/ocr?*format=tsv") as asked:
+        page.get_by_role("tab", name="TSV").click()
+    assert asked.value.url.endswith("?rotate=auto&pages=1%2C3&format=tsv")
+    expect(page.locator("#panel pre")).to_contain_text("122x32")
+
+
+@in_browser
 def test_all_images_can_be_saved_and_copied_at_once(opened: Open) -> None:
     page = opened()
     put(page, png(100), png(101))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable, OperatorError
@@ -18,9 +18,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
 
-if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
-
+HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
     *("onnxruntime", "onnxruntime-gpu", "cupy-cuda12x", "cupy-cuda13x"),
@@ -29,11 +27,9 @@ _PACKAGES: Final = (
 _OPEN_S: Final = 300.0
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc check`."""
-    parser = commands.add_parser("check", help="say what is installed and which engines open here")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc check`."""
     parser.add_argument("--engine", choices=tuple(ENGINES), help="open only this engine, inside this process")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

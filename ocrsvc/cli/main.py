@@ -51,12 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ocrsvc", description="Read the text on images.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ocrsvc {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    read.add_command(commands)
-    commands.add_parser("serve", help="serve over HTTP; all further arguments are gunicorn's", add_help=False)
-    settings.add_command(commands)
-    check.add_command(commands)
-    status.add_command(commands)
-    recycle.add_command(commands)
-    tune.add_command(commands)
-    optimize.add_command(commands)
+    for command in (read, serve, settings, check, status, recycle, tune, optimize):
+        _, _, name = command.__name__.rpartition(".")
+        subparser = commands.add_parser(name, help=command.HELP, add_help=command is not serve)
+        # gunicorn parses the flags of `serve`, which does not come here.
+        if command is not serve:
+            command.add_arguments(subparser)
+            subparser.set_defaults(run=command.run)
     return parser

@@ -15,17 +15,16 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_threads
 
 if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
     from ocrsvc.engines.ppocr.optimize import Comparison, LineSamples
     from ocrsvc.imaging.decode import PixelLimits
 
+HELP: Final = "make models in eight bits, and keep those that win on this machine"
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 _LINES_PER_STEP: Final = 25
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc optimize`."""
-    parser = commands.add_parser("optimize", help="make models in eight bits, and keep those that win on this machine")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc optimize`."""
     parser.add_argument(
         "--pages",
         nargs="+",
@@ -35,7 +34,6 @@ def add_command(commands: Commands) -> None:
         help="image files like those that will be read, or folders of them; a few dozen are plenty",
     )
     parser.add_argument("--out", type=Path, help="folder to keep models in; that of OCRSVC_MODEL_CACHE if left out")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,36 +6,35 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from ocrsvc.client.response import Answer
+from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_threads
 
 if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
     from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.read import FileRead, Reader
-    from ocrsvc.records import Box, EngineInfo, Page, ReadOptions
+    from ocrsvc.records import Box, Page, ReadOptions
 
-    # A service's answer, one of this process, or what is wrong.
-    Answered = Answer | FileRead | OcrsvcError
+Answered = Answer | OcrsvcError
+"""What was read of a file, by a service or in this process, or what is wrong with it."""
 
+HELP: Final = "print the text of images and documents"
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc read`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc read`."""
     documents = [name for name in OUTPUT_FORMATS if name != "text"]
-    parser = commands.add_parser("read", help="print the text of images and documents")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image, PDF or TIFF; - is standard input")
     parser.add_argument(
         "--format",
@@ -56,7 +55,6 @@ def add_command(commands: Commands) -> None:
     )
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,14 +120,24 @@ def _start_reader(engine: str | None) -> Reader:
 
 def _read_all(
     reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges
-) -> Iterator[tuple[Path, FileRead | OcrsvcError]]:
+) -> Iterator[tuple[Path, Answered]]:
     """Each file with its answer, in order; as many at a time as a few engine threads can use."""
     for begin in range(0, len(files), 16):
         batch = files[begin : begin + 16]
         answers = reader.read_files([_load(file) for file in batch], options, _DEADLINE_S, ranges=ranges)
         for file, answer in zip(batch, answers, strict=True):
-            errors = [outcome for _, outcome in answer.pages if isinstance(outcome, OcrsvcError)]
-            yield file, errors[0] if len(errors) == len(answer.pages) else answer
+            yield file, _as_answer(answer) if answer.readings else answer.errors[0][1]
+
+
+def _as_answer(read: FileRead) -> Answer:
+    """What was read, as a service answers it; pages that failed are in `failed` alone."""
+    from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
+    from ocrsvc.records import total_of
+
+    engine, timing = asdict(read.readings[0].engine), timing_to_dict(total_of(read.readings))
+    pages = [page_to_dict(reading.page, reading.page.number) for reading in read.readings]
+    data = {"engine": engine, "pages": pages, "pages_total": read.total, "timing": timing}
+    return Answer("", tuple(map(page_of, pages)), dict(read.errors), read.total, engine, timing, data)
 
 
 def _load(file: Path) -> bytes | OcrsvcError:
@@ -143,81 +151,48 @@ def _load(file: Path) -> bytes | OcrsvcError:
 def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
     """Print each file's answer as it comes, as text or as JSON; gives its exit code."""
     for file, answer in answers:
-        if isinstance(answer, OcrsvcError):
-            yield _report(file, answer)
-            continue
-        if args.format == "json":
-            print(orjson.dumps({"file": str(file), **_members_of(answer)}).decode(), flush=True)
-        else:
+        if isinstance(answer, Answer):
             heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
-            print(f"{heading}{_text_of(answer)}", flush=True)
-        yield _report_pages(file, answer)
+            as_json = args.format == "json"
+            print(_to_json(file, answer) if as_json else f"{heading}{answer.text}", flush=True)
+        yield _report(file, answer)
+
+
+def _to_json(file: Path, answer: Answer) -> str:
+    return orjson.dumps({"file": str(file), **answer.data}).decode()
 
 
 def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
     """Print all pages as one document, numbered on from file to file; gives each file's exit code."""
+    from ocrsvc.records import EngineInfo
+
     pages: list[Page] = []
     engine: EngineInfo | None = None
     for file, answer in answers:
-        if isinstance(answer, OcrsvcError):
-            yield _report(file, answer)
-            continue
-        fresh, engine = _pages_of(answer)
-        # Of a lone document, the numbers in it.
-        first = len(pages) + 1
-        pages.extend(fresh if len(args.files) == 1 else (replace(p, number=n) for n, p in enumerate(fresh, first)))
-        yield _report_pages(file, answer)
+        if isinstance(answer, Answer):
+            # Of a lone document, the numbers in it.
+            pages += _to_pages(answer, None if len(args.files) == 1 else len(pages) + 1)
+            engine = EngineInfo(**answer.engine)
+        yield _report(file, answer)
     if engine is not None:
         print(OUTPUT_FORMATS[args.format].write(pages, engine), end="", flush=True)
 
 
-def _report(file: Path, error: OcrsvcError) -> int:
-    print(f"ocrsvc: {file}: {error}", file=sys.stderr, flush=True)
-    return error.exit_code
+def _to_pages(answer: Answer, first: int | None) -> Iterator[Page]:
+    """The pages as output formats take them; numbered from `first` on if it is given."""
+    from ocrsvc.records import Line, Page
+
+    for at, page in enumerate(answer.pages, first or 0):
+        lines = tuple(Line(line.text, line.confidence, cast("Box", line.box)) for line in page.lines)
+        yield Page(page.width, page.height, page.angle, lines, at if first else page.number)
 
 
-def _report_pages(file: Path, answer: Answer | FileRead) -> int:
-    """Report which pages of a document failed; gives the exit code of the first."""
-    failed = answer.failed if isinstance(answer, Answer) else dict(answer.errors)
-    for number, error in failed.items():
-        print(f"ocrsvc: {file}, page {number}: {error}", file=sys.stderr, flush=True)
-    return next((error.exit_code for error in failed.values()), 0)
-
-
-def _text_of(answer: Answer | FileRead) -> str:
-    return answer.text if isinstance(answer, Answer) else "\n\f".join(one.page.text for one in answer.readings)
-
-
-def _members_of(answer: Answer | FileRead) -> dict[str, object]:
-    """The answer with the names of the native API; pages that failed are reported elsewhere."""
+def _report(file: Path, answer: Answered) -> int:
+    """Report what failed, the whole file or some of its pages; gives the exit code of the first failure."""
     if isinstance(answer, Answer):
-        return dict(answer.data)
-    from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
-    from ocrsvc.records import total_of
-
-    readings = answer.readings
-    return {
-        "engine": readings[0].engine,
-        "pages": [page_to_dict(reading.page, reading.page.number) for reading in readings],
-        "pages_total": answer.total,
-        "timing": timing_to_dict(total_of(readings)),
-    }
-
-
-def _pages_of(answer: Answer | FileRead) -> tuple[list[Page], EngineInfo]:
-    """The pages of an answer, and who read them."""
-    from ocrsvc.records import EngineInfo, Line, Page
-
-    if not isinstance(answer, Answer):
-        return [reading.page for reading in answer.readings], answer.readings[0].engine
-    pages = [
-        Page(
-            page.width,
-            page.height,
-            page.angle,
-            tuple(Line(line.text, line.confidence, cast("Box", line.box)) for line in page.lines),
-            page.number,
-        )
-        for page in answer.pages
-    ]
-    return pages, EngineInfo(**answer.engine)
+        failed = {f", page {number}": error for number, error in answer.failed.items()}
+    else:
+        failed = {"": answer}
+    for page, error in failed.items():
+        print(f"ocrsvc: {file}{page}: {error}", file=sys.stderr, flush=True)
+    return next((error.exit_code for error in failed.values()), 0)

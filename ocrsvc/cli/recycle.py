@@ -7,38 +7,32 @@ import os
 import signal
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings
 
-if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
-
+HELP: Final = "replace every worker of a running service, without a gap"
 _CHECK_S: Final = 0.1
 _TIMEOUT_S: Final = 600.0
 _TIMED_OUT: Final = 75
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """One process, and when it started (clock ticks after the boot): ids are used again, with another start."""
 
     pid: int
     started: int
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc recycle`."""
-    parser = commands.add_parser("recycle", help="replace every worker of a running service, without a gap")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc recycle`."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--pid", type=int, help="process id of the arbiter, gunicorn's main process")
     which.add_argument("--pidfile", type=Path, help="its pid file; by default the one that OCRSVC_PIDFILE names")
     parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, help="seconds to wait; %(default)g by default")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,11 +84,11 @@ def workers_of(pid: int) -> frozenset[Process]:
 
     A child that catches SIGHUP has the arbiter's handlers still: it was forked just now, and is fresh anyway.
     """
-    children = (_process(child) for child in _children(pid))
+    children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
     return frozenset(
         child
         for child in children
-        if child is not None and _catches(child.pid, signal.SIGUSR2) and not _catches(child.pid, signal.SIGHUP)
+        if child and _catches(child.pid, signal.SIGUSR2) and not _catches(child.pid, signal.SIGHUP)
     )
 
 
@@ -144,10 +138,6 @@ def _process(pid: int) -> Process | None:
     """The process with this id, unless it has ended (a zombie has)."""
     fields = _read(pid, "stat").rpartition(")")[2].split()
     return Process(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in _read(pid, f"task/{pid}/children").split()]
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 import ocrsvc
 
+HELP: Final = "serve over HTTP; all further arguments are gunicorn's"
 _APPLICATION: Final = "ocrsvc.worker.hooks:build_app()"
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
 from ocrsvc.settings.load import RawValue, check_settings, gather
@@ -14,9 +14,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import Share
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
-if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
-
+HELP: Final = "print the settings that hold, and where each came from"
 _PREAMBLE: Final = """\
 # Settings
 
@@ -34,12 +32,10 @@ its cgroups, never the host's core count.
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc settings`."""
-    parser = commands.add_parser("settings", help="print the settings that hold, and where each came from")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc settings`."""
     parser.add_argument("--file", type=Path, help="TOML file to read instead of the one that OCRSVC_CONFIG names")
     parser.add_argument("--markdown", action="store_true", help="print the reference of all settings instead")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

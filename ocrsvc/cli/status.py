@@ -6,7 +6,7 @@ import argparse
 import http.client
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -14,9 +14,7 @@ import orjson
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
 
-if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
-
+HELP: Final = "print the workers and the main numbers of a running service"
 _ANSWER_S: Final = 10.0
 _UNIX: Final = "unix:"
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what to ask when it listens on all
@@ -25,11 +23,9 @@ _COLUMNS: Final = ("slot", "pid", "state", "reason", "requests", "in_flight", "r
 Samples = Sequence[tuple[str, Mapping[str, str], float]]
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc status`."""
-    parser = commands.add_parser("status", help="print the workers and the main numbers of a running service")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc status`."""
     parser.add_argument("url", nargs="?", help="http://host:port or unix:path; by default where OCRSVC_BIND listens")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ocrsvc.cli.progress import show_progress
 from ocrsvc.cli.serve import command_line
@@ -19,21 +19,17 @@ from ocrsvc.tuning.candidates import SettingValues, batches, format_value, preci
 from ocrsvc.tuning.frontier import Measurement, choose, table, to_toml
 from ocrsvc.tuning.trial import Load, measure, without_settings
 
-if TYPE_CHECKING:
-    from ocrsvc.cli.commands import Commands
-
+HELP: Final = "measure which settings suit this machine and your pages"
 _TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s", "precision")
 
 
-def add_command(commands: Commands) -> None:
-    """Declare `ocrsvc tune`."""
-    parser = commands.add_parser("tune", help="measure which settings suit this machine and your pages")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc tune`."""
     parser.add_argument("pages", nargs="+", type=Path, help="image files like those that will be read")
     parser.add_argument("--p95", type=float, help="goal: seconds that 95 %% of the requests may take at most")
     parser.add_argument("--clients", type=int, default=20, help="requests at once; %(default)s by default")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each choice; %(default)g by default")
     parser.add_argument("--out", type=Path, default=Path("ocrsvc.toml"), help="file to write; %(default)s by default")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,14 +44,16 @@ def run(args: argparse.Namespace) -> int:
     settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
     device = device_for(settings)
     measured: list[Measurement] = []
-    _try_all(workers_and_threads(read_cpus(), device), load, measured)
-    best = choose(measured, args.p95)
+
+    def best_with(candidates: Sequence[SettingValues]) -> Measurement | None:
+        _try_all(candidates, load, measured)
+        return choose(measured, args.p95)
+
+    best = best_with(workers_and_threads(read_cpus(), device))
     if device == "cuda" and best is not None:
-        _try_all(batches(best.knobs), load, measured)
-        best = choose(measured, args.p95)
+        best = best_with(batches(best.knobs))
     if best is not None and _has_two_precisions(settings, device):
-        _try_all(precisions(best.knobs, device), load, measured)
-        best = choose(measured, args.p95)
+        best = best_with(precisions(best.knobs, device))
     print("\n".join(table(measured)))
     if best is None:
         raise OperatorError(

@@ -7,22 +7,20 @@ what a broken connection lost, and never go on past the deadline. Needs the extr
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
-from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 import httpx
 
 from ocrsvc.client.request import PATH, ImageInput, Options, address_of, body_of, headers_of, query_of
 from ocrsvc.client.response import Answer, answer_of
-from ocrsvc.client.retry_policy import too_late, wait_s
+from ocrsvc.client.retry_policy import Tries
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
 
 TIMEOUT_S: Final = 120.0
@@ -83,9 +81,14 @@ class Client:
             except OcrsvcError as error:
                 return error
 
-        pool = ThreadPoolExecutor(at_once, thread_name_prefix="ocrsvc-client")
+        source, pool = iter(pictures), ThreadPoolExecutor(at_once, thread_name_prefix="ocrsvc-client")
+        under_way = deque(pool.submit(outcome, picture) for picture in islice(source, at_once))
         try:
-            yield from _in_order(iter(pictures), lambda picture: pool.submit(outcome, picture), at_once)
+            while under_way:
+                answer = under_way.popleft().result()
+                # The next image is taken before an answer is handed out.
+                under_way.extend(pool.submit(outcome, picture) for picture in islice(source, 1))
+                yield answer
         finally:
             left.set()
             pool.shutdown(cancel_futures=True)
@@ -97,14 +100,12 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def _read(self, picture: ImageInput, timeout_s: float | None, options: Options, left: threading.Event) -> Answer:
         """See `read`; no further try once nobody waits any more."""
-        body, tries = body_of(picture), _Tries(timeout_s or self._timeout_s)
+        body, tries = body_of(picture), Tries(timeout_s or self._timeout_s)
         while True:
             try:
                 return self._send(body, options, tries.left_s())
@@ -115,9 +116,7 @@ class Client:
     def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
         """One try. Raises OcrsvcError."""
         end_s = time.monotonic() + left_s
-        request = self._http.build_request(
-            "POST", PATH, content=body, params=query_of(options), headers=headers_of(left_s), timeout=_limits_of(left_s)
-        )
+        request = self._http.build_request("POST", PATH, content=body, **_arguments(options, left_s))
         with _translated(left_s), closing(self._http.send(request, stream=True)) as response:
             pieces = []
             for piece in response.iter_bytes():
@@ -137,7 +136,7 @@ class AsyncClient:
 
     async def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one image; see `Client.read`."""
-        tries = _Tries(timeout_s or self._timeout_s)
+        tries = Tries(timeout_s or self._timeout_s)
         # A path may lie on a slow disk.
         body = await asyncio.to_thread(body_of, picture)
         while True:
@@ -182,18 +181,14 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.close()
 
     async def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
         """One try. Raises OcrsvcError."""
         with _translated(left_s):
             async with asyncio.timeout(left_s):
-                response = await self._http.post(
-                    PATH, content=body, params=query_of(options), headers=headers_of(left_s), timeout=_limits_of(left_s)
-                )
+                response = await self._http.post(PATH, content=body, **_arguments(options, left_s))
         return answer_of(response.status_code, response.headers.get("Retry-After"), response.content)
 
 
@@ -201,46 +196,10 @@ class AsyncClient:
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE * 4)
 
 
-class _Tries:
-    """The tries for one image: how much time is left, and how long to wait before the next."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
-        self._broken = 0
-        self._last: OcrsvcError | None = None
-
-    def left_s(self) -> float:
-        """Seconds until the deadline; raises DeadlineExceeded when there are none."""
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
-            raise too_late(self._timeout_s, self._last)
-        return left_s
-
-    def pause_s(self, error: OcrsvcError) -> float:
-        """Seconds until the next try after this error; raises the error when it stands."""
-        self._broken += isinstance(error, Unreachable)
-        self._last = error
-        pause_s = wait_s(error, self._broken, self._deadline - time.monotonic(), random.random())  # noqa: S311  no secret
-        if pause_s is None:
-            raise error
-        return pause_s
-
-
-def _in_order(
-    source: Iterator[ImageInput], start: Callable[[ImageInput], Future[Outcome]], at_once: int
-) -> Iterator[Outcome]:
-    """Outcomes in the order of the images; the next image is taken before an outcome is handed out."""
-    under_way = deque(start(picture) for picture in islice(source, at_once))
-    while under_way:
-        outcome = under_way.popleft().result()
-        under_way.extend(start(picture) for picture in islice(source, 1))
-        yield outcome
-
-
-def _limits_of(left_s: float) -> httpx.Timeout:
-    """No single wait outlasts the deadline."""
-    return httpx.Timeout(left_s, connect=min(left_s, _CONNECT_S))
+def _arguments(options: Options, left_s: float) -> dict[str, Any]:
+    """What httpx takes besides the body; no single wait outlasts the deadline."""
+    timeout = httpx.Timeout(left_s, connect=min(left_s, _CONNECT_S))
+    return {"params": query_of(options), "headers": headers_of(left_s), "timeout": timeout}
 
 
 @contextmanager

@@ -6,9 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from ocrsvc.errors import BadOption, NothingSent
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PATH: Final = "/v1/ocr"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
@@ -17,29 +21,7 @@ _MARGIN: Final = 0.05
 _LONGEST_MARGIN_S: Final = 0.5
 
 
-class PixelArray(Protocol):
-    """A numpy array, or what behaves like one; so that no numeric library need be imported here."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(H, W) or (H, W, 3)."""
-        ...
-
-    @property
-    def dtype(self) -> Any:
-        """uint8."""
-        ...
-
-    def __getitem__(self, key: Any, /) -> Any:
-        """A view."""
-        ...
-
-    def tobytes(self) -> bytes:
-        """Its elements in C order."""
-        ...
-
-
-ImageInput = str | os.PathLike[str] | bytes | bytearray | memoryview | PixelArray
+ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | NDArray[np.uint8]"
 """A path; the bytes of an image file; or an array, (H, W) gray or (H, W, 3) BGR, uint8."""
 
 
@@ -85,8 +67,8 @@ def _read(file: Path) -> bytes:
         raise NothingSent(f"{file} cannot be read: {error.strerror}.", "Check its name and permissions.") from error
 
 
-def _as_pnm(pixels: PixelArray) -> bytes:
-    shape = tuple(pixels.shape)
+def _as_pnm(pixels: NDArray[np.uint8]) -> bytes:
+    shape = pixels.shape
     gray = len(shape) == 2
     if str(pixels.dtype) != "uint8" or not (gray or (len(shape) == 3 and shape[2] == 3)):
         raise BadOption(
@@ -94,7 +76,7 @@ def _as_pnm(pixels: PixelArray) -> bytes:
             "Pass (H, W) gray or (H, W, 3) in the order blue, green, red, as uint8.",
         )
     samples = pixels if gray else pixels[..., ::-1]
-    return b"%s\n%d %d\n255\n" % (b"P5" if gray else b"P6", shape[1], shape[0]) + bytes(samples.tobytes())
+    return b"%s\n%d %d\n255\n" % (b"P5" if gray else b"P6", shape[1], shape[0]) + samples.tobytes()
 
 
 def query_of(options: Mapping[str, object]) -> dict[str, str]:

@@ -90,7 +90,11 @@ def answer_of(status: int, retry_after: str | None, body: bytes) -> Answer:
         OcrsvcError: What the service says went wrong, in the class of its code; or ServerError for an answer that is
             not the service's. The id of the request is a note on it.
     """
-    data = _parse(body)
+    try:
+        data = json.loads(body)
+    except ValueError:
+        data = None
+    data = data if isinstance(data, dict) else {}
     if status != 200:
         raise error_of(status, data, retry_after)
     try:
@@ -139,30 +143,17 @@ _KINDS: Final[Mapping[str, type[OcrsvcError]]] = {
 } | {OcrsvcError.code: ServerError}
 
 
-def _parse(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; empty if it is none."""
-    try:
-        data = json.loads(body)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
 def _answer(data: Data) -> Answer:
-    pages = tuple(_page(page) for page in data["pages"] if "error" not in page)
-    failed = {int(page["page"]): _failure(page["error"]) for page in data["pages"] if "error" in page}
+    pages = tuple(page_of(page) for page in data["pages"] if "error" not in page)
+    problems = {int(page["page"]): page["error"] for page in data["pages"] if "error" in page}
+    failed = {number: error_of(int(problem.get("status", 500)), problem, None) for number, problem in problems.items()}
     total = int(data.get("pages_total", len(pages) + len(failed)))
     return Answer(str(data["id"]), pages, failed, total, dict(data["engine"]), dict(data["timing"]), data)
 
 
-def _failure(problem: Data) -> OcrsvcError:
-    return error_of(int(problem.get("status", 500)), problem, None)
-
-
-def _page(data: Data) -> Page:
-    lines = tuple(_line(line) for line in data.get("lines", ()))
+def page_of(data: Data) -> Page:
+    """The page that an element of `pages` holds."""
+    lines = tuple(
+        Line(line["text"], line["confidence"], tuple((x, y) for x, y in line["box"])) for line in data.get("lines", ())
+    )
     return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines)
-
-
-def _line(data: Data) -> Line:
-    return Line(data["text"], data["confidence"], tuple((x, y) for x, y in data["box"]))

@@ -1,7 +1,9 @@
-"""Decides whether a failed try is repeated, and after how long. Pure: values in, value out."""
+"""Decides whether a failed try is repeated, and after how long."""
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Final
 
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Refused, Unreachable
@@ -32,7 +34,30 @@ def wait_s(error: OcrsvcError, broken: int, left_s: float, chance: float) -> flo
     return wait if wait < left_s else None
 
 
-def too_late(timeout_s: float, last: OcrsvcError | None = None) -> DeadlineExceeded:
-    """The error when no answer came in time, with what the last try said."""
-    said = f" The last try ended with: {last.detail}" if last else ""
-    return DeadlineExceeded(f"No answer came within {timeout_s:g} seconds.{said}", "Allow more time, or try later.")
+class Tries:
+    """The tries for one image: how much time is left, and how long to wait before the next."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._broken = 0
+        self._last: OcrsvcError | None = None
+
+    def left_s(self) -> float:
+        """Seconds until the deadline; raises DeadlineExceeded when there are none."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            said = f" The last try ended with: {self._last.detail}" if self._last else ""
+            raise DeadlineExceeded(
+                f"No answer came within {self._timeout_s:g} seconds.{said}", "Allow more time, or try later."
+            )
+        return left_s
+
+    def pause_s(self, error: OcrsvcError) -> float:
+        """Seconds until the next try after this error; raises the error when it stands."""
+        self._broken += isinstance(error, Unreachable)
+        self._last = error
+        pause_s = wait_s(error, self._broken, self._deadline - time.monotonic(), random.random())  # noqa: S311  no secret
+        if pause_s is None:
+            raise error
+        return pause_s

@@ -55,5 +55,4 @@ def _shape(line: PlacedLine) -> str:
     """The corners of a line that is not upright."""
     if line.is_upright:
         return ""
-    points = " ".join(f"{x},{y}" for x, y in zip(line.corners[::2], line.corners[1::2], strict=True))
-    return f'<Shape><Polygon POINTS="{points}"/></Shape>'
+    return '<Shape><Polygon POINTS="{},{} {},{} {},{} {},{}"/></Shape>'.format(*line.corners)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
-from ocrsvc.records import Box, Line, Page
+from ocrsvc.records import Line, Page
 
 _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
@@ -35,15 +34,8 @@ def unpack_page(row: Any) -> Page:
 
 def _unpack_line(row: Any) -> Line:
     match row:
-        case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0 and _are_corners(numbers):
-            return Line(text, confidence, _box(numbers))
+        case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0 and len(numbers) == _NUMBERS:
+            if all(type(number) is float and math.isfinite(number) for number in numbers):
+                x0, y0, x1, y1, x2, y2, x3, y3 = numbers
+                return Line(text, confidence, ((x0, y0), (x1, y1), (x2, y2), (x3, y3)))
     raise InvalidData("a line without a confidence from 0 to 1 and four corners")
-
-
-def _are_corners(numbers: Sequence[object]) -> bool:
-    return len(numbers) == _NUMBERS and all(type(number) is float and math.isfinite(number) for number in numbers)
-
-
-def _box(numbers: Sequence[float]) -> Box:
-    x0, y0, x1, y1, x2, y2, x3, y3 = numbers
-    return (x0, y0), (x1, y1), (x2, y2), (x3, y3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from typing import Final
 
@@ -22,7 +22,11 @@ def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
     """
     if device == "cuda":
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
-    return [{"workers": w, "engine_threads": t} for w, t in sorted(_shares(max(1, round(cpus))))]
+    cores = max(1, round(cpus))
+    workers = {count for count in (1, 2, 4, cores // 2, cores) if 1 <= count <= cores}
+    # Whole shares of the cores, and one thread more than those.
+    shares = {(w, cores // w + more) for w in workers for more in (0, 1)}
+    return [{"workers": w, "engine_threads": t} for w, t in sorted(shares)]
 
 
 def batches(base: SettingValues) -> list[SettingValues]:
@@ -41,14 +45,3 @@ def format_value(value: float | str) -> str:
     if isinstance(value, str):
         return value
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
-
-
-def _shares(cores: int) -> Iterator[tuple[int, int]]:
-    """(workers, engine threads), each once: whole shares of the cores, and one thread more than those."""
-    seen = set()
-    for workers in {1, 2, 4, cores // 2, cores}:
-        if not 1 <= workers <= cores:
-            continue
-        threads = max(1, cores // workers)
-        seen |= {(workers, threads), (workers, threads + 1)}
-    yield from seen

@@ -43,9 +43,8 @@ def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement 
 
 
 def _beats(one: Measurement, other: Measurement) -> bool:
-    better = (one.pages_per_s >= other.pages_per_s, one.p95_s <= other.p95_s, one.peak_bytes <= other.peak_bytes)
-    same = (one.pages_per_s, one.p95_s, one.peak_bytes) == (other.pages_per_s, other.p95_s, other.peak_bytes)
-    return all(better) and not same
+    merits = [(each.pages_per_s, -each.p95_s, -each.peak_bytes) for each in (one, other)]
+    return merits[0] != merits[1] and all(mine >= theirs for mine, theirs in zip(*merits, strict=True))
 
 
 def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:

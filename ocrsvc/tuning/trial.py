@@ -11,8 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import IO, Final
 
@@ -44,12 +46,6 @@ class Load:
     seconds: float
 
 
-@dataclass
-class _Results:
-    latencies_s: list[float] = field(default_factory=list)
-    failed: int = 0
-
-
 def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
     """Start the service with these settings, warm it with one page a client, load it, and end it.
 
@@ -68,14 +64,12 @@ def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: M
         _send(port, load, until_s=0.0)
         with _memory_watched(process.pid) as peak:
             began_s = time.monotonic()
-            results = _send(port, load, until_s=began_s + load.seconds)
+            taken_s = _send(port, load, until_s=began_s + load.seconds)
             wall_s = time.monotonic() - began_s
-    latencies_s = sorted(results.latencies_s) or [wall_s]
-
-    def share(part: float) -> float:
-        return latencies_s[min(len(latencies_s) - 1, int(part * len(latencies_s)))]
-
-    return Measurement(knobs, len(results.latencies_s) / wall_s, share(0.5), share(0.95), max(peak), results.failed)
+    answered_s = sorted(seconds for seconds in taken_s if seconds is not None)
+    p50_s, p95_s = (answered_s[int(part * len(answered_s))] if answered_s else wall_s for part in (0.5, 0.95))
+    failed = len(taken_s) - len(answered_s)
+    return Measurement(knobs, len(answered_s) / wall_s, p50_s, p95_s, max(peak), failed)
 
 
 @contextmanager
@@ -112,30 +106,26 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
         time.sleep(_POLL_S)
 
 
-def _send(port: int, load: Load, until_s: float) -> _Results:
-    """Each client sends at least one page, and goes on until the time is over."""
-    results, turns = _Results(), iter(range(10**9))
-    threads = [
-        threading.Thread(target=_client, args=(port, load.pages, turns, until_s, results)) for _ in range(load.clients)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+def _send(port: int, load: Load, until_s: float) -> list[float | None]:
+    """How long each answer took; None for a request that failed.
+
+    Each client sends at least one page, and goes on until the time is over.
+    """
+    pages = cycle(load.pages)
+    with ThreadPoolExecutor(load.clients) as pool:
+        clients = [pool.submit(_client, port, pages, until_s) for _ in range(load.clients)]
+    return [seconds for client in clients for seconds in client.result()]
 
 
-def _client(port: int, pages: Sequence[bytes], turns: Iterator[int], until_s: float, results: _Results) -> None:
+def _client(port: int, pages: Iterator[bytes], until_s: float) -> list[float | None]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
-    while True:
+    taken_s: list[float | None] = []
+    while not taken_s or time.monotonic() < until_s:
         began_s = time.monotonic()
-        if _post(connection, pages[next(turns) % len(pages)]):
-            results.latencies_s.append(time.monotonic() - began_s)
-        else:
-            results.failed += 1
-        if time.monotonic() >= until_s:
-            break
+        is_read = _post(connection, next(pages))
+        taken_s.append(time.monotonic() - began_s if is_read else None)
     connection.close()
+    return taken_s
 
 
 def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:
