@@ -52,7 +52,7 @@ def graphs() -> dict[str, tuple[bytes, bytes]]:
         ),
         "recognition, int8": (
             models.prepare_model(models.RECOGNITION, recognition),
-            models.quantized_model(models.RECOGNITION, recognition),
+            models.quantized_recognizer(recognition),
         ),
     }
 

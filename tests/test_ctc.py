@@ -60,3 +60,9 @@ def test_alignment_is_the_likeliest_of_all_paths_that_spell_the_text(seed: int) 
     scores = np.log(table)
     places = align(labels, scores[:, labels], scores[:, 0])
     assert [int(labels[place]) if place >= 0 else 0 for place in places] == list(likeliest)
+
+
+def test_a_line_of_many_characters_is_aligned_too() -> None:
+    labels = np.arange(1, 101)
+    scores = np.where(np.eye(100, dtype=bool), 0.0, -np.inf)
+    assert align(labels, scores, np.full(100, -9.0)).tolist() == list(range(100))

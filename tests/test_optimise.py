@@ -118,7 +118,7 @@ def test_edits_do_not_depend_on_the_direction(one: str, other: str) -> None:
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     """Holds a recognizer in eight bits."""
     store = ModelCache(tmp_path_factory.mktemp("models"))
-    make_int8(models.RECOGNITION, SessionConfig("cpu"), store)
+    make_int8(SessionConfig("cpu"), store)
     return store
 
 
@@ -128,7 +128,7 @@ def test_the_kept_recognizer_decides_as_the_new_one_and_nearly_as_in_single_prec
     kept = open_model(models.RECOGNITION, SessionConfig("cpu"), store)
     single = open_model(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), store)
     assert (kept.precision, single.precision) == ("int8", "fp32")
-    new = make_int8(models.RECOGNITION, SessionConfig("cpu"))
+    new = make_int8(SessionConfig("cpu"))
     assert np.array_equal(kept.run(tensor, ["logits"])[0], new.run(tensor, ["logits"])[0])
     (eight, _), (expected, sure) = kept.run(tensor, OUTPUTS), single.run(tensor, OUTPUTS)
     assert (eight == expected).mean() > 0.9
@@ -136,7 +136,7 @@ def test_the_kept_recognizer_decides_as_the_new_one_and_nearly_as_in_single_prec
 
 
 def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_engine_says_so(tmp_path: Path) -> None:
-    make_int8(models.RECOGNITION, SessionConfig("cpu"), ModelCache(tmp_path))
+    make_int8(SessionConfig("cpu"), ModelCache(tmp_path))
     engine = PpocrEngine(SessionConfig("cpu", precision="int8"), engine_threads=2, model_cache=tmp_path)
     assert engine.describe().precision == "fp32 detection, int8 recognition"
     handle = engine.open_handle()
@@ -177,7 +177,7 @@ def test_too_little_text_is_refused(page: Path, tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().err
     assert "broken.png is left out" in said
     assert "too few to compare" in said
-    assert not has_int8(models.RECOGNITION, ModelCache(tmp_path))
+    assert not has_int8(ModelCache(tmp_path))
 
 
 @pytest.mark.parametrize("least_gain", [0.0, 1000.0])
@@ -194,7 +194,7 @@ def test_optimize_keeps_what_wins_and_forgets_what_loses(
     folder = str(store._folder)
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", folder]) == 0
     printed = capsys.readouterr().out
-    assert has_int8(models.RECOGNITION, store) is (least_gain == 0.0)
+    assert has_int8(store) is (least_gain == 0.0)
     assert (f"OCRSVC_MODEL_CACHE={folder}" in printed) is (least_gain == 0.0)
 
 
@@ -206,7 +206,7 @@ def test_a_model_that_cannot_be_kept_or_forgotten_is_not_said_to_be(
     if wins:
         folder.touch()
     else:
-        make_int8(models.RECOGNITION, SessionConfig("cpu"), ModelCache(folder))
+        make_int8(SessionConfig("cpu"), ModelCache(folder))
     monkeypatch.setattr(Comparison, "wins", wins)
     monkeypatch.setattr(Path, "unlink", _refuse)
     monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)

@@ -71,10 +71,10 @@ def _has_two_precisions(settings: Settings, device: str) -> bool:
         return False
     if device == "cuda":
         return True
-    from ocrsvc.engines.ppocr.runtime import cached_models, model_cache, models
+    from ocrsvc.engines.ppocr.runtime import cached_models, model_cache
 
     cache = model_cache.ModelCache(settings.model_cache or model_cache.default_folder())
-    return any(cached_models.has_int8(name, cache) for name in models.INT8_MODELS)
+    return cached_models.has_int8(cache)
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:

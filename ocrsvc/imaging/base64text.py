@@ -109,17 +109,17 @@ def _ascii_slices(text: str | memoryview) -> Iterator[bytes]:
 
 def _stripped(text: bytes, characters: bytes, begin: int = 0) -> bytes:
     """What follows a place in the text, without such signs at its ends."""
-    begin, end = _begin_without(text, characters, begin), _end_without(text, characters)
+    begin, end = _begin_without(text, characters, begin, len(text)), _end_without(text, characters)
     return part_of(text, begin, end)
 
 
-def _begin_without(text: bytes, characters: bytes, begin: int) -> int:
-    """Where the first other sign stands from a place on; else the length."""
-    for at in range(begin, len(text), STEP_BYTES):
-        piece = text[at : at + STEP_BYTES]
-        if others := piece.lstrip(characters):
-            return at + len(piece) - len(others)
-    return len(text)
+def _begin_without(text: bytes, characters: bytes, begin: int, end: int) -> int:
+    """Where the first other sign stands in a part of the text; else its end."""
+    for at in range(begin, end, STEP_BYTES):
+        piece = text[at : min(at + STEP_BYTES, end)]
+        if others := piece.translate(None, characters):
+            return at + piece.index(others[:1])
+    return end
 
 
 def _end_without(text: bytes, characters: bytes) -> int:
@@ -196,7 +196,7 @@ def _line_slices(text: bytes, *, strips: bool) -> Iterator[memoryview]:
     at = 0
     while at < len(text):
         # A slice ends before what is no blank, so that none cuts what stands between two lines.
-        end = _begin_without(text, BLANKS, at + STEP_BYTES)
+        end = _begin_without(text, BLANKS, min(at + STEP_BYTES, len(text)), len(text))
         piece = join_pieces((part.translate(TO_LINE_BREAKS) for part in _slices(text, at, end)), end - at)
         letters = np.frombuffer(piece, np.uint8)
         again = letters == _BREAK
@@ -257,20 +257,11 @@ def _find_bad_character(text: bytes, start: int) -> int | None:
     """Where the first sign stands that base64 has not, or padding with something behind it."""
     content_end = _end_without(text, BLANKS + b"=")
     padding = text.find(b"=", start, content_end)
-    bad = _other_letter(text, start, padding if padding >= 0 else content_end)
+    bad = _begin_without(text, ALLOWED, start, padding if padding >= 0 else content_end)
     stray = find_stray(text, start, bad)
     if stray is not None:
         return stray
     return bad if bad < content_end else None
-
-
-def _other_letter(text: bytes, begin: int, end: int) -> int:
-    """Where the first sign stands, in a part of the text, that has no meaning at all; else its end."""
-    for at in range(begin, end, STEP_BYTES):
-        piece = text[at : min(at + STEP_BYTES, end)]
-        if others := piece.translate(None, ALLOWED):
-            return at + piece.index(others[:1])
-    return end
 
 
 def _bad_character_error(letter: str, position: int) -> BadBase64:

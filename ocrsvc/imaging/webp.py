@@ -47,7 +47,7 @@ def _find_exif(raw: bytes) -> bytes:
     for _ in range(MAX_CHUNKS):
         body = position + CHUNK_HEADER_BYTES
         size = _little(raw, position + 4, 4)
-        if raw[position : position + 4] == b"EXIF":
+        if raw[position : position + 4] == b"EXIF" or position >= len(raw):
             return raw[body : body + size]
         position = body + size + size % 2
     return b""

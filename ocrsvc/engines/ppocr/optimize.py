@@ -86,7 +86,7 @@ class LineSamples:
         config = SessionConfig("cpu", 1, precision="fp32")
         self._cache = cache
         self._fp32 = open_model(models.RECOGNITION, config, cache)
-        self._int8 = make_int8(models.RECOGNITION, config)
+        self._int8 = make_int8(config)
         self._shared_threads = SharedThreads(1)
         self._characters = read_characters(self._fp32.metadata)
         self._recording = _RecordingRecognizer(SingleLineRunner(self._fp32, self._shared_threads), self._characters)
@@ -119,11 +119,11 @@ class LineSamples:
     def save(self, compared: Comparison) -> bool:
         """Let the engine use the model from now on if it won, and not if it lost; whether the cache did so."""
         if compared.wins:
-            make_int8(models.RECOGNITION, SessionConfig("cpu", 1), self._cache)
+            make_int8(SessionConfig("cpu", 1), self._cache)
         else:
             with contextlib.suppress(OSError):
-                remove_int8(models.RECOGNITION, self._cache)
-        return has_int8(models.RECOGNITION, self._cache) == compared.wins
+                remove_int8(self._cache)
+        return has_int8(self._cache) == compared.wins
 
     def close(self) -> None:
         """End the threads."""

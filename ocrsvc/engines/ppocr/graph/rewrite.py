@@ -49,7 +49,8 @@ def add_argmax(proto: onnx.ModelProto) -> None:
     Raises:
         ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
     """
-    features, weights, bias = _read_head(proto)
+    product, add_bias = _find_head(proto)
+    features, weights, bias = product.input[0], product.input[1], add_bias.input[1]
     classes = next(tensor.dims[0] for tensor in proto.graph.initializer if tensor.name == bias)
     head = _Head(proto)
     rows = head.add("Squeeze", features, axes=[0])
@@ -74,10 +75,9 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
     Raises:
         ValueError: As for `add_argmax`.
     """
-    _read_head(proto)
-    producers = {output: node for node in proto.graph.node for output in node.output}
     shares = proto.graph.output[0].name
-    _rename(proto, _producer(producers, _producer(producers, shares, "Softmax").input[0], "Add").output[0], LOGITS)
+    _, add_bias = _find_head(proto)
+    _rename(proto, add_bias.output[0], LOGITS)
     head = _Head(proto)
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
     head.add("ReduceMax", shares, output=PROBABILITIES, axes=[2], keepdims=0)
@@ -101,13 +101,12 @@ def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) 
         proto.graph.output.append(helper.make_tensor_value_info(name, kind, [None] * dims))
 
 
-def _read_head(proto: onnx.ModelProto) -> tuple[str, str, str]:
-    """The names of the features, weights and bias of the last product, which a bias and a softmax must follow."""
+def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+    """The last product, and the sum of it and its bias, which a softmax must follow."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
-    add = _producer(producers, softmax.input[0], "Add")
-    product = _producer(producers, add.input[0], "MatMul")
-    return str(product.input[0]), str(product.input[1]), str(add.input[1])
+    add_bias = _producer(producers, softmax.input[0], "Add")
+    return _producer(producers, add_bias.input[0], "MatMul"), add_bias
 
 
 def _remove_unused_nodes(proto: onnx.ModelProto) -> None:

@@ -78,5 +78,5 @@ def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[
     path = np.empty(len(states), np.intp)
     for step in range(len(states) - 1, -1, -1):
         path[step] = at
-        at -= backpointers[step, at]
+        at -= int(backpointers[step, at])
     return cast("NDArray[np.intp]", np.where(path % 2 == 1, path // 2, -1))

@@ -36,7 +36,7 @@ all as wide as the widest: twice a batch's pixels here, where one engine for all
 
 # The names of the graph's outputs; graph/rewrite.py makes them, and is not imported because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")
-LOGITS: Final = "logits"
+WITH_LOGITS: Final = (*OUTPUTS, "logits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RecognizerOutput:
 
     best: NDArray[np.int64]
     probabilities: NDArray[np.float32]
-    logits: NDArray[np.float32] | None
+    logits: NDArray[np.float32] | None = None
 
 
 class LineImage:
@@ -82,26 +82,24 @@ class SingleLineRunner:
         decode: Callable[[RecognizerOutput], R],
         line_images: Sequence[LineImage],
         check: Check = no_check,
-        *,
-        logits: bool = False,
+        outputs: tuple[str, ...] = OUTPUTS,
     ) -> list[R]:
-        """What `decode` makes of each line's decisions, in the same order.
+        """What `decode` makes of each line's outputs, those that are named, in the same order.
 
         When `check`, which is called between lines, raises, the lines that are left are not run.
         """
 
         def read(line_image: LineImage) -> R:
             check()
-            return decode(self._run(line_image.pixels(), logits=logits))
+            return decode(self._run(line_image.pixels(), outputs))
 
         return self._shared_threads.map(read, line_images)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _run(self, crop: Pixels, *, logits: bool) -> RecognizerOutput:
-        found = self._session.run(to_tensor(crop), (*OUTPUTS, LOGITS) if logits else OUTPUTS)
-        return RecognizerOutput(found[0], found[1], found[2] if logits else None)
+    def _run(self, crop: Pixels, outputs: tuple[str, ...]) -> RecognizerOutput:
+        return RecognizerOutput(*self._session.run(to_tensor(crop), outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +126,21 @@ class BatchRunner:
         self._session = session
         self._run_batch = run or batch_in_memory(session)
         self._limits = limits
-        self._batcher: Batcher[tuple[int, bool], _Line, Any] = Batcher(self._run, limits, runners=runners)
+        self._batcher: Batcher[tuple[int, tuple[str, ...]], _Line, Any] = Batcher(self._run, limits, runners=runners)
 
     def map(
         self,
         decode: Callable[[RecognizerOutput], R],
         line_images: Sequence[LineImage],
         check: Check = no_check,
-        *,
-        logits: bool = False,
+        outputs: tuple[str, ...] = OUTPUTS,
     ) -> list[R]:
         """See SingleLineRunner."""
         futures: list[Future[R]] = []
         try:
             for line_image in line_images:
                 width = bucket_of(line_image.width)
-                futures.append(self._batcher.submit((width, logits), _Line(line_image, decode), width * HEIGHT_PX))
+                futures.append(self._batcher.submit((width, outputs), _Line(line_image, decode), width * HEIGHT_PX))
             return [_result_of(future, check) for future in futures]
         finally:
             # After a failure the lines that wait are dropped before their run; what is done takes no notice.
@@ -163,15 +160,14 @@ class BatchRunner:
         """Run what is there, and end."""
         self._batcher.close()
 
-    def _run(self, bucket: tuple[int, bool], lines: Sequence[_Line]) -> list[Any]:
-        width, logits = bucket
-        found = self._run_batch([line.line_image for line in lines], width, (*OUTPUTS, LOGITS) if logits else OUTPUTS)
+    def _run(self, bucket: tuple[int, tuple[str, ...]], lines: Sequence[_Line]) -> list[Any]:
+        width, outputs = bucket
+        found = self._run_batch([line.line_image for line in lines], width, outputs)
         answers = []
         for number, line in enumerate(lines):
             steps = own_steps(line.line_image.width, width, found[0].shape[1])
-            best, shares = found[0][number, :steps], found[1][number, :steps]
-            rows = found[2][number, :steps] if logits else None
-            answers.append(line.decode(RecognizerOutput(best, shares[first_steps(best)], rows)))
+            best, shares, *logits = (output[number, :steps] for output in found)
+            answers.append(line.decode(RecognizerOutput(best, shares[first_steps(best)], *logits)))
         return answers
 
 

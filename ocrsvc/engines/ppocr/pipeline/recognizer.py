@@ -13,7 +13,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.ctc import Path, align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, LineRunner, RecognizerOutput
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.spaces import text_with_spaces
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -86,7 +86,7 @@ class BeamRecognizer(Recognizer):
     """The same, decoded by prefix beam search; a line whose likeliest text is its best path is read as without it."""
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:
-        lines = self._runner.map(self._prepare, line_images, check, logits=True)
+        lines = self._runner.map(self._prepare, line_images, check, WITH_LOGITS)
         if not lines:
             return []
         found = beam_search(pad([line.steps for line in lines]), BEAM_WIDTH, check)

@@ -13,7 +13,8 @@ from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
 from ocrsvc.errors import EngineUnavailable
 
-_INT8_PREFIX: Final = "int8-"
+_INT8: Final = "int8-"
+_INT8_NAME: Final = _INT8 + models.RECOGNITION
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
@@ -29,28 +30,27 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     return options
 
 
-def make_int8(name: str, config: SessionConfig, cache: ModelCache | None = None) -> Session:
-    """Open the model with its large products in eight bits, made anew, on the CPU.
+def make_int8(config: SessionConfig, cache: ModelCache | None = None) -> Session:
+    """Open the recognizer with its large products in eight bits, made anew, on the CPU.
 
     Args:
-        name: One of models.INT8_MODELS.
         config: Of the session.
-        cache: Keeps it, and from then on `open_session` takes it where the precision is "auto" or "int8".
+        cache: Keeps it, and from then on `open_model` takes it where the precision is "auto" or "int8".
     """
-    shipped = models.read_model(name)
-    made, key = models.quantized_model(name, shipped), _key(shipped, _INT8_PREFIX)
-    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _INT8_PREFIX + name, key)
+    shipped = models.read_model(models.RECOGNITION)
+    made, key = models.quantized_recognizer(shipped), _key(shipped, _INT8)
+    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _INT8_NAME, key)
     return Session([ProfileSession(session)], config, precision="int8")
 
 
-def has_int8(name: str, cache: ModelCache) -> bool:
-    """Whether `make_int8` stored this model, in this version and for this processor."""
-    return cache.find(_INT8_PREFIX + name, _key(models.read_model(name), _INT8_PREFIX)) is not None
+def has_int8(cache: ModelCache) -> bool:
+    """Whether `make_int8` stored the model, in this version and for this processor."""
+    return cache.find(_INT8_NAME, _key(models.read_model(models.RECOGNITION), _INT8)) is not None
 
 
-def remove_int8(name: str, cache: ModelCache) -> None:
+def remove_int8(cache: ModelCache) -> None:
     """Remove the model in eight bits."""
-    cache.remove(_INT8_PREFIX + name, _key(models.read_model(name), _INT8_PREFIX))
+    cache.remove(_INT8_NAME, _key(models.read_model(models.RECOGNITION), _INT8))
 
 
 def _key(shipped: bytes, kind: str = "") -> str:
@@ -65,9 +65,9 @@ def open_int8(
     Raises:
         EngineUnavailable: It was asked for by name, and none is cached.
     """
-    if name not in models.INT8_MODELS or config.precision not in ("auto", "int8"):
+    if name != models.RECOGNITION or config.precision not in ("auto", "int8"):
         return None
-    cached = cache.find(_INT8_PREFIX + name, _key(shipped, _INT8_PREFIX))
+    cached = cache.find(_INT8_NAME, _key(shipped, _INT8))
     if cached is not None:
         return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
     if config.precision == "int8":

@@ -16,7 +16,6 @@ from ocrsvc.errors import EngineUnavailable
 DETECTION = "PP-OCRv6_det_small.onnx"
 RECOGNITION = "PP-OCRv6_rec_small.onnx"
 NAME = "PP-OCRv6 small"
-INT8_MODELS = (RECOGNITION,)  # the detector gains nothing from it: its time is in large planes of few channels
 INPUT = "x"  # of both
 
 
@@ -59,13 +58,16 @@ def channel_block(features: bytes) -> int:
     return 16 if b" avx512f " in features else 8
 
 
-def quantized_model(name: str, shipped: bytes) -> bytes:
-    """The prepared model with its large products in eight bits, for a line at a time on a CPU; see graph/quantize."""
+def quantized_recognizer(shipped: bytes) -> bytes:
+    """The prepared recognizer with its large products in eight bits, for a line at a time on a CPU; see graph/quantize.
+
+    The detector gains nothing from it: its time is in large planes of few channels.
+    """
     import onnx
 
     from ocrsvc.engines.ppocr.graph.quantize import quantize
 
-    proto = onnx.load_from_string(prepare_model(name, shipped))
+    proto = onnx.load_from_string(prepare_model(RECOGNITION, shipped))
     quantize(proto)
     smaller: bytes = proto.SerializeToString()
     return smaller

@@ -35,7 +35,6 @@ _SMALLEST_INPUTS: Final = {models.DETECTION: (1, 3, 160, 160), models.RECOGNITIO
 _NO_GPU: Final = (
     "%s runs on the CPU, because the GPU does not work: %s. OCRSVC_DEVICE=cpu saves the attempt, cuda makes it a fault."
 )
-_PROVIDER_NAMES: Final = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 
 
 def open_model(name: str, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
@@ -64,9 +63,9 @@ def open_model(name: str, config: SessionConfig, cache: ModelCache | None = None
 
 
 def _gpu_unavailable(provider: Provider, error: BaseException) -> EngineUnavailable:
-    library = "TensorRT 10" if provider == "tensorrt" else "cuDNN"
+    name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
     return EngineUnavailable(
-        f"A GPU was asked for, but ONNX Runtime could not start its provider {_PROVIDER_NAMES[provider]}: {error}.",
+        f"A GPU was asked for, but ONNX Runtime could not start its provider {name}: {error}.",
         f"Check that a GPU is visible (nvidia-smi) and that CUDA and {library} of the right major version are "
         "installed, or set OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
     )
