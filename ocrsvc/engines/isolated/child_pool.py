@@ -78,7 +78,7 @@ class ChildPool:
             raise EngineFailed(
                 f"The engine cannot be opened again: {self._reason}", "The log says why; it is tried again and again."
             ) from self._failure
-        return Child(self._spawner)
+        return Child(self._spawner, self.limits.open_s)
 
     def note_opened(self, child: Child) -> None:
         """A child is ready."""

@@ -190,20 +190,15 @@ class IsolatedHandle:
 
     def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
         """The child that was opening, if it is ready by then; one that fails is dropped."""
-        latest_s = child.began_s + self._pool.limits.open_s
-        failure: ChildLost | OcrsvcError = ChildLost(HANG, is_blamed=False)
         try:
-            if child.wait_ready(min(until_s, latest_s)):
-                self._pool.note_opened(child)
-                return self._take_successor()
-        except (ChildLost, OcrsvcError) as error:
-            failure = error
-        else:
-            if time.monotonic() < latest_s:
+            if not child.wait_ready(until_s):
                 return None
-        self._take_successor().end()
-        self._pool.note_failure(failure)
-        return None
+        except (ChildLost, OcrsvcError) as failure:
+            self._take_successor().end()
+            self._pool.note_failure(failure)
+            return None
+        self._pool.note_opened(child)
+        return self._take_successor()
 
     def _take_successor(self) -> Child:
         child, self._successor = self._successor, None
