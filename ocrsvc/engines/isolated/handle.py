@@ -42,14 +42,18 @@ class IsolatedHandle:
     Args:
         pool: What the handles of this worker share.
         denylist: What all workers share.
+        grace_s: How long a read may go on past its deadline before the child is killed. An engine checks deadlines
+            between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
 
     Raises:
         EngineUnavailable: No child could open the engine.
     """
 
-    def __init__(self, pool: ChildPool, denylist: CrashDenylist) -> None:
+    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
         self._pool = pool
         self._denylist = denylist
+        self._grace_s = grace_s
+        self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
         self._child: Child | None = None
         # Gives the lock of the replacement back.
@@ -133,9 +137,9 @@ class IsolatedHandle:
         child = self._ready_child(deadline)
         began_s = time.monotonic()
         try:
-            answers = child.read(tasks, deadline + self._pool.limits.grace_s)
+            answers = child.read(tasks, deadline + self._grace_s)
         except ChildLost as lost:
-            if lost.cause == HANG and time.monotonic() - began_s < min(_HANG_S, self._pool.limits.deadline_s):
+            if lost.cause == HANG and time.monotonic() - began_s < self._hang_s:
                 lost.is_blamed = False
             self._replace_lost_child(child, lost)
             raise
