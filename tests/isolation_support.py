@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from ocrsvc.engines.isolated.child_pool import ChildPool, Limits
+from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import OcrsvcError
@@ -45,9 +45,17 @@ def nursery_for(**settings: Any) -> Spawner:
     return Spawner(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
 
 
+def handle_of(
+    nursery: Spawner, quarantine: CrashDenylist | None = None, children: int = 1, grace_s: float = 3.0, **limits: Any
+) -> IsolatedHandle:
+    """A handle; the limits are settings."""
+    pool = ChildPool(nursery, Settings().model_copy(update=limits), children)
+    return IsolatedHandle(pool, quarantine or CrashDenylist(8, 60.0), grace_s)
+
+
 @contextmanager
 def opened_handle(
-    limits: Limits | None = None,
+    limits: Mapping[str, Any] | None = None,
     quarantine: CrashDenylist | None = None,
     nursery: Spawner | None = None,
     **settings: Any,
@@ -56,7 +64,7 @@ def opened_handle(
     before = open_files()
     own = nursery or nursery_for(**settings)
     try:
-        handle = IsolatedHandle(ChildPool(own, limits or Limits()), quarantine or CrashDenylist(8, 60.0))
+        handle = handle_of(own, quarantine, **(limits or {}))
         try:
             yield handle
         finally:
@@ -70,7 +78,7 @@ def opened_handle(
 def started(**settings: Any) -> Iterator[Spawner]:
     """A nursery whose zygote is there already, for several tests."""
     nursery = nursery_for(**settings)
-    IsolatedHandle(ChildPool(nursery, Limits()), CrashDenylist(1, 1.0)).close()
+    handle_of(nursery).close()
     yield nursery
     nursery.close()
 

@@ -25,6 +25,7 @@ from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
@@ -257,7 +258,7 @@ def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
     def spawn(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    crew = ChildPool(SimpleNamespace(spawn=spawn), SimpleNamespace(open_s=10.0))  # type: ignore[arg-type]
+    crew = ChildPool(SimpleNamespace(spawn=spawn), Settings())  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="Too many open files") as raised:
         IsolatedHandle(crew, CrashDenylist(8, 60.0))
     assert not _is_final(raised.value)

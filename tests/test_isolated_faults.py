@@ -36,8 +36,7 @@ from isolation_support import (
 from support import wait_until
 
 from ocrsvc.engines.isolated import child
-from ocrsvc.engines.isolated.child_pool import Limits
-from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
+from ocrsvc.engines.isolated.engine import IsolatedEngine
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.engines.opening import open_engine
@@ -46,7 +45,6 @@ from ocrsvc.records import FileTask, Pixels, Task
 from ocrsvc.serving.work_queue import client_gone
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import Share
-from ocrsvc.system.thread_plan import ThreadPlan
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
@@ -87,7 +85,7 @@ def test_a_child_that_does_not_open_in_time_is_ended_and_counts_as_failed(open_s
     began_s = time.monotonic()
     with (
         pytest.raises(EngineUnavailable, match="OCRSVC_BOOT_LIMIT_S"),
-        opened_handle(Limits(open_s=open_s), fake_warm_up_s=50.0, boot_limit_s=boot_limit_s),
+        opened_handle({"boot_limit_s": open_s}, fake_warm_up_s=50.0, boot_limit_s=boot_limit_s),
     ):
         pass
     assert time.monotonic() - began_s < 20.0
@@ -202,7 +200,7 @@ TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
 def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task: Task) -> None:
-    with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
+    with opened_handle({"grace_s": 30.0}, nursery=patient) as handle:
         first, began_s = pid_of(handle), time.monotonic()
         late = replace(task, deadline=began_s + 0.3)
         assert summary(handle.read([late])) == [DeadlineExceeded]
@@ -212,7 +210,7 @@ def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
 def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner, task: Task) -> None:
-    with opened_handle(Limits(grace_s=30.0), nursery=patient) as handle:
+    with opened_handle({"grace_s": 30.0}, nursery=patient) as handle:
         first, gone_s = pid_of(handle), time.monotonic() + 0.3
 
         def check() -> None:
@@ -229,7 +227,7 @@ def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner
 
 def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Spawner) -> None:
     image = noise(1)
-    limits = Limits(deadline_s=0.1, grace_s=0.1)
+    limits = {"deadline_s": 0.1, "grace_s": 0.1}
     with opened_handle(limits, nursery=plain) as handle, opened_handle(nursery=plain) as other:
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)
@@ -262,7 +260,7 @@ def handle_on_card(home: Path, mode: Mode, card_bytes: int | Share | None) -> It
         leaking = {"LIBTR_DOUBLE_CARD_BYTES": str(30 * MB), "LIBTR_DOUBLE_CARD_LEAK_BYTES": str(10 * MB)}
         for name, value in {**card.environment, **leaking}.items():
             patch.setenv(name, value)
-        limits = Limits(gpu_bytes=card_bytes, children=7)
+        limits = {"child_gpu_bytes": card_bytes, "children": 7}
         yield until.enter_context(opened_handle(limits, engine="tr", tr_home=home, device="cuda"))
 
 
@@ -287,8 +285,3 @@ def test_a_child_whose_share_of_the_card_nobody_tells_is_left_to_the_workers_lim
         for _ in range(5):
             handle.read([page])
         assert (handle.child.gpu_bytes, pid_of(handle)) == (0, first)
-
-
-def test_the_limits_of_children_follow_the_settings() -> None:
-    limits = limits_for(Settings(boot_limit_s=7.0, child_gpu_bytes=Share(25)), ThreadPlan(2, 8, 4))
-    assert (limits.open_s, limits.gpu_bytes, limits.children) == (7.0, Share(25), 8)

@@ -22,6 +22,7 @@ from isolation_support import (
     children_of,
     crc,
     noise,
+    nursery_for,
     open_files,
     opened_handle,
     pid_of,
@@ -33,8 +34,7 @@ from isolation_support import (
 from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.engines.isolated.child_pool import Limits
-from ocrsvc.engines.isolated.engine import limits_for
+from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
@@ -51,7 +51,6 @@ from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGES = Path(__file__).parent / "pages"
 BUILD = Path(__file__).parent / "doubles" / "tr_home.py"
@@ -164,7 +163,7 @@ def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> 
 
 
 def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> None:
-    limits = Limits(deadline_s=0.2, grace_s=0.1)
+    limits = {"deadline_s": 0.2, "grace_s": 0.1}
     bad, good = noise(1), noise(2)
     with opened_handle(limits, fake_fault="hang", fake_fault_on=(crc(bad),)) as handle:
         began_s = time.monotonic()
@@ -180,7 +179,7 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
 
 def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle(Limits(grace_s=0.05), nursery=slow) as handle:
+    with opened_handle({"grace_s": 0.05}, nursery=slow) as handle:
         assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
         assert handle._denylist.is_empty()
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
@@ -188,7 +187,7 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
 
 def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle(Limits(deadline_s=0.3, grace_s=0.1), nursery=slow) as handle:
+    with opened_handle({"deadline_s": 0.3, "grace_s": 0.1}, nursery=slow) as handle:
         stopper = threading.Timer(0.15, os.kill, (pid_of(handle), signal.SIGSTOP))
         stopper.start()
         assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
@@ -212,7 +211,7 @@ def test_an_image_that_failed_for_the_engine_fails_here_and_costs_no_child() -> 
 
 def test_after_its_images_a_child_is_replaced_by_one_that_is_ready_before() -> None:
     pixels = noise(1)
-    with opened_handle(Limits(max_images=3), fake_warm_up_s=0.8) as handle:
+    with opened_handle({"child_max_images": 3}, fake_warm_up_s=0.8) as handle:
         first, seen, slowest_s = pid_of(handle), set[int](), 0.0
         end_s = time.monotonic() + SOON_S
         while len(seen - {first}) < 2 and time.monotonic() < end_s:
@@ -228,7 +227,7 @@ def test_after_its_images_a_child_is_replaced_by_one_that_is_ready_before() -> N
 
 def test_a_leaking_child_is_replaced_at_its_limit() -> None:
     pixels = noise(1)
-    with opened_handle(Limits(memory_bytes=120_000_000), fake_leak_bytes=20_000_000) as handle:
+    with opened_handle({"child_memory_bytes": 120_000_000}, fake_leak_bytes=20_000_000) as handle:
         first, end_s = pid_of(handle), time.monotonic() + SOON_S
         while pid_of(handle) == first and time.monotonic() < end_s:
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
@@ -237,7 +236,7 @@ def test_a_leaking_child_is_replaced_at_its_limit() -> None:
 
 
 def test_a_limit_below_the_footprint_is_told_and_left_off(plain: Spawner, caplog: pytest.LogCaptureFixture) -> None:
-    with opened_handle(Limits(memory_bytes=1_000_000), nursery=plain) as handle:
+    with opened_handle({"child_memory_bytes": 1_000_000}, nursery=plain) as handle:
         first = pid_of(handle)
         for _ in range(3):
             handle.read([a_task(noise(1))])
@@ -250,8 +249,9 @@ def test_the_memory_limit_is_calibrated_so_that_all_children_and_one_successor_f
     total_kb = next(
         int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
     )
-    assert limits_for(Settings(), ThreadPlan(2, 8, 4)).memory_bytes <= total_kb * 1024 * 0.8 / 9
-    assert limits_for(Settings(child_memory_bytes=5), ThreadPlan(2, 8, 4)).memory_bytes == 5
+    nursery = nursery_for()
+    assert 0 < ChildPool(nursery, Settings(), children=8)._memory_limit_bytes <= total_kb * 1024 * 0.8 / 9
+    assert ChildPool(nursery, Settings(child_memory_bytes=5), children=8)._memory_limit_bytes == 5
 
 
 def test_a_killed_zygote_is_replaced_and_no_image_is_blamed() -> None:

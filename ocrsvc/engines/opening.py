@@ -22,10 +22,10 @@ def open_engine(settings: Settings, plan: ThreadPlan, denylist: CrashDenylist | 
     """
     if settings.isolation == "thread":
         return open_engine_in_process(settings, plan)
-    from ocrsvc.engines.isolated.engine import IsolatedEngine, limits_for
+    from ocrsvc.engines.isolated.engine import IsolatedEngine
 
     denylist = denylist or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
-    return IsolatedEngine(settings, plan, denylist, limits_for(settings, plan))
+    return IsolatedEngine(settings, plan, denylist)
 
 
 def open_engine_in_process(settings: Settings, plan: ThreadPlan) -> Engine:

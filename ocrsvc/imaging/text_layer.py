@@ -14,7 +14,7 @@ from typing import Final
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded
 from ocrsvc.records import Page
-from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
+from ocrsvc.system.child_process import ChildFailed, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 _MEMORY_BYTES: Final = 192 << 20
@@ -57,7 +57,7 @@ def add_text_layer(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
         opened.callback(child.close)
         try:
             answer, _ = child.ask("lay", limit_s, check)
-        except (ChildFailed, ChildLate) as failure:
+        except ChildFailed as failure:
             raise _failed() from failure
         child.close()
         size_bytes = os.fstat(files[-1]).st_size

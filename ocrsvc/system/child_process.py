@@ -41,7 +41,7 @@ class ChildFailed(Exception):
     """The process has ended, or has said what it must not."""
 
 
-class ChildLate(Exception):
+class ChildLate(ChildFailed):
     """The process has not answered in time."""
 
 
@@ -123,7 +123,7 @@ class ChildProcess:
         try:
             with _calling_on_failure(self.close):
                 _check_ready(*self._receive(START_LIMIT_S, check))
-        except (ChildFailed, ChildLate) as failure:
+        except ChildFailed as failure:
             # It has ended by itself, or was ended here; then the code is that of the signal.
             _log_once("A process of %s did not start: code %s", module, self._program.process.returncode)
             raise ResourcesExhausted(
@@ -142,7 +142,7 @@ class ChildProcess:
             A word, and numbers that are finite and of a sensible size.
 
         Raises:
-            ChildFailed, ChildLate: There is no answer.
+            ChildFailed: There is no answer; ChildLate, none in time.
         """
         with _calling_on_failure(self.close):
             try:

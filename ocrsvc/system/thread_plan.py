@@ -116,14 +116,8 @@ def read_cpus(root: Path = Path("/")) -> float:
     Args:
         root: Folder that holds proc/self/cgroup and sys/fs/cgroup.
     """
-    return min([float(_affinity()), *read_quotas(root)])
-
-
-def _affinity() -> int:
-    """CPUs that the scheduler may give to this process."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min([float(affinity), *read_quotas(root)])
 
 
 def read_quotas(root: Path) -> Iterator[float]:

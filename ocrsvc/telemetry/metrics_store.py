@@ -284,8 +284,8 @@ def _stages(reading: Reading) -> dict[str, float]:
     return {"decode": timing.decode_s, "queue": timing.queue_s, "engine": timing.engine_s}
 
 
-class Sampler:
-    """A thread that sets the gauges that no event updates, twice a second, and costs requests nothing.
+class Sampler(threading.Thread):
+    """Sets the gauges that no event updates, twice a second, and costs requests nothing. Start it after the fork.
 
     Args:
         worker_metrics: Of this process.
@@ -293,26 +293,19 @@ class Sampler:
     """
 
     def __init__(self, worker_metrics: WorkerMetrics, gauges: Iterable[tuple[Metric, Callable[[], float]]]) -> None:
+        super().__init__(name="numbers", daemon=True)
         self._worker_metrics = worker_metrics
         self._gauges = tuple(gauges)
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="numbers", daemon=True)
 
-    def start(self) -> None:
-        """Begin; after the fork."""
-        self._thread.start()
+    def run(self) -> None:
+        """See threading.Thread."""
+        while not self._done.wait(SAMPLE_S):
+            for metric, read in self._gauges:
+                self._worker_metrics.put(metric, read())
 
     def stop(self) -> None:
         """End; safe to call when it was never started."""
         self._done.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def sample(self) -> None:
-        """Put the gauges once."""
-        for metric, read in self._gauges:
-            self._worker_metrics.put(metric, read())
-
-    def _run(self) -> None:
-        while not self._done.wait(SAMPLE_S):
-            self.sample()
+        if self.is_alive():
+            self.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -185,11 +186,8 @@ def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memor
         memory_bytes: What the machine or the container has.
         workers: How many share it, without the successor.
     """
-    found = [
-        round((share * memory_bytes - footprint_bytes) / workers) if given is None else given
-        for given, share in ((soft, _SOFT_SHARE), (hard, _HARD_SHARE))
-    ]
-    return _above(footprint_bytes, *found)
+    limits = ((soft, _SOFT_SHARE * memory_bytes), (hard, _HARD_SHARE * memory_bytes))
+    return _bounds(limits, footprint_bytes, footprint_bytes, workers)
 
 
 def calibrate_gpu(
@@ -210,13 +208,13 @@ def calibrate_gpu(
     alone = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
     beside = alone - footprint_bytes / workers
     spared = footprint_bytes if 2 * (beside - footprint_bytes) >= alone - footprint_bytes else 0
-    found = [
-        round((share * gpu_memory_bytes - spared) / workers) if given is None else given
-        for given, share in ((soft, _GPU_SOFT_SHARE), (hard, _GPU_HARD_SHARE))
-    ]
-    return _above(footprint_bytes, *found)
+    limits = ((soft, _GPU_SOFT_SHARE * gpu_memory_bytes), (hard, _GPU_HARD_SHARE * gpu_memory_bytes))
+    return _bounds(limits, footprint_bytes, spared, workers)
 
 
-def _above(footprint_bytes: int, soft_bytes: int, hard_bytes: int) -> Bounds:
-    """The limits that the worker has not reached already."""
-    return Bounds(*(limit if limit > footprint_bytes else 0 for limit in (soft_bytes, hard_bytes)))
+def _bounds(
+    limits: Iterable[tuple[int | None, float]], footprint_bytes: int, spared_bytes: int, workers: int
+) -> Bounds:
+    """What the operator set, or all workers fill but for what is spared; none that the worker has reached already."""
+    found = (round((fill - spared_bytes) / workers) if given is None else given for given, fill in limits)
+    return Bounds(*(limit if limit > footprint_bytes else 0 for limit in found))

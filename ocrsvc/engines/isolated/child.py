@@ -54,17 +54,20 @@ class Child:
     """One child process. It opens and warms its engine by itself; wait for that with `wait_ready`.
 
     Attributes:
-        began_s: When it was asked for, monotonic seconds.
         ready: What it said when its engine was open; None before.
         images: Images that it has read.
         private_bytes, gpu_bytes: Its own memory after the last of them, and that of the GPU; 0 where NVML does not
             report it.
 
+    Args:
+        spawner: Starts it.
+        open_s: How long its engine may take to open.
+
     Raises:
         ChildLost: There is no fork server, or no memory or descriptor for what is shared with it.
     """
 
-    def __init__(self, spawner: Spawner) -> None:
+    def __init__(self, spawner: Spawner, open_s: float) -> None:
         self._spawner = spawner
         try:
             with contextlib.ExitStack() as opened:
@@ -77,7 +80,7 @@ class Child:
                 opened.pop_all()
         except OSError as error:
             raise ChildLost(f"not started: {error.strerror}", is_blamed=False) from error
-        self.began_s = time.monotonic()
+        self._open_until_s = time.monotonic() + open_s
         self.ready: Ready | None = None
         self.images = 0
         self.private_bytes = 0
@@ -98,17 +101,19 @@ class Child:
         """Wait (monotonic) until the engine is open and warm; whether it is.
 
         Raises:
-            ChildLost: The child died while it opened.
+            ChildLost: The child died while it opened, or takes too long.
             OcrsvcError: What the engine said when it could not be opened, mostly EngineUnavailable.
         """
         if self.ready is not None:
             return True
         try:
-            message = self._receive(until_s)
+            message = self._receive(min(until_s, self._open_until_s))
             if "failed" in message:
                 raise unpack_failure(message["failed"])
             self.ready = ready = unpack_ready(message.get("ready"))
         except TimeoutError:
+            if time.monotonic() >= self._open_until_s:
+                raise self._lost(HANG) from None
             return False
         except InvalidData:
             raise self._lost(INVALID_ANSWER) from None

@@ -55,7 +55,6 @@ def serve_worker(wire: socket.socket, area: SharedArea, settings: Settings, plan
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
     _send(wire, {"ready": _ready(engine, gpu_memory)})
-    wire.settimeout(_IDLE_S)
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
     reader = FileReader(handle, limits, engine.traits.wants_gray)
     while message := _receive(wire):
@@ -87,15 +86,14 @@ def _open_error(failure: Exception) -> OcrsvcError:
 
 def _receive(wire: socket.socket) -> bytes:
     """The next request; nothing when the worker has closed its end. Idle memory goes back meanwhile."""
-    with contextlib.suppress(OSError):
+    for limit_s in (_IDLE_S, None):
+        wire.settimeout(limit_s)
         try:
             return wire.recv(MESSAGE_BYTES)
         except TimeoutError:
             give_back()
-        wire.settimeout(None)
-        message = wire.recv(MESSAGE_BYTES)
-        wire.settimeout(_IDLE_S)
-        return message
+        except OSError:
+            break
     return b""
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import EngineInfo
-from ocrsvc.settings.types import Share, bytes_of
+from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import bytes_of
+from ocrsvc.system.memory import read_memory_bytes
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 
@@ -22,48 +23,31 @@ _LONGEST_BACKOFF_S: Final = 60.0
 # A limit closer than this to what an engine needs when it has done nothing would replace children for ever.
 _MIN_LIMIT_RATIO: Final = 1.1
 # All children at their limit, and one successor, fill this much of the memory, and of the GPU.
-MEMORY_SHARE: Final = 0.8
+_MEMORY_SHARE: Final = 0.8
 # What ends a child that takes too long to open: this worker, or the child's own timer.
 _TOO_LATE: Final = (HANG, "SIGALRM")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When children are replaced or ended.
-
-    Attributes:
-        max_images: Images after which a child is replaced; 0 is never.
-        memory_bytes: Memory of its own at which it is replaced; 0 is never.
-        deadline_s: Longest deadline of the service.
-        grace_s: How long a read may go on past its deadline before the child is killed. An engine checks deadlines
-            between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
-        open_s: How long opening and warming may take.
-        gpu_bytes: Memory of the GPU at which it is replaced, or a share of the GPU; 0 is never, None is such that
-            all children and one successor fit.
-        children: Of the whole service, which may share a GPU.
-    """
-
-    max_images: int = 0
-    memory_bytes: int = 0
-    deadline_s: float = 60.0
-    grace_s: float = 3.0
-    open_s: float = 600.0
-    gpu_bytes: int | Share | None = None
-    children: int = 1
 
 
 class ChildPool:
     """Any thread may call.
 
+    Args:
+        spawner: Starts the children.
+        settings: The limits at which children are replaced or ended.
+        children: Of the whole service, which share its memory, and may share a GPU.
+
     Attributes:
-        limits: When children are replaced or ended.
+        deadline_s: The longest deadline of the service.
         replacement_lock: Held by the handle whose successor is starting: one at a time holds models twice.
         info: What the engine says of itself in the child that was opened last; None before the first.
     """
 
-    def __init__(self, spawner: Spawner, limits: Limits) -> None:
+    def __init__(self, spawner: Spawner, settings: Settings, children: int = 1) -> None:
         self._spawner = spawner
-        self.limits = limits
+        self._settings = settings
+        self._children = children
+        self.deadline_s = settings.deadline_s
+        self._memory_limit_bytes = self._share_of(read_memory_bytes(), settings.child_memory_bytes)
         self.replacement_lock = threading.Lock()
         self._failures = 0
         self._reason = ""
@@ -78,7 +62,7 @@ class ChildPool:
             raise EngineFailed(
                 f"The engine cannot be opened again: {self._reason}", "The log says why; it is tried again and again."
             ) from self._failure
-        return Child(self._spawner)
+        return Child(self._spawner, self._settings.boot_limit_s)
 
     def note_opened(self, child: Child) -> None:
         """A child is ready."""
@@ -100,14 +84,17 @@ class ChildPool:
         if isinstance(failure, OcrsvcError):
             return failure.detail
         if failure.cause in _TOO_LATE:
-            return f"it was not open after {self.limits.open_s:g} s (OCRSVC_BOOT_LIMIT_S)."
+            return f"it was not open after {self._settings.boot_limit_s:g} s (OCRSVC_BOOT_LIMIT_S)."
         return f"its process ended ({failure.cause})."
 
     def replacement_reason(self, child: Child) -> str:
         """Why a child should be replaced; empty when it need not."""
-        if self.limits.max_images and child.images >= self.limits.max_images:
+        most_images = self._settings.child_max_images
+        if most_images and child.images >= most_images:
             return "images"
-        ready, limit_bytes, gpu_limit_bytes = child.opened, self.limits.memory_bytes, self._gpu_limit_bytes(child)
+        ready, limit_bytes = child.opened, self._memory_limit_bytes
+        given_bytes = bytes_of(self._settings.child_gpu_bytes, ready.card_total_bytes)
+        gpu_limit_bytes = self._share_of(ready.card_total_bytes, given_bytes)
         if 0 < limit_bytes <= child.private_bytes and self._is_above_footprint(
             "OCRSVC_CHILD_MEMORY_BYTES", limit_bytes, ready.private_bytes
         ):
@@ -118,10 +105,9 @@ class ChildPool:
             return "memory of the card"
         return ""
 
-    def _gpu_limit_bytes(self, child: Child) -> int:
-        total_bytes = child.opened.card_total_bytes
-        given = bytes_of(self.limits.gpu_bytes, total_bytes)
-        return int(MEMORY_SHARE * total_bytes) // (self.limits.children + 1) if given is None else given
+    def _share_of(self, total_bytes: int, given_bytes: int | None) -> int:
+        """A limit: what the operator set, or what each child may hold of some memory; 0 is none."""
+        return int(_MEMORY_SHARE * total_bytes) // (self._children + 1) if given_bytes is None else given_bytes
 
     def _is_above_footprint(self, variable: str, limit_bytes: int, footprint_bytes: int) -> bool:
         if limit_bytes >= _MIN_LIMIT_RATIO * footprint_bytes:

@@ -42,14 +42,18 @@ class IsolatedHandle:
     Args:
         pool: What the handles of this worker share.
         denylist: What all workers share.
+        grace_s: How long a read may go on past its deadline before the child is killed. An engine checks deadlines
+            between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
 
     Raises:
         EngineUnavailable: No child could open the engine.
     """
 
-    def __init__(self, pool: ChildPool, denylist: CrashDenylist) -> None:
+    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
         self._pool = pool
         self._denylist = denylist
+        self._grace_s = grace_s
+        self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
         self._child: Child | None = None
         # Gives the lock of the replacement back.
@@ -133,9 +137,9 @@ class IsolatedHandle:
         child = self._ready_child(deadline)
         began_s = time.monotonic()
         try:
-            answers = child.read(tasks, deadline + self._pool.limits.grace_s)
+            answers = child.read(tasks, deadline + self._grace_s)
         except ChildLost as lost:
-            if lost.cause == HANG and time.monotonic() - began_s < min(_HANG_S, self._pool.limits.deadline_s):
+            if lost.cause == HANG and time.monotonic() - began_s < self._hang_s:
                 lost.is_blamed = False
             self._replace_lost_child(child, lost)
             raise
@@ -190,20 +194,15 @@ class IsolatedHandle:
 
     def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
         """The child that was opening, if it is ready by then; one that fails is dropped."""
-        latest_s = child.began_s + self._pool.limits.open_s
-        failure: ChildLost | OcrsvcError = ChildLost(HANG, is_blamed=False)
         try:
-            if child.wait_ready(min(until_s, latest_s)):
-                self._pool.note_opened(child)
-                return self._take_successor()
-        except (ChildLost, OcrsvcError) as error:
-            failure = error
-        else:
-            if time.monotonic() < latest_s:
+            if not child.wait_ready(until_s):
                 return None
-        self._take_successor().end()
-        self._pool.note_failure(failure)
-        return None
+        except (ChildLost, OcrsvcError) as failure:
+            self._take_successor().end()
+            self._pool.note_failure(failure)
+            return None
+        self._pool.note_opened(child)
+        return self._take_successor()
 
     def _take_successor(self) -> Child:
         child, self._successor = self._successor, None

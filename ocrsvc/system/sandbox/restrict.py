@@ -42,7 +42,13 @@ def restrict(readable: Iterable[str] = ()) -> Restrictions:
     Returns:
         What this kernel could hold it to.
     """
-    return Restrictions(_try_landlock(readable), _try_seccomp())
+    landlock, seccomp = 0, False
+    with suppress(OSError):
+        landlock = confine_to(readable)
+    with suppress(OSError):
+        refuse_calls()
+        seccomp = True
+    return Restrictions(landlock, seccomp)
 
 
 def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None:
@@ -91,18 +97,3 @@ def end_with_parent(parent: int) -> None:
     prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _try_landlock(readable: Iterable[str]) -> int:
-    try:
-        return confine_to(readable)
-    except OSError:
-        return 0
-
-
-def _try_seccomp() -> bool:
-    try:
-        refuse_calls()
-    except OSError:
-        return False
-    return True
