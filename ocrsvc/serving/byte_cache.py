@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import EngineUnavailable
 
@@ -29,24 +29,8 @@ _REDIS_PAUSE_S: Final = 5.0
 _REDIS_PREFIX: Final = b"ocrsvc:page:"
 
 
-class Cache(Protocol):
-    """What both kinds do. Methods may be called from any thread."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """What was put under the key, if it is still known."""
-        ...
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Keep a value for a while."""
-        ...
-
-    def close(self) -> None:
-        """Give back what is held."""
-        ...
-
-
 class MemoryCache:
-    """In this process; the least recently used entries go first.
+    """In this process; the least recently used entries go first. Methods may be called from any thread.
 
     Args:
         most_bytes: What keys, values and bookkeeping may take together.
@@ -63,7 +47,7 @@ class MemoryCache:
         self.used_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """See Cache."""
+        """What was put under the key, if it is still known."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -75,7 +59,7 @@ class MemoryCache:
             return entry[1]
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See Cache. A value that is larger than the whole cache is not kept."""
+        """Keep a value for a while; one that is larger than the whole cache is not kept."""
         if _size(key, value) > self._most_bytes:
             return
         with self._lock:
@@ -87,7 +71,7 @@ class MemoryCache:
                 self._forget(next(iter(self._entries)))
 
     def close(self) -> None:
-        """See Cache."""
+        """Forget everything."""
         with self._lock:
             self._entries.clear()
             self.used_bytes = 0
@@ -98,7 +82,7 @@ class MemoryCache:
 
 
 class RedisCache:
-    """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`).
+    """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`); for any thread.
 
     Args:
         client: With short time limits; see `open_redis`.
@@ -113,16 +97,16 @@ class RedisCache:
         self._pause_until_s = 0.0
 
     def get(self, key: bytes) -> bytes | None:
-        """See Cache."""
+        """What was put under the key, if it is still known."""
         value = self._try(lambda: self._client.get(_REDIS_PREFIX + key))
         return value if isinstance(value, bytes) else None
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See Cache."""
+        """Keep a value for a while."""
         self._try(lambda: self._client.set(_REDIS_PREFIX + key, value, px=max(1, round(self._keep_s * 1000))))
 
     def close(self) -> None:
-        """See Cache."""
+        """Close the connections."""
         self._client.close()
 
     def _try(self, action: Callable[[], object]) -> object:
@@ -137,6 +121,9 @@ class RedisCache:
             self._pause_until_s = self._clock() + _REDIS_PAUSE_S
             LOGGER.warning("The cache does without Redis for %.0f s: %s", _REDIS_PAUSE_S, error)
             return None
+
+
+Cache = MemoryCache | RedisCache
 
 
 def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> RedisCache:
