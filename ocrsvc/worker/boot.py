@@ -148,7 +148,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.count_beside(change)
 
     settings, own = service.settings, service.worker
-    own.grpc_server = worker.companion = RpcServer(
+    worker.grpc_server = RpcServer(
         service.grpc_listeners,
         make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
@@ -158,7 +158,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         call_metrics=CallMetrics(own.metrics, own.access_log),
         on_call=count,
     )
-    own.grpc_server.start()
+    worker.grpc_server.start()
 
 
 def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
@@ -202,8 +202,8 @@ def end(service: ServiceContext, worker: RecyclingWorker) -> None:
     # Whoever comes so far did not die over a request.
     service.in_flight.clear(worker.slot_number)
     own = service.worker
-    if own.grpc_server is not None:
-        own.grpc_server.stop(0.0)
+    if worker.grpc_server is not None:
+        worker.grpc_server.stop(0.0)
     if own.runner is not None:
         own.runner.stop(_STOP_S)
     if own.sampler is not None:

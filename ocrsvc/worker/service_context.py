@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     # They need numpy and Flask, which must not come into the arbiter.
     from flask import Flask
 
-    from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.jobs.runner import Runner
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.serving.memory_budget import SharedLimits
-    from ocrsvc.serving.request_guard import RequestGuard
 
 
 class ServiceContext:
@@ -123,15 +121,12 @@ class WorkerContext:
         metrics: What this worker counts with.
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
-        guard: Refuses bodies that stopped workers.
-        access_log, sampler, grpc_server, runner: Threads that end with the worker.
+        access_log, sampler, runner: Threads that end with the worker.
     """
 
     metrics: WorkerMetrics
     reader: Reader | None = None
     limits: SharedLimits | None = None
-    guard: RequestGuard | None = None
     access_log: AccessLog | None = None
     sampler: Sampler | None = None
-    grpc_server: RpcServer | None = None
     runner: Runner | None = None
