@@ -10,7 +10,7 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from web_support import picture
 
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
+from ocrsvc.worker import event_loop
 from ocrsvc.worker.accept_yield import FairThreadWorker
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
@@ -342,6 +343,26 @@ def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_befor
             left -= len(client.recv(1 << 20))
         loop.turn()
         assert (loop.limits.memory.held_bytes, loop.nr_conns) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("can't start new thread")])
+def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *args: Any) -> Any:
+            pools.append(self)
+            # As the handler of SIGTERM does while a worker boots.
+            if len(pools) == 3:
+                raise error
+            return super().submit(*args)
+
+    monkeypatch.setattr(event_loop, "ThreadPoolExecutor", Pool)
+    with pytest.raises(type(error)):
+        event_loop.start_pool(4, "test")
+    pools[0].shutdown(wait=True)
 
 
 def test_a_bare_line_feed_is_a_400_at_once(server: Server) -> None:

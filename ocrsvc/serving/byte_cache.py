@@ -85,13 +85,16 @@ class RedisCache:
     """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`); for any thread.
 
     Args:
-        client: With short time limits; see `open_redis`.
+        url: redis://, rediss:// or unix://; connects when it is first used.
         keep_s: Seconds after which Redis forgets an entry.
         clock: Monotonic seconds.
+
+    Raises:
+        EngineUnavailable: The package redis is not installed, or the URL is none.
     """
 
-    def __init__(self, client: Redis, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+    def __init__(self, url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = _open_client(url)
         self._keep_s = keep_s
         self._clock = clock
         self._pause_until_s = 0.0
@@ -126,15 +129,7 @@ class RedisCache:
 Cache = MemoryCache | RedisCache
 
 
-def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> RedisCache:
-    """A cache in the Redis at a URL (redis://, rediss://, unix://); connects when it is first used.
-
-    Args:
-        url, keep_s, clock: See RedisCache.
-
-    Raises:
-        EngineUnavailable: The package redis is not installed, or the URL is none.
-    """
+def _open_client(url: str) -> Redis:
     try:
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -144,7 +139,7 @@ def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monoto
             "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install ocrsvc[redis]."
         ) from error
     try:
-        client = Redis.from_url(
+        return Redis.from_url(
             url,
             socket_timeout=_REDIS_LIMIT_S,
             socket_connect_timeout=_REDIS_LIMIT_S,
@@ -155,7 +150,6 @@ def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monoto
         raise EngineUnavailable(
             f"OCRSVC_CACHE_URL is no address of a Redis: {error}.", "Write redis://HOST:PORT/NUMBER."
         ) from error
-    return RedisCache(client, keep_s, clock)
 
 
 def _size(key: bytes, value: bytes) -> int:

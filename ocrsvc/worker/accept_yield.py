@@ -119,7 +119,9 @@ class FairThreadWorker(EventLoopWorker):
         """
         if self._in_flight + self._beside <= self.engine_threads:
             return
-        if self._is_busier() or (self._in_flight >= self.cfg.threads and self._is_anyone_waiting()):
+        # Connections that wait to be accepted, as far as the kernel reports them (Linux, TCP).
+        waits = self._in_flight >= self.cfg.threads and any(listener.get_backlog() > 0 for listener in self.sockets)
+        if waits or self._is_busier():
             request.force_close()
 
     def count_beside(self, change: int) -> None:
@@ -136,10 +138,6 @@ class FairThreadWorker(EventLoopWorker):
     def _is_busier(self) -> bool:
         others = self.worker_table.requests_in_flight(besides=self.slot_number)
         return is_busier(self._in_flight + self._beside, others, self.engine_threads)
-
-    def _is_anyone_waiting(self) -> bool:
-        """Whether connections wait to be accepted, as far as the kernel reports it (Linux, TCP)."""
-        return any(listener.get_backlog() > 0 for listener in self.sockets)
 
     def _begins_yield(self) -> bool:
         """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""

@@ -9,7 +9,6 @@ import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,30 +53,23 @@ class ParsedHead:
     Args:
         cfg: gunicorn's configuration.
         client: The client's address.
-
-    Attributes:
-        unreader: Where gunicorn looks for what was received ahead: nothing ever is.
     """
 
     def __init__(self, cfg: Any, client: Any) -> None:
         self._parser = RequestParser(cfg, iter(()), client)
-        self.unreader = self._parser.unreader
         self._request: Any = None
         self._error: BaseException | None = None
 
     def parse(self, head: bytes) -> tuple[Any, bytes]:
         """The request, None where it is wrong, and what follows its head."""
-        self.unreader.unread(head)
+        self._parser.unreader.unread(head)
         self._error = None
         try:
             self._request = next(self._parser)
             _check_host(self._request)
         except Exception as error:  # noqa: BLE001  gunicorn answers it, in the request's thread
             self._request, self._error = None, error
-        return self._request, self.unreader.take_buffered()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
+        return self._request, self._parser.unreader.take_buffered()
 
     def __next__(self) -> Any:
         """The request. Raises what was wrong with its head."""

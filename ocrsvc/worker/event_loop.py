@@ -333,8 +333,9 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
     try:
         for _ in range(threads):
             pool.submit(together.wait)
-    except RuntimeError:
+        together.wait()
+    except BaseException:
+        # A signal that ends the worker, too: the process would wait for those that wait here for ever.
         together.abort()
         raise
-    together.wait()
     return pool

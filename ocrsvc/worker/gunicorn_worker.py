@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.system.allocator import give_back
@@ -52,7 +52,7 @@ class Watched:
     """What a worker watches over itself.
 
     Attributes:
-        limits: Without max_requests, which gunicorn has drawn for this worker.
+        limits: For its requests, age and memory.
         rss_bytes, gpu_bytes: What it holds after its warm-up.
         boot_s: How long it took from the fork until it was ready, less what it waited for others.
         gauge: Reads the GPU; None without one.
@@ -71,14 +71,14 @@ class RecyclingWorker(FairThreadWorker):
     """The worker of this service; its boot in boot.py gives it its entry, and calls `watch` when it is READY.
 
     Attributes:
+        most_requests: After which it is replaced; 0 is no limit.
         grpc_server: Drains when this worker does; the worker lives on until it is finished, or the time is over.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         # With its random part. gunicorn itself would stop at this number, without a successor.
-        drawn: int = self.max_requests
-        self._most_requests = 0 if drawn == sys.maxsize else drawn
+        self.most_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
         self.max_requests: int = sys.maxsize
         self._draining = threading.Lock()
         self._gave_back_s = 0.0
@@ -87,7 +87,7 @@ class RecyclingWorker(FairThreadWorker):
     def init_signals(self) -> None:
         """SIGUSR2 to a worker is the operator's request to replace it."""
         super().init_signals()
-        signal.signal(signal.SIGUSR2, self._on_replace_signal)
+        signal.signal(signal.SIGUSR2, lambda _signal, _frame: self._request_replacement(Reason.OPERATOR))
 
     def run(self) -> None:
         """Serve until stopped, and until the gRPC server has finished too."""
@@ -99,8 +99,10 @@ class RecyclingWorker(FairThreadWorker):
                 self.notify()
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """SIGTERM: stop accepting, answer what is there, end."""
+        """SIGTERM: stop accepting, answer what is there, end; a worker that still loads has nothing to finish."""
         self._note_drain()
+        if not self.booted and self.grpc_server is None:
+            sys.exit(0)
         super().handle_exit(sig, frame)
 
     def guard(self) -> None:
@@ -113,7 +115,6 @@ class RecyclingWorker(FairThreadWorker):
 
     def watch(self, watched: Watched) -> None:
         """Start to watch over this worker, from when it is READY until it drains."""
-        watched = replace(watched, limits=replace(watched.limits, max_requests=self._most_requests))
         threading.Thread(target=self._keep_watching, args=(watched,), name="retirement", daemon=True).start()
 
     def _end_with_arbiter(self) -> None:
@@ -210,8 +211,10 @@ class RecyclingWorker(FairThreadWorker):
 
     def _must_drain(self, stuck: int) -> bool:
         entry = self.entry
-        urgent = Reason(entry.reason).is_urgent or stuck >= self.engine_threads
-        return urgent or entry.granted == Granted.DRAIN_FIRST or self._has_successor()
+        if Reason(entry.reason).is_urgent or stuck >= self.engine_threads or entry.granted == Granted.DRAIN_FIRST:
+            return True
+        has_successor = entry.granted == Granted.SUCCESSOR and entry.successor != NOBODY
+        return has_successor and self.worker_table.entry(entry.successor).state == State.READY
 
     def _request_replacement(self, reason: Reason) -> None:
         """Record why this worker should be replaced; the first reason stands, except for a more urgent one."""
@@ -220,20 +223,11 @@ class RecyclingWorker(FairThreadWorker):
             entry.wanted_s = entry.wanted_s or time.monotonic()
             entry.reason = reason
 
-    def _on_replace_signal(self, _signal: int, _frame: object) -> None:
-        self._request_replacement(Reason.OPERATOR)
-
-    def _has_successor(self) -> bool:
-        successor = self.entry.successor
-        is_granted = self.entry.granted == Granted.SUCCESSOR and successor != NOBODY
-        return is_granted and self.worker_table.entry(successor).state == State.READY
-
     def _drain(self) -> None:
         """Stop as at SIGTERM: accept nothing, answer what was sent, close the connections, end."""
         self.log.info("DRAINING: in_flight=%s connections=%s", self.entry.in_flight, self.nr_conns)
-        self.alive = False
         self._note_drain()
-        self.method_queue.defer(lambda: None)
+        super().handle_exit(signal.SIGTERM, None)
 
     def _note_drain(self) -> None:
         """Record it in the worker table, once; print the stacks should it take too long. Safe in a signal's handler."""

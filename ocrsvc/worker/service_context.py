@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog
-from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, Sampler, WorkerMetrics, count_reading
+from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     # They need numpy and Flask, which must not come into the arbiter.
     from flask import Flask
 
-    from ocrsvc.jobs.runner import Runner
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.serving.memory_budget import SharedLimits
 
@@ -121,12 +121,12 @@ class WorkerContext:
         metrics: What this worker counts with.
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
-        access_log, sampler, runner: Threads that end with the worker.
+        access_log: None where there is none.
+        closing: What ends with the worker, the last first.
     """
 
     metrics: WorkerMetrics
     reader: Reader | None = None
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
-    sampler: Sampler | None = None
-    runner: Runner | None = None
+    closing: ExitStack = field(default_factory=ExitStack)
