@@ -352,12 +352,12 @@ def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
     pools: list[ThreadPoolExecutor] = []
 
     class Pool(ThreadPoolExecutor):
-        def submit(self, *args: Any) -> Any:
+        def submit(self, *args: Any, **more: Any) -> Any:
             pools.append(self)
             # As the handler of SIGTERM does while a worker boots.
             if len(pools) == 3:
                 raise error
-            return super().submit(*args)
+            return super().submit(*args, **more)
 
     monkeypatch.setattr(event_loop, "ThreadPoolExecutor", Pool)
     with pytest.raises(type(error)):
