@@ -214,7 +214,7 @@ class RecyclingWorker(FairThreadWorker):
         if Reason(entry.reason).is_urgent or stuck >= self.engine_threads or entry.granted == Granted.DRAIN_FIRST:
             return True
         has_successor = entry.granted == Granted.SUCCESSOR and entry.successor != NOBODY
-        return has_successor and self.worker_table.entry(entry.successor).state == State.READY
+        return bool(has_successor and self.worker_table.entry(entry.successor).state == State.READY)
 
     def _request_replacement(self, reason: Reason) -> None:
         """Record why this worker should be replaced; the first reason stands, except for a more urgent one."""
