@@ -27,11 +27,13 @@ from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.boot import _is_final
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -43,7 +45,8 @@ def arbiter(pid: int = os.getpid()) -> LastingArbiter:
     server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
     server._num_workers, server.SIG_QUEUE = 0, queue.SimpleQueue()
     server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
-    take_over(server, ReplacementController(WorkerTable()))
+    hung_requests = HungRequests(InFlightTable(8), CrashDenylist(8, 60.0), server.log)
+    take_over(server, ReplacementController(WorkerTable()), hung_requests)
     assert isinstance(server, LastingArbiter)
     return server
 
@@ -81,7 +84,7 @@ def test_what_ends_the_service_or_a_workers_process_is_let_through(
 def test_a_worker_that_somebody_else_has_waited_for_is_counted_out() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    server, worker = arbiter(), SimpleNamespace(ended=[])
+    server, worker = arbiter(), SimpleNamespace(ended=[], slot_number=0)
     server.WORKERS[child.pid] = worker
     server.kill_worker(child.pid, signal.SIGTERM)
     assert (server.WORKERS, worker.ended) == ({}, [1])

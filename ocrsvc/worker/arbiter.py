@@ -27,6 +27,7 @@ from ocrsvc.worker.pidfile import PidFile
 from ocrsvc.worker.replacement_policy import BOOT_FAILED
 
 if TYPE_CHECKING:
+    from ocrsvc.worker.hung_requests import HungRequests
     from ocrsvc.worker.replacement_controller import ReplacementController
 
 # What is refused each second is logged this often.
@@ -42,10 +43,10 @@ _SIGNAL_AGAIN_S: Final = 1.0
 _NEVER: Final = 256 + BOOT_FAILED
 
 
-def take_over(server: Any, controller: ReplacementController) -> None:
+def take_over(server: Any, controller: ReplacementController, hung_requests: HungRequests) -> None:
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own."""
     server.__class__ = LastingArbiter
-    server.begin(controller)
+    server.begin(controller, hung_requests)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
@@ -53,15 +54,17 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     Attributes:
         controller: Decides which worker is forked, replaced and killed, and when.
+        hung_requests: Finds out for which request.
     """
 
     controller: ReplacementController
+    hung_requests: HungRequests
     pid: int
     LISTENERS: list[Any]
 
-    def begin(self, controller: ReplacementController) -> None:
+    def begin(self, controller: ReplacementController, hung_requests: HungRequests) -> None:
         """What a constructor would do; gunicorn's has already run."""
-        self.controller = controller
+        self.controller, self.hung_requests = controller, hung_requests
         self._logged_s: dict[str, float] = {}
         self._last_turn_s = time.monotonic()
         # gunicorn has written it, at the start.
@@ -130,6 +133,8 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def kill_worker(self, pid: int, sig: int) -> None:
         """Send a signal; a worker that somebody else has waited for is counted out."""
+        if pid in self.WORKERS:
+            self.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
         with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):
             try:
                 os.kill(pid, sig)

@@ -26,7 +26,6 @@ from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
-from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -95,7 +94,8 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller)
+    take_over(server, service.controller, service.hung_requests)
+    server.log.error_log.addFilter(service.hung_requests.without_guess)
     try:
         check_server(server.cfg)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
@@ -105,8 +105,6 @@ def on_starting(server: LastingArbiter) -> None:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     _allow_many_files()
-    service.hung_requests = HungRequests(service.in_flight, service.request_denylist, server.log)
-    service.hung_requests.watch(server)
     plan = service.plan(server.cfg.workers, server.cfg.threads)
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
@@ -147,8 +145,7 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
     if worker.entry.state == State.BOOTING:
         service.metrics.common.count(BOOT_FAILURES)
     service.metrics.fold(worker.slot_number)
-    if service.hung_requests is not None:
-        service.hung_requests.note_exit(worker.pid, worker.slot_number, expected=worker.entry.state == State.BOOTING)
+    service.hung_requests.note_exit(worker.pid, worker.slot_number, expected=worker.entry.state == State.BOOTING)
     service.controller.after_exit(server, worker)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class ServiceContext:
         self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.in_flight = InFlightTable(SLOTS)
-        self.hung_requests: HungRequests | None = None
+        log = logging.getLogger("gunicorn.error")
+        self.hung_requests = HungRequests(self.in_flight, self.request_denylist, log)
         self.metrics = MetricsStore(SLOTS)
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
