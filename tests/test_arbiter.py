@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import logging
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +27,14 @@ from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import arbiter as arbiter_module
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
-from ocrsvc.worker.boot_limits import _is_final, leaver
+from ocrsvc.worker.boot import _is_final
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.logger import LastingLogger
 from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -41,7 +46,8 @@ def arbiter(pid: int = os.getpid()) -> LastingArbiter:
     server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
     server._num_workers, server.SIG_QUEUE = 0, queue.SimpleQueue()
     server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
-    take_over(server, ReplacementController(WorkerTable()))
+    hung_requests = HungRequests(InFlightTable(8), CrashDenylist(8, 60.0), server.log)
+    take_over(server, ReplacementController(WorkerTable()), hung_requests)
     assert isinstance(server, LastingArbiter)
     return server
 
@@ -79,7 +85,7 @@ def test_what_ends_the_service_or_a_workers_process_is_let_through(
 def test_a_worker_that_somebody_else_has_waited_for_is_counted_out() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    server, worker = arbiter(), SimpleNamespace(ended=[])
+    server, worker = arbiter(), SimpleNamespace(ended=[], slot_number=0)
     server.WORKERS[child.pid] = worker
     server.kill_worker(child.pid, signal.SIGTERM)
     assert (server.WORKERS, worker.ended) == ({}, [1])
@@ -186,23 +192,21 @@ def test_a_log_that_cannot_be_opened_again_does_not_stop_the_others(tmp_path: Pa
         handler.close()
 
 
-def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(tmp_path: Path) -> None:
-    now_s = 0.0
-    file = PidFile(str(tmp_path / "run" / "pid"), os.getpid(), clock=lambda: now_s)
-    log = logging.getLogger("test-arbiter")
-    file.keep(log)
-    assert not (tmp_path / "run").exists(), "gunicorn has written it at the start"
-    file.check_again()
-    file.keep(log)
+def test_a_pid_file_is_written_when_it_can_be_and_nothing_else_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
+    server = arbiter()
+    server._pidfile_name = str(tmp_path / "run" / "pid")
+    server._move_pidfile(None)
     (tmp_path / "run").mkdir()
-    now_s = 0.9
-    file.keep(log)
     assert list((tmp_path / "run").iterdir()) == []
-    now_s = 1.0
-    file.keep(log)
+    server.manage_workers()
     assert [found.name for found in (tmp_path / "run").iterdir()] == ["pid"]
     assert (tmp_path / "run" / "pid").read_text() == f"{os.getpid()}\n"
-    file.unlink()
+    assert server.pidfile is not None
+    server.pidfile.unlink()
+    server.manage_workers()
     assert list((tmp_path / "run").iterdir()) == []
 
 
@@ -215,20 +219,18 @@ def test_whatever_an_old_pid_file_says_stops_neither_the_start_nor_the_service(t
     Pidfile(str(path)).create(os.getpid())
     path.write_text(left, encoding="latin-1")
     server = arbiter()
-    server.pidfile = PidFile(str(path), server.pid)
-    server.pidfile.check_again()
-    server._keep_pidfile()
+    server._pidfile_name = str(path)
+    server._move_pidfile(None)
     assert path.read_text() == f"{os.getpid()}\n"
 
 
 def test_nothing_that_a_pid_file_does_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", lambda _: None)
-    monkeypatch.setattr(PidFile, "keep", failing(OverflowError()))
+    monkeypatch.setattr(PidFile, "create", failing(OverflowError()))
     server = arbiter()
-    server.pidfile = PidFile(str(tmp_path / "pid"), server.pid)
+    server._pidfile_name = str(tmp_path / "pid")
+    server._move_pidfile(PidFile(server._pidfile_name, server.pid))
     server.manage_workers()
-    server._pidfile_name = server.pidfile.fname
-    server._move_pidfile(server.pidfile)
 
 
 def test_a_pid_file_of_another_living_process_is_left_alone(tmp_path: Path) -> None:
@@ -264,9 +266,12 @@ def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
     assert not _is_final(raised.value)
 
 
-def test_a_worker_that_leaves_while_it_loads_says_since_when() -> None:
-    entry = WorkerTable().entry(0)
-    with pytest.raises(SystemExit):
-        leaver(SimpleNamespace(entry=entry))(signal.SIGTERM, None)  # type: ignore[arg-type]
-    assert entry.state == State.DRAINING
-    assert time.monotonic() - entry.drained_s < 30.0
+def test_a_worker_that_leaves_while_it_loads_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    worker = RecyclingWorker(1, os.getpid(), [], None, 30, Config(), logging.getLogger("test-arbiter"))
+    worker.worker_table, worker.slot_number = WorkerTable(), 0
+    worker.entry.state = State.BOOTING
+    with closing(worker.tmp), pytest.raises(SystemExit):
+        worker.handle_exit(signal.SIGTERM, None)
+    assert worker.entry.state == State.DRAINING
+    assert time.monotonic() - worker.entry.drained_s < 30.0

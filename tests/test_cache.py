@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.serving.byte_cache import ENTRY_BYTES, MemoryCache, open_redis
+from ocrsvc.serving.byte_cache import ENTRY_BYTES, MemoryCache, RedisCache
 
 LONG_S = 3600.0
 
@@ -112,7 +112,7 @@ def wait_for(wire: Path) -> None:
 
 
 def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:
-    one, other = open_redis(redis_url, LONG_S), open_redis(redis_url, LONG_S)
+    one, other = RedisCache(redis_url, LONG_S), RedisCache(redis_url, LONG_S)
     one.put(b"a", b"\x00\xff")
     assert (other.get(b"a"), other.get(b"b")) == (b"\x00\xff", None)
     one.close()
@@ -120,7 +120,7 @@ def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:
 
 
 def test_redis_forgets_by_itself(redis_url: str) -> None:
-    cache = open_redis(redis_url, 0.02)
+    cache = RedisCache(redis_url, 0.02)
     cache.put(b"a", b"1")
     deadline = time.monotonic() + 20
     while cache.get(b"a") is not None:
@@ -154,7 +154,7 @@ def hanging_up(wire: Path) -> Iterator[list[None]]:
 def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
     now = [100.0]
     with hanging_up(tmp_path / "redis.sock") as calls:
-        cache = open_redis(f"unix://{tmp_path}/redis.sock", LONG_S, lambda: now[0])
+        cache = RedisCache(f"unix://{tmp_path}/redis.sock", LONG_S, lambda: now[0])
         cache.put(b"a", b"1")
         assert cache.get(b"a") is None
         now[0] = 106.0
@@ -165,4 +165,4 @@ def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: 
 
 def test_an_address_that_is_none_stops_the_start() -> None:
     with pytest.raises(EngineUnavailable, match="OCRSVC_CACHE_URL"):
-        open_redis("http://127.0.0.1", LONG_S)
+        RedisCache("http://127.0.0.1", LONG_S)

@@ -22,10 +22,10 @@ from ocrsvc.system.gpu import Siblings, _handle_of
 from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
 from ocrsvc.system.thread_plan import device_for, gpus_for, plan
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import Granted, Snapshot, State, WorkerTable
+from ocrsvc.telemetry.worker_table import Granted, Head, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
 from ocrsvc.worker.replacement_controller import ReplacementController
-from ocrsvc.worker.replacement_policy import Times, next_grant
+from ocrsvc.worker.replacement_policy import next_grant
 from ocrsvc.worker.service_context import ServiceContext
 
 UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"
@@ -224,9 +224,9 @@ def test_a_successor_needs_room_on_the_card_where_it_will_be(card: int, kind: Gr
     workers[card] = Snapshot(
         card, State.READY, reason=Reason.RELOAD, card=card, card_read_s=5.0, card_free_bytes=(50, 500)[card]
     )
-    grant = next_grant(2, workers, Times(10.0), 100)
+    grant = next_grant(Head(base=2, gpu_footprint_bytes=100), workers, 10.0)
     assert grant is not None
-    assert grant.kind is kind
+    assert grant[1] is kind
 
 
 def test_a_service_pins_its_workers_in_turn_and_a_new_one_where_one_is_missing() -> None:

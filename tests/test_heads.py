@@ -10,7 +10,7 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -26,6 +26,8 @@ from support import Server, run_server
 from web_support import picture
 
 from ocrsvc.serving.memory_budget import Budget
+from ocrsvc.telemetry.worker_table import WorkerTable
+from ocrsvc.worker import event_loop
 from ocrsvc.worker.accept_yield import FairThreadWorker
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
@@ -58,6 +60,7 @@ class Loop(FairThreadWorker):
         super().__init__(1, 1, [], None, 30, config, logging.getLogger("test"))
         self.poller = selectors.DefaultSelector()
         self.ready: list[Any] = []
+        self.worker_table, self.slot_number = WorkerTable(), 0
 
     def enqueue_req(self, conn: Any) -> None:
         self.ready.append(conn)
@@ -162,14 +165,14 @@ def test_a_client_that_leaves_before_its_head_is_whole_is_forgotten(sent: bytes)
         reach(loop, client, sent)
         client.shutdown(socket.SHUT_WR)
         loop.turn()
-        assert (loop.nr_conns, len(loop.pending_conns)) == (0, 0)
+        assert (loop.nr_conns, len(loop._waiting)) == (0, 0)
 
 
 def test_a_head_that_never_ends_is_refused_and_not_kept() -> None:
     with loop_with_a_client() as (loop, client):
-        while not loop._closing:
+        while not any(conn.close_s for conn in loop._waiting):
             reach(loop, client, b"x" * 8000)
-            assert sum(len(conn.head) for conn in loop.pending_conns) <= HEAD_BYTES
+            assert sum(len(conn.head) for conn in loop._waiting) <= HEAD_BYTES
         assert not loop.ready
         assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
 
@@ -280,11 +283,11 @@ def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:
         conn.unsent.append(memoryview(bytes(64 << 20)))
         loop.finish_request(conn, kept())
         loop.turn()
-        assert conn in loop._moving
+        assert conn in loop._waiting
         # What has gone into the kernels' buffers is little for a day.
         conn.pace.began_s -= 86_400
         loop.murder_pending()
-        assert (loop.nr_conns, len(loop._moving), len(conn.unsent)) == (0, 0, 0)
+        assert (loop.nr_conns, len(loop._waiting), len(conn.unsent)) == (0, 0, 0)
 
 
 def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_the_kernel_holds() -> None:
@@ -301,7 +304,7 @@ def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_th
                 # 25 kB a second, as the loop's clock would have it.
                 taken, now_s = taken + got, now_s + got / 25_000
             if conn.unsent:
-                loop._check_pace(conn, now_s=now_s, scarce=False)
+                loop._check_limits(conn, now_s)
         assert (taken, loop.nr_conns) == (8 << 20, 1)
 
 
@@ -318,7 +321,7 @@ def test_a_connection_that_the_poller_refuses_is_forgotten_once(waiting: str, mo
             refusing.setattr(loop.poller, "register", refuse)
             conn.ahead = b"GET / HT" if waiting == "head" else b""
             loop.finish_request(conn, kept())
-        assert (loop.nr_conns, len(loop.pending_conns), len(loop.keepalived_conns)) == (0, 0, 0)
+        assert (loop.nr_conns, len(loop._waiting), len(loop.keepalived_conns)) == (0, 0, 0)
         loop.murder_pending()
         loop.murder_keepalived(force=True)
         assert loop.nr_conns == 0
@@ -340,6 +343,26 @@ def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_befor
             left -= len(client.recv(1 << 20))
         loop.turn()
         assert (loop.limits.memory.held_bytes, loop.nr_conns) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("can't start new thread")])
+def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *args: Any, **more: Any) -> Any:
+            pools.append(self)
+            # As the handler of SIGTERM does while a worker boots.
+            if len(pools) == 3:
+                raise error
+            return super().submit(*args, **more)
+
+    monkeypatch.setattr(event_loop, "ThreadPoolExecutor", Pool)
+    with pytest.raises(type(error)):
+        event_loop.start_pool(4, "test")
+    pools[0].shutdown(wait=True)
 
 
 def test_a_bare_line_feed_is_a_400_at_once(server: Server) -> None:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_controller import ReplacementController
-from ocrsvc.worker.replacement_policy import Times, backoff_s, is_next_to_load, next_grant
+from ocrsvc.worker.replacement_policy import backoff_s, is_next_to_load, next_grant
 
 BASE = 3
 
@@ -41,7 +41,7 @@ class Processes:
         self.free_bytes = 1000
         self.log = logging.getLogger("test-rota")
         self.cfg = Cfg(base)
-        self.controller = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
+        self.controller: Any = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
         self.killed: list[tuple[int, int]] = []
@@ -98,7 +98,8 @@ class Processes:
         self.controller.after_exit(self, worker)
 
     def entry(self, pid: int) -> WorkerEntry:
-        return self.controller.worker_table.entry(self.WORKERS[pid].slot_number)
+        entry: WorkerEntry = self.controller.worker_table.entry(self.WORKERS[pid].slot_number)
+        return entry
 
     def pids(self, state: State) -> list[int]:
         return [pid for pid in sorted(self.WORKERS) if self.entry(pid).state == state]
@@ -312,8 +313,8 @@ def ready(slot: int, **more: Any) -> Snapshot:
 def test_a_successor_is_admitted_by_what_the_card_has_free(
     workers: list[Snapshot], exited_s: float, kind: Granted | None
 ) -> None:
-    grant = next_grant(2, workers, Times(10.0, 0.0, exited_s), 100)
-    assert (grant.kind if grant else None) is kind
+    grant = next_grant(Head(base=2, exited_s=exited_s, gpu_footprint_bytes=100), workers, 10.0)
+    assert (grant[1] if grant else None) is kind
 
 
 def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> None:
@@ -322,9 +323,9 @@ def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> N
         ready(1, reason=Reason.GPU_SOFT, wanted_s=3.0),
         ready(2, reason=Reason.RSS_SOFT, wanted_s=2.0),
     ]
-    grant = next_grant(3, workers, Times(10.0))
+    grant = next_grant(Head(base=3), workers, 10.0)
     assert grant is not None
-    assert grant.worker.slot == 2
+    assert grant[0].slot == 2
 
 
 def test_workers_load_in_the_order_of_their_forks() -> None:

@@ -13,7 +13,7 @@ import requests
 from support import run_server
 from web_support import picture
 
-from ocrsvc.worker.send import Sender
+from ocrsvc.worker.connection import Sender
 
 
 @pytest.mark.parametrize(

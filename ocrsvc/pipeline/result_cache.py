@@ -10,7 +10,7 @@ import orjson
 from ocrsvc import __version__
 from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
 from ocrsvc.records import EngineInfo, Page, ReadOptions
-from ocrsvc.serving.byte_cache import Cache, MemoryCache, open_redis
+from ocrsvc.serving.byte_cache import Cache, MemoryCache, RedisCache
 from ocrsvc.settings.settings import Settings
 
 
@@ -45,7 +45,7 @@ def key_of(data: bytes, options: ReadOptions, engine: EngineInfo) -> bytes:
 def open_result_cache(settings: Settings) -> ResultCache | None:
     """The cache that the settings ask for; None when they ask for none. Raises EngineUnavailable."""
     if settings.cache_url is not None:
-        return ResultCache(open_redis(settings.cache_url, settings.cache_s))
+        return ResultCache(RedisCache(settings.cache_url, settings.cache_s))
     if settings.cache_bytes:
         return ResultCache(MemoryCache(settings.cache_bytes, settings.cache_s))
     return None

@@ -7,13 +7,13 @@ of Triton's dynamic batcher and TensorFlow Serving's batching sessions, with cos
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from ocrsvc.errors import EngineFailed, NotReady
@@ -54,20 +54,11 @@ class Batcher(Generic[B, W, A]):
             once more one by one, so that only the one that caused it fails.
         limits: Of a batch.
         runners: Batches that run at once.
-        clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        run: Callable[[B, Sequence[W]], Sequence[A]],
-        limits: Limits,
-        *,
-        runners: int = 1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, run: Callable[[B, Sequence[W]], Sequence[A]], limits: Limits, *, runners: int = 1) -> None:
         self._run = run
         self._limits = limits
-        self._clock = clock
         self._buckets: dict[B, deque[_Piece[W, A]]] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -79,7 +70,7 @@ class Batcher(Generic[B, W, A]):
 
     def submit(self, bucket: B, work: W, cost: int) -> Future[A]:
         """Queue a piece of work. Raises NotReady once closed."""
-        piece: _Piece[W, A] = _Piece(work, cost, self._clock())
+        piece: _Piece[W, A] = _Piece(work, cost, time.monotonic())
         with self._changed:
             if self._closed:
                 raise NotReady("This worker is shutting down.", "Send the request again.")
@@ -106,26 +97,21 @@ class Batcher(Generic[B, W, A]):
         """The next batch; None once closed and empty."""
         with self._changed:
             while True:
-                bucket, due_s = self._next_due()
-                if bucket is not None and (self._closed or due_s <= self._clock()):
-                    return bucket, self._take_batch(bucket)
-                if bucket is None and self._closed:
+                self._changed.wait_for(lambda: self._buckets or self._closed)
+                if not self._buckets:
                     return None
-                self._changed.wait(None if bucket is None else max(0.0, due_s - self._clock()))
+                bucket, pieces = min(self._buckets.items(), key=lambda entry: self._due_s(entry[1]))
+                left_s = self._due_s(pieces) - time.monotonic()
+                if self._closed or left_s <= 0:
+                    return bucket, self._take_batch(bucket)
+                self._changed.wait(left_s)
 
-    def _next_due(self) -> tuple[B | None, float]:
-        """The bucket that is due first, and when: a full one is due now, any other when its oldest has waited."""
-        best: tuple[B | None, float] = None, math.inf
-        for bucket, pieces in self._buckets.items():
-            due_s = pieces[0].since_s + (0.0 if self._is_full(pieces) else self._limits.longest_wait_s)
-            if due_s < best[1]:
-                best = bucket, due_s
-        return best
-
-    def _is_full(self, pieces: deque[_Piece[W, A]]) -> bool:
-        if len(pieces) >= self._limits.most_items:
-            return True
-        return sum(piece.cost for piece in pieces) >= self._limits.most_cost
+    def _due_s(self, pieces: deque[_Piece[W, A]]) -> float:
+        """When these are run: at once where they fill a batch, else when the oldest has waited."""
+        is_full = (
+            len(pieces) >= self._limits.most_items or sum(piece.cost for piece in pieces) >= self._limits.most_cost
+        )
+        return pieces[0].since_s + (0.0 if is_full else self._limits.longest_wait_s)
 
     def _take_batch(self, bucket: B) -> list[_Piece[W, A]]:
         """The oldest pieces that fit into one batch."""
@@ -143,16 +129,22 @@ class Batcher(Generic[B, W, A]):
         return batch
 
     def _run_batch(self, bucket: B, pieces: list[_Piece[W, A]]) -> None:
-        try:
-            answers = self._run(bucket, [piece.work for piece in pieces])
-            if len(answers) != len(pieces):
-                raise EngineFailed(f"The model gave {len(answers)} answers to {len(pieces)} pieces of work.")
-        except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
-            if len(pieces) == 1:
-                pieces[0].future.set_exception(failure)
-                return
-            for piece in pieces:
-                self._run_batch(bucket, [piece])
-            return
+        answers = run_each_on_failure(partial(self._run, bucket), [piece.work for piece in pieces])
         for piece, answer in zip(pieces, answers, strict=True):
-            piece.future.set_result(answer)
+            if isinstance(answer, BaseException):
+                piece.future.set_exception(answer)
+            else:
+                piece.future.set_result(answer)
+
+
+def run_each_on_failure(run: Callable[[Sequence[W]], Sequence[A]], works: Sequence[W]) -> Sequence[A | BaseException]:
+    """What `run` answers to each work; if it fails as a whole, each is run alone, and only the one at fault fails."""
+    try:
+        answers = run(works)
+        if len(answers) != len(works):
+            raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} pieces of work.")
+        return answers
+    except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
+        if len(works) == 1:
+            return [failure]
+        return [answer for work in works for answer in run_each_on_failure(run, [work])]

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import EngineUnavailable
 
@@ -29,24 +29,8 @@ _REDIS_PAUSE_S: Final = 5.0
 _REDIS_PREFIX: Final = b"ocrsvc:page:"
 
 
-class Cache(Protocol):
-    """What both kinds do. Methods may be called from any thread."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """What was put under the key, if it is still known."""
-        ...
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Keep a value for a while."""
-        ...
-
-    def close(self) -> None:
-        """Give back what is held."""
-        ...
-
-
 class MemoryCache:
-    """In this process; the least recently used entries go first.
+    """In this process; the least recently used entries go first. Methods may be called from any thread.
 
     Args:
         most_bytes: What keys, values and bookkeeping may take together.
@@ -63,7 +47,7 @@ class MemoryCache:
         self.used_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """See Cache."""
+        """What was put under the key, if it is still known."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -75,7 +59,7 @@ class MemoryCache:
             return entry[1]
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See Cache. A value that is larger than the whole cache is not kept."""
+        """Keep a value for a while; one that is larger than the whole cache is not kept."""
         if _size(key, value) > self._most_bytes:
             return
         with self._lock:
@@ -87,7 +71,7 @@ class MemoryCache:
                 self._forget(next(iter(self._entries)))
 
     def close(self) -> None:
-        """See Cache."""
+        """Forget everything."""
         with self._lock:
             self._entries.clear()
             self.used_bytes = 0
@@ -98,31 +82,34 @@ class MemoryCache:
 
 
 class RedisCache:
-    """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`).
+    """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`); for any thread.
 
     Args:
-        client: With short time limits; see `open_redis`.
+        url: redis://, rediss:// or unix://; connects when it is first used.
         keep_s: Seconds after which Redis forgets an entry.
         clock: Monotonic seconds.
+
+    Raises:
+        EngineUnavailable: The package redis is not installed, or the URL is none.
     """
 
-    def __init__(self, client: Redis, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+    def __init__(self, url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = _open_client(url)
         self._keep_s = keep_s
         self._clock = clock
         self._pause_until_s = 0.0
 
     def get(self, key: bytes) -> bytes | None:
-        """See Cache."""
+        """What was put under the key, if it is still known."""
         value = self._try(lambda: self._client.get(_REDIS_PREFIX + key))
         return value if isinstance(value, bytes) else None
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See Cache."""
+        """Keep a value for a while."""
         self._try(lambda: self._client.set(_REDIS_PREFIX + key, value, px=max(1, round(self._keep_s * 1000))))
 
     def close(self) -> None:
-        """See Cache."""
+        """Close the connections."""
         self._client.close()
 
     def _try(self, action: Callable[[], object]) -> object:
@@ -139,15 +126,10 @@ class RedisCache:
             return None
 
 
-def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> RedisCache:
-    """A cache in the Redis at a URL (redis://, rediss://, unix://); connects when it is first used.
+Cache = MemoryCache | RedisCache
 
-    Args:
-        url, keep_s, clock: See RedisCache.
 
-    Raises:
-        EngineUnavailable: The package redis is not installed, or the URL is none.
-    """
+def _open_client(url: str) -> Redis:
     try:
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -157,7 +139,7 @@ def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monoto
             "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install ocrsvc[redis]."
         ) from error
     try:
-        client = Redis.from_url(
+        return Redis.from_url(
             url,
             socket_timeout=_REDIS_LIMIT_S,
             socket_connect_timeout=_REDIS_LIMIT_S,
@@ -168,7 +150,6 @@ def open_redis(url: str, keep_s: float, clock: Callable[[], float] = time.monoto
         raise EngineUnavailable(
             f"OCRSVC_CACHE_URL is no address of a Redis: {error}.", "Write redis://HOST:PORT/NUMBER."
         ) from error
-    return RedisCache(client, keep_s, clock)
 
 
 def _size(key: bytes, value: bytes) -> int:

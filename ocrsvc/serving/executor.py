@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, Protocol, TypeVar
 
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
+from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.serving.batcher import run_each_on_failure
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import (
     DEFAULT_CONTEXT,
@@ -78,27 +78,24 @@ class QueuePlace(Generic[W, A]):
             OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it; ClientGone when the
                 client hangs up while the item is in the queue.
         """
-        with waiting():
-            return self._wait(item)
+        try:
+            with waiting():
+                return self._wait(item)
+        except CancelledError:
+            raise deadline_passed() from None
+        finally:
+            self.give_up(item)
 
     def _wait(self, item: Item[W, A]) -> Served[A]:
-        try:
-            while True:
-                left_s = max(0.0, item.deadline - self._clock())
-                queued = not item.future.running()
-                with contextlib.suppress(FutureTimeout):
-                    return item.future.result(min(left_s, GONE_S) if queued else left_s)
-                if left_s <= GONE_S or not queued:
-                    raise self._too_late(item)
-                if self._context.is_gone():
-                    self._queue.discard(item)
-                    raise client_gone()
-        except CancelledError:
-            raise self._too_late(item) from None
-
-    def _too_late(self, item: Item[W, A]) -> DeadlineExceeded:
-        self._queue.discard(item)
-        return deadline_passed()
+        while True:
+            left_s = max(0.0, item.deadline - self._clock())
+            queued = not item.future.running()
+            with contextlib.suppress(TimeoutError):
+                return item.future.result(min(left_s, GONE_S) if queued else left_s)
+            if left_s <= GONE_S or not queued:
+                raise deadline_passed()
+            if self._context.is_gone():
+                raise client_gone()
 
 
 class Executor(Generic[W, A]):
@@ -192,20 +189,19 @@ class Executor(Generic[W, A]):
 
     def _run_thread(self) -> None:
         """One engine thread, from opening its handle to closing it."""
-        try:
-            with self._opening:
-                handle = self._open_handle()
-            _warm_up_or_close(handle)
-        except BaseException as failure:  # noqa: BLE001  start() raises it in the thread that waits
-            self._failures.append(failure)
-            return
-        finally:
-            self._opened.release()
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                with self._opening:
+                    handle = self._open_handle()
+                stack.callback(handle.close)
+                handle.warm_up()
+            except BaseException as failure:  # noqa: BLE001  start() raises it in the thread that waits
+                self._failures.append(failure)
+                return
+            finally:
+                self._opened.release()
             while items := self._take():
                 self._serve(handle, items)
-        finally:
-            handle.close()
 
     def _take(self) -> list[Item[W, A]] | None:
         items = self._queue.take(self._batch, IDLE_S)
@@ -217,7 +213,7 @@ class Executor(Generic[W, A]):
     def _serve(self, handle: ThreadHandle[W, A], items: list[Item[W, A]]) -> None:
         began = self._clock()
         self._due[threading.get_ident()] = max(item.deadline for item in items)
-        answers = self._read_each_on_failure(handle, [item.work for item in items])
+        answers = run_each_on_failure(handle.read, [item.work for item in items])
         del self._due[threading.get_ident()]
         run_s = self._clock() - began
         for item, answer in zip(items, answers, strict=True):
@@ -226,26 +222,6 @@ class Executor(Generic[W, A]):
             else:
                 item.future.set_result(Served(answer, began - item.queued_at, run_s))
         self._queue.record_run(len(items), run_s)
-
-    def _read_each_on_failure(self, handle: ThreadHandle[W, A], works: list[W]) -> Sequence[A | OcrsvcError]:
-        """Read a batch; if that fails as a whole, each item alone, so that only the one that caused it fails."""
-        try:
-            answers = handle.read(works)
-            if len(answers) != len(works):
-                raise EngineFailed(f"The engine gave {len(answers)} answers to {len(works)} images.")
-            return answers
-        except BaseException as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
-            if len(works) > 1:
-                return [answer for work in works for answer in self._read_each_on_failure(handle, [work])]
-            return [_as_engine_failure(failure)]
-
-
-def _warm_up_or_close(handle: ThreadHandle[W, A]) -> None:
-    try:
-        handle.warm_up()
-    except BaseException:
-        handle.close()
-        raise
 
 
 def _as_engine_failure(failure: BaseException) -> OcrsvcError:

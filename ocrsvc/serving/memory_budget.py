@@ -140,10 +140,7 @@ class Share:
 
     def release(self) -> None:
         """Give everything back; a second time changes nothing. A `with` block ends with it."""
-        with self._whole.lock:
-            held_bytes, self._held_bytes = self._held_bytes, 0
-            self._whole.held_bytes -= held_bytes
-        self._budget.give_back(held_bytes)
+        self.give_back(sys.maxsize)
 
     def _note(self, size_bytes: int) -> None:
         with self._whole.lock:

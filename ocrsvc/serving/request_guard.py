@@ -7,9 +7,9 @@ stops every thread of its worker, and the arbiter kills the worker for it. The a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Final
 
@@ -60,18 +60,17 @@ class RequestGuard:
     @contextmanager
     def request(self, route: str, name: str = "") -> Iterator[None]:
         """This thread serves one request within the block; see `take_body`."""
-        work = _CURRENT.work = GuardedRequest(self, route, name)
+        work = GuardedRequest(self, route, name)
+        token = _CURRENT.set(work)
         try:
             yield
         finally:
-            _CURRENT.work = None
+            _CURRENT.reset(token)
             work.close()
 
 
 class GuardedRequest:
     """One request in the thread that serves it."""
-
-    __slots__ = ("_digest", "_guard", "_name", "_packed", "_route", "_row")
 
     def __init__(self, guard: RequestGuard, route: str, name: str) -> None:
         self._guard, self._route, self._name = guard, route, name
@@ -125,11 +124,7 @@ class GuardedRequest:
         return row is not None
 
 
-class _Current(threading.local):
-    work: GuardedRequest | None = None
-
-
-_CURRENT: Final = _Current()
+_CURRENT: Final[ContextVar[GuardedRequest | None]] = ContextVar("guarded request", default=None)
 
 
 def take_body(body: bytes | memoryview, name: str = "") -> None:
@@ -137,19 +132,19 @@ def take_body(body: bytes | memoryview, name: str = "") -> None:
 
     Does nothing where no RequestGuard guards this thread. The name is the request's id.
     """
-    if _CURRENT.work is not None:
-        _CURRENT.work.begin(body, name)
+    if work := _CURRENT.get():
+        work.begin(body, name)
 
 
 def current_request() -> GuardedRequest | None:
     """The request that this thread serves, for other threads that do a part of it."""
-    return _CURRENT.work
+    return _CURRENT.get()
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
     """This thread only waits within the block, for the engine or for a permit."""
-    work = _CURRENT.work
+    work = _CURRENT.get()
     if work is None:
         yield
         return

@@ -7,10 +7,9 @@ account of its request. Within a priority the earliest deadline is first. Knows 
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import threading
+from bisect import insort
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -64,17 +63,16 @@ class Served(Generic[A]):
     run_s: float
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Item(Generic[W, A]):
-    """One piece of work in the queue: earliest deadline first, then first come first served."""
+    """One piece of work in the queue."""
 
+    work: W
     deadline: float
-    serial: int
-    work: W = field(compare=False)
-    size_bytes: int = field(compare=False)
-    queued_at: float = field(compare=False)
-    context: RequestContext = field(compare=False)
-    future: Future[Served[A]] = field(compare=False)
+    size_bytes: int
+    queued_at: float
+    context: RequestContext
+    future: Future[Served[A]] = field(default_factory=Future)
 
 
 class WorkQueue(Generic[W, A]):
@@ -92,10 +90,9 @@ class WorkQueue(Generic[W, A]):
         self._clock = clock
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0
-        self._bytes = 0
-        self._heaps: dict[Priority, list[Item[W, A]]] = {priority: [] for priority in PRIORITIES}
+        # Earliest deadline first, then first come first served.
+        self._items: dict[Priority, list[Item[W, A]]] = {priority: [] for priority in PRIORITIES}
         self._batch_skipped = 0
-        self._serials = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
         self._mean_run_s = 0.0
@@ -105,7 +102,10 @@ class WorkQueue(Generic[W, A]):
         with self._changed:
             if self._closed:
                 raise _shutting_down()
-            self._check_places(priority)
+            if self.waiting() >= self._places["interactive"]:
+                raise self._full(f"All {self._places['interactive']} places in front of the engine are taken.")
+            if self._taken[priority] >= self._places[priority]:
+                raise self._full(f"All {self._places[priority]} places that {priority} requests may take are taken.")
 
     def reserve(self, priority: Priority = "interactive") -> None:
         """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""
@@ -114,7 +114,7 @@ class WorkQueue(Generic[W, A]):
             self._taken[priority] += 1
 
     def release(self, priority: Priority = "interactive") -> None:
-        """Give back a reserved place whose work was never put."""
+        """Give back a reserved place: its work was never put, or has left the queue."""
         with self._changed:
             self._taken[priority] -= 1
 
@@ -129,23 +129,21 @@ class WorkQueue(Generic[W, A]):
             size_bytes: What it holds in memory.
             context: Of its request.
         """
-        item: Item[W, A] = Item(deadline, next(self._serials), work, size_bytes, self._clock(), context, Future())
+        item: Item[W, A] = Item(work, deadline, size_bytes, self._clock(), context)
         with self._changed:
             if self._closed:
                 raise _shutting_down()
-            heapq.heappush(self._heaps[context.priority], item)
-            self._bytes += size_bytes
+            insort(self._items[context.priority], item, key=lambda item: item.deadline)
             self._changed.notify()
         return item
 
     def discard(self, item: Item[W, A]) -> None:
         """Give back the place of an item that nobody waits for any more, unless a server has it already."""
         with self._changed:
-            heap = self._heaps[item.context.priority]
-            if item in heap:
-                heap[:] = [other for other in heap if other is not item]
-                heapq.heapify(heap)
-                self._leave(item)
+            items = self._items[item.context.priority]
+            if item in items:
+                items.remove(item)
+                self.release(item.context.priority)
         item.future.cancel()
 
     def take(self, most: int, timeout_s: float | None = None) -> list[Item[W, A]] | None:
@@ -182,52 +180,34 @@ class WorkQueue(Generic[W, A]):
 
     def abandon(self) -> None:
         """Answer everything still queued with NotReady."""
-        left = []
         with self._changed:
             while item := self._pop():
-                left.append(item)
-        for item in left:
-            if item.future.set_running_or_notify_cancel():
-                item.future.set_exception(_shutting_down())
+                if item.future.set_running_or_notify_cancel():
+                    item.future.set_exception(_shutting_down())
 
     def waiting(self) -> int:
         """Places taken now."""
         with self._changed:
-            return self._taken_now()
+            return sum(self._taken.values())
 
     def waiting_bytes(self) -> int:
         """Bytes of the work that waits now."""
         with self._changed:
-            return self._bytes
-
-    def _taken_now(self) -> int:
-        return sum(self._taken.values())
-
-    def _check_places(self, priority: Priority) -> None:
-        if self._taken_now() >= self._places["interactive"]:
-            raise self._full(f"All {self._places['interactive']} places in front of the engine are taken.")
-        if self._taken[priority] >= self._places[priority]:
-            raise self._full(f"All {self._places[priority]} places that {priority} requests may take are taken.")
+            return sum(item.size_bytes for items in self._items.values() for item in items)
 
     def _pop(self) -> Item[W, A] | None:
         """The next item, out of the queue; None when there is none."""
-        heap = self._heaps[self._next_priority()]
-        if not heap:
+        interactive, batch = self._items["interactive"], self._items["batch"]
+        is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
+        items = batch if batch and is_batch_due else interactive
+        if not items:
             return None
-        item = heapq.heappop(heap)
-        self._leave(item)
-        return item
-
-    def _next_priority(self) -> Priority:
-        if not self._heaps["batch"]:
-            return "interactive"
-        if not self._heaps["interactive"]:
-            return "batch"
-        return "batch" if self._batch_skipped >= BATCH_EVERY - 1 else "interactive"
+        self.release(items[0].context.priority)
+        return items.pop(0)
 
     def _count_skipped(self, item: Item[W, A]) -> None:
         """Count the interactive items that went before a waiting batch one."""
-        passes = item.context.priority == "interactive" and bool(self._heaps["batch"])
+        passes = item.context.priority == "interactive" and bool(self._items["batch"])
         self._batch_skipped = self._batch_skipped + 1 if passes else 0
 
     def _is_wanted(self, item: Item[W, A]) -> bool:
@@ -241,12 +221,8 @@ class WorkQueue(Generic[W, A]):
         item.future.set_exception(client_gone())
         return False
 
-    def _leave(self, item: Item[W, A]) -> None:
-        self._taken[item.context.priority] -= 1
-        self._bytes -= item.size_bytes
-
     def _full(self, detail: str) -> QueueFull:
-        ahead = self._taken_now() + self._running
+        ahead = self.waiting() + self._running
         return QueueFull(
             detail,
             "Send the request again after the time that Retry-After names.",

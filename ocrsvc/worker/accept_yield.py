@@ -41,15 +41,15 @@ class FairThreadWorker(EventLoopWorker):
     """A worker that shares the load with its siblings by the worker table.
 
     Attributes:
-        worker_table, slot_number: The worker table, and the number of this worker's entry; the table is None outside of
-            our arbiter's hooks.
+        worker_table, slot_number: The worker table, and the number of this worker's entry; set before the fork.
         engine_threads: Requests that the engine works on at once.
     """
 
+    worker_table: WorkerTable
+    slot_number: int
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.worker_table: WorkerTable | None = None
-        self.slot_number = 0
         self.engine_threads: int = self.cfg.threads
         self._in_flight = 0
         self._beside = 0
@@ -60,7 +60,6 @@ class FairThreadWorker(EventLoopWorker):
     @property
     def entry(self) -> WorkerEntry:
         """This worker's entry in the worker table."""
-        assert self.worker_table is not None, "the hooks give each worker its entry before the fork"
         return self.worker_table.entry(self.slot_number)
 
     def accept(self, listener: Any) -> None:
@@ -120,34 +119,25 @@ class FairThreadWorker(EventLoopWorker):
         """
         if self._in_flight + self._beside <= self.engine_threads:
             return
-        if self._is_busier() or (self._in_flight >= self.cfg.threads and self._is_anyone_waiting()):
+        # Connections that wait to be accepted, as far as the kernel reports them (Linux, TCP).
+        waits = self._in_flight >= self.cfg.threads and any(listener.get_backlog() > 0 for listener in self.sockets)
+        if waits or self._is_busier():
             request.force_close()
 
     def count_beside(self, change: int) -> None:
         """Any thread: requests that take the engine, but none of the threads here, begin or are over."""
         with self._counting:
             self._beside += change
-            self._publish_load()
-
-    def _publish_load(self) -> None:
-        if self.worker_table is not None:
             self.entry.in_flight = self._in_flight + self._beside
 
     def _count(self, change: int) -> None:
         with self._counting:
             self._in_flight += change
-            self._publish_load()
+            self.entry.in_flight = self._in_flight + self._beside
 
     def _is_busier(self) -> bool:
-        return self.worker_table is not None and is_busier(
-            self._in_flight + self._beside,
-            self.worker_table.requests_in_flight(besides=self.slot_number),
-            self.engine_threads,
-        )
-
-    def _is_anyone_waiting(self) -> bool:
-        """Whether connections wait to be accepted, as far as the kernel reports it (Linux, TCP)."""
-        return any(listener.get_backlog() > 0 for listener in self.sockets)
+        others = self.worker_table.requests_in_flight(besides=self.slot_number)
+        return is_busier(self._in_flight + self._beside, others, self.engine_threads)
 
     def _begins_yield(self) -> bool:
         """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""

@@ -15,7 +15,7 @@ import queue
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn import sock
@@ -27,6 +27,7 @@ from ocrsvc.worker.pidfile import PidFile
 from ocrsvc.worker.replacement_policy import BOOT_FAILED
 
 if TYPE_CHECKING:
+    from ocrsvc.worker.hung_requests import HungRequests
     from ocrsvc.worker.replacement_controller import ReplacementController
 
 # What is refused each second is logged this often.
@@ -42,10 +43,10 @@ _SIGNAL_AGAIN_S: Final = 1.0
 _NEVER: Final = 256 + BOOT_FAILED
 
 
-def take_over(server: Any, controller: ReplacementController) -> None:
+def take_over(server: Any, controller: ReplacementController, hung_requests: HungRequests) -> None:
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own."""
     server.__class__ = LastingArbiter
-    server.begin(controller)
+    server.begin(controller, hung_requests)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
@@ -53,18 +54,21 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     Attributes:
         controller: Decides which worker is forked, replaced and killed, and when.
+        hung_requests: Finds out for which request.
     """
 
     controller: ReplacementController
+    hung_requests: HungRequests
     pid: int
     LISTENERS: list[Any]
 
-    def begin(self, controller: ReplacementController) -> None:
+    def begin(self, controller: ReplacementController, hung_requests: HungRequests) -> None:
         """What a constructor would do; gunicorn's has already run."""
-        self.controller = controller
+        self.controller, self.hung_requests = controller, hung_requests
         self._logged_s: dict[str, float] = {}
         self._last_turn_s = time.monotonic()
-        self._pidfile_name: str | None = self.cfg.pidfile
+        # gunicorn has written it, at the start.
+        self._pidfile_name, self._is_pidfile_due = self.cfg.pidfile, False
         self.pidfile: PidFile | None = PidFile(self._pidfile_name, self.pid) if self._pidfile_name else None
 
     # The exit code of a worker that ends the service: none, for what one could not do another may; see
@@ -73,8 +77,8 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
-        """The same for an application that is none: until any worker was ready."""
-        return _NEVER if self.controller.worker_table.head.ever_ready else int(Arbiter.APP_LOAD_ERROR)
+        """The same for an application that is none, once any worker was ready or the service ends."""
+        return _NEVER if self.controller.is_settled else int(Arbiter.APP_LOAD_ERROR)
 
     def setup(self, app: Any) -> None:
         """The configuration, at a reload; the pid file is kept here, for gunicorn cannot fail to write it and go on."""
@@ -111,7 +115,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Fork those that are missing, end those that are too many."""
         with self._logging_errors("The workers are counted again in a second"):
             super().manage_workers()
-        self._keep_pidfile()
+        self._write_pidfile()
 
     def murder_workers(self) -> None:
         """Once a second: reap workers, decide which one is replaced, and end workers that do not answer."""
@@ -129,6 +133,8 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def kill_worker(self, pid: int, sig: int) -> None:
         """Send a signal; a worker that somebody else has waited for is counted out."""
+        if pid in self.WORKERS:
+            self.hung_requests.note_signal(pid, self.WORKERS[pid].slot_number, sig, self.timeout)
         with self._logging_errors(f"Worker {pid} cannot be sent signal {sig:d}"):
             try:
                 os.kill(pid, sig)
@@ -181,21 +187,16 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             if time.monotonic() >= again_s:
                 again_s += _SIGNAL_AGAIN_S
                 self._signal_again()
-            self._reap_at_the_end()
+            self.reap_workers()
             time.sleep(_STOP_CHECK_S)
         self.kill_workers(signal.SIGKILL)
-        self._reap_at_the_end()
+        self.reap_workers()
 
     def _signal_again(self) -> None:
         """A worker that was just forked still has the arbiter's handlers, and what is sent to it then is lost."""
         for pid, worker in list(self.WORKERS.items()):
             if self.controller.worker_table.entry(worker.slot_number).state != State.DRAINING:
                 self.kill_worker(pid, signal.SIGTERM)
-
-    def _reap_at_the_end(self) -> None:
-        """An application that cannot be loaded does not matter any more."""
-        with suppress(HaltServer):
-            self.reap_workers()
 
     def _is_quick_stop_requested(self) -> bool:
         try:
@@ -214,16 +215,15 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         name = self._pidfile_name
         if before is not None and before.fname != name:
             before.unlink()
-            before = None
-        self.pidfile = before or (PidFile(name, self.pid) if name else None)
-        if self.pidfile is not None:
-            self.pidfile.check_again()
-        self._keep_pidfile()
+        self.pidfile, self._is_pidfile_due = PidFile(name, self.pid) if name else None, True
+        self._write_pidfile()
 
-    def _keep_pidfile(self) -> None:
-        with self._logging_errors("The pid file is looked at again in a second"):
-            if self.pidfile is not None:
-                self.pidfile.keep(self.log)
+    def _write_pidfile(self) -> None:
+        """Write the pid file, if that is still to be done. Without one the service serves all the same."""
+        with self._logging_errors("The pid file cannot be written; the next try is in a second"):
+            if self.pidfile is not None and self._is_pidfile_due:
+                self.pidfile.create(self.pid)
+                self._is_pidfile_due = False
 
     def _reset_after_standstill(self) -> None:
         """After the whole service was stopped for a while (a frozen container), nobody has answered in time."""
@@ -240,12 +240,10 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         except (Exception, SystemExit) as error:
             if os.getpid() != self.pid:
                 raise
-            self._log_error(consequence, error)
-
-    def _log_error(self, consequence: str, error: BaseException) -> None:
-        now_s = time.monotonic()
-        if now_s < self._logged_s.get(consequence, -_LOG_INTERVAL_S) + _LOG_INTERVAL_S:
-            return
-        self._logged_s[consequence] = now_s
-        expected = isinstance(error, (OSError, SystemExit))
-        self.log.error("%s: %s: %s", consequence, type(error).__name__, error, exc_info=None if expected else error)
+            now_s = time.monotonic()
+            if now_s >= self._logged_s.get(consequence, -_LOG_INTERVAL_S) + _LOG_INTERVAL_S:
+                self._logged_s[consequence] = now_s
+                expected = isinstance(error, (OSError, SystemExit))
+                self.log.error(
+                    "%s: %s: %s", consequence, type(error).__name__, error, exc_info=None if expected else error
+                )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import math
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
@@ -16,12 +22,11 @@ from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
 from ocrsvc.telemetry.metrics_store import STUCK, WAITING, Sampler
 from ocrsvc.telemetry.worker_limits import Limits
-from ocrsvc.telemetry.worker_table import State
-from ocrsvc.worker.boot_limits import ending_at_failure, heartbeat, leaver, leaving_at_sigterm, limited_boot
+from ocrsvc.telemetry.worker_table import Head, State
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
 from ocrsvc.worker.memory_limits import gpu_bounds, rss_bounds
-from ocrsvc.worker.replacement_policy import is_next_to_load
+from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.service_context import ServiceContext
 
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from ocrsvc.pipeline.read import Reader
 
 _TURN_CHECK_S: Final = 0.1
+_HEARTBEAT_S: Final = 1.0
+_STDERR: Final = 2
 # Of Python's own 5 ms each of many busy threads takes its turn before a health check comes to it.
 _SWITCH_S: Final = 0.001
 # By now every request has had its graceful time; what still runs is past its deadline.
@@ -42,14 +49,14 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     Ends the process when that fails.
     """
     # Until gunicorn installs the worker's own handlers, the arbiter's inherited one would swallow the signal.
-    signal.signal(signal.SIGTERM, leaver(worker))
+    signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     _log_like_gunicorn(worker)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
     _take_gpu(service, worker)
-    with ending_at_failure(worker, service.controller.worker_table.head):
+    with _ending_at_failure(worker, service.controller.worker_table.head):
         worker.guard()
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
         _limit_requests(service, worker)
@@ -87,20 +94,23 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
     # Whatever goes wrong here would otherwise end the workers that serve, too.
-    with ending_at_failure(worker, service.controller.worker_table.head):
+    with _ending_at_failure(worker, service.controller.worker_table.head):
         _load(service, worker)
 
 
 def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
-    reader = service.worker.reader
+    reader, access_log, closing = service.worker.reader, service.worker.access_log, service.worker.closing
     assert reader is not None, "it was made right after the fork"
-    with leaving_at_sigterm(worker), heartbeat(worker):
-        came = time.monotonic()
+    if access_log is not None:
+        closing.callback(access_log.stop, _LAST_LINES_S)
+    closing.callback(reader.stop, _STOP_S)
+    came = time.monotonic()
+    with _heartbeat(worker):
         gauge = _open_gauge(service, worker)
-        began = time.monotonic()
-        worker.log.info("Loading the engine %s", service.settings.engine)
-        with limited_boot(worker, service.settings.boot_limit_s):
-            reader.start()
+    began = time.monotonic()
+    worker.log.info("Loading the engine %s", service.settings.engine)
+    with _heartbeat(worker, service.settings.boot_limit_s):
+        reader.start()
     engine = reader.describe()
     worker.log.info(
         "READY in %.1f s: engine=%s model=%s device=%s provider=%s",
@@ -109,10 +119,11 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a card that cannot be read: only RSS limits hold in this worker.")
     gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
-    service.worker.sampler = Sampler(service.worker.metrics, gauges)
-    service.worker.sampler.start()
-    _start_grpc(service, worker, reader)
+    sampler = Sampler(service.worker.metrics, gauges)
+    sampler.start()
+    closing.callback(sampler.stop)
     _start_runner(service, worker, reader)
+    _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
 
 
@@ -148,7 +159,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.count_beside(change)
 
     settings, own = service.settings, service.worker
-    own.grpc_server = worker.companion = RpcServer(
+    worker.grpc_server = RpcServer(
         service.grpc_listeners,
         make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
@@ -158,7 +169,8 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         call_metrics=CallMetrics(own.metrics, own.access_log),
         on_call=count,
     )
-    own.grpc_server.start()
+    worker.grpc_server.start()
+    own.closing.callback(worker.grpc_server.stop, 0.0)
 
 
 def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
@@ -170,8 +182,9 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     def is_leaving() -> bool:
         return worker.entry.state == State.DRAINING or not worker.alive
 
-    service.worker.runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving)
-    service.worker.runner.start()
+    runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving)
+    runner.start()
+    service.worker.closing.callback(runner.stop, _STOP_S)
 
 
 def _note_ready(
@@ -181,6 +194,7 @@ def _note_ready(
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
     limits = Limits(
+        max_requests=worker.most_requests,
         max_age_s=settings.max_age_s,
         rss=rss_bounds(worker, settings),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
@@ -201,14 +215,52 @@ def end(service: ServiceContext, worker: RecyclingWorker) -> None:
     """When gunicorn has waited for the requests: end the threads, close the engine, end the log."""
     # Whoever comes so far did not die over a request.
     service.in_flight.clear(worker.slot_number)
-    own = service.worker
-    if own.grpc_server is not None:
-        own.grpc_server.stop(0.0)
-    if own.runner is not None:
-        own.runner.stop(_STOP_S)
-    if own.sampler is not None:
-        own.sampler.stop()
-    if own.reader is not None:
-        own.reader.stop(_STOP_S)
-    if own.access_log is not None:
-        own.access_log.stop(_LAST_LINES_S)
+    service.worker.closing.close()
+
+
+@contextmanager
+def _ending_at_failure(worker: RecyclingWorker, head: Head) -> Iterator[None]:
+    """End a worker that cannot boot; the arbiter ends the whole service if none was ever ready."""
+    try:
+        yield
+    except OcrsvcError as error:
+        worker.log.error("The engine cannot be opened: %s", error)
+        head.unusable = int(head.unusable or (not head.ever_ready and _is_final(error)))
+        sys.exit(BOOT_FAILED)
+    except Exception:
+        worker.log.exception("The worker cannot boot")
+        sys.exit(BOOT_FAILED)
+
+
+def _is_final(error: OcrsvcError) -> bool:
+    """Whether the engine itself said that it cannot be opened here, which a child that only died did not."""
+    while isinstance(error.__cause__, OcrsvcError):
+        error = error.__cause__
+    return isinstance(error, OperatorError)
+
+
+@contextmanager
+def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[None]:
+    """Tell the arbiter that the worker lives while its main thread is busy; end the process when that takes longer.
+
+    A native call that never returns cannot be ended otherwise.
+    """
+    done, end_s = threading.Event(), time.monotonic() + limit_s
+
+    def beat() -> None:
+        while not done.wait(min(_HEARTBEAT_S, limit_s)):
+            worker.notify()
+            if time.monotonic() >= end_s:
+                worker.log.error("The engine has not loaded within %g s; this worker ends. Its stacks follow.", limit_s)
+                faulthandler.dump_traceback(file=_STDERR)
+                os._exit(BOOT_FAILED)
+
+    # The arbiter's timeout holds from the first beat on.
+    worker.notify()
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

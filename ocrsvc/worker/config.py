@@ -1,4 +1,4 @@
-"""gunicorn's settings, made from ours. Its own flags are read later, and win."""
+"""gunicorn's settings, made from ours, and a check of its flags, which are read later and win."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from ocrsvc.errors import SettingsError
 from ocrsvc.registry import USUAL_PORTS
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.worker.gunicorn_worker import RecyclingWorker
 
 # Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
 # worker that stops waits less, see event_loop.STOP_LINGER_S.
@@ -20,6 +22,15 @@ _TIMEOUT_S: Final = 30
 # What a worker may need beyond the longest deadline to send its last answers.
 _LAST_ANSWERS_S: Final = 5
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
+
+_REFUSED_FLAGS: Final = {
+    "is_ssl": "--certfile: the event loop reads plain HTTP/1.1 only; have a proxy end TLS (see deploy/)",
+    "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
+    "reuse_port": "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
+}
+_ONLY_VALUES: Final = {"protocol": ("http", "--protocol"), "http2_cleartext": ("off", "--http2-cleartext")}
+# Version 2 is binary, and its beginning looks like the end of a head.
+_PROXY_PROTOCOLS: Final = ("off", "v1")
 
 
 def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
@@ -50,3 +61,26 @@ def addresses(settings: Settings) -> list[str]:
     host = settings.bind.rpartition(":")[0]
     usual = (f"{host}:{USUAL_PORTS[name]}" for name in settings.usual_ports)
     return list(dict.fromkeys((settings.bind, *usual)))
+
+
+def check_server(config: Any) -> None:
+    """Raises SettingsError when gunicorn was told by its flags to serve in a way that loses requests."""
+    if not issubclass(config.worker_class, RecyclingWorker):
+        raise SettingsError(
+            f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine: gevent and asgi run native "
+            "calls one after the other in the loop that sends the heartbeat, sync reads one request at a time, and "
+            "gthread is stopped before its successor is ready.",
+            "Leave -k out; the service's own worker class is set.",
+        )
+    if not config.timeout:
+        raise SettingsError("--timeout 0 leaves workers that hang alone for ever.", "Leave the flag out.")
+    for name, reason in _REFUSED_FLAGS.items():
+        if getattr(config, name):
+            raise SettingsError(f"{reason}.", "Leave the flag out.")
+    for name, (value, flag) in _ONLY_VALUES.items():
+        if getattr(config, name) != value:
+            told = f"{flag} {getattr(config, name)}: the event loop reads plain HTTP/1.1 only."
+            raise SettingsError(told, "Leave the flag out.")
+    if config.proxy_protocol not in _PROXY_PROTOCOLS:
+        told = f"--proxy-protocol {config.proxy_protocol}: only version 1 is read."
+        raise SettingsError(told, "Use --proxy-protocol v1, and have the proxy send that.")

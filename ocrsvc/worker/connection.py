@@ -1,4 +1,4 @@
-"""One connection of a client, and the request on it that is being received, answered or sent."""
+"""One connection of a client, the request on it that is being received, and the answer that is being sent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +27,7 @@ which clients that do not read would hold outside of every account."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +53,23 @@ class ParsedHead:
     Args:
         cfg: gunicorn's configuration.
         client: The client's address.
-
-    Attributes:
-        unreader: Where gunicorn looks for what was received ahead: nothing ever is.
     """
 
     def __init__(self, cfg: Any, client: Any) -> None:
         self._parser = RequestParser(cfg, iter(()), client)
-        self.unreader = self._parser.unreader
         self._request: Any = None
         self._error: BaseException | None = None
 
     def parse(self, head: bytes) -> tuple[Any, bytes]:
         """The request, None where it is wrong, and what follows its head."""
-        self.unreader.unread(head)
+        self._parser.unreader.unread(head)
         self._error = None
         try:
             self._request = next(self._parser)
             _check_host(self._request)
         except Exception as error:  # noqa: BLE001  gunicorn answers it, in the request's thread
             self._request, self._error = None, error
-        return self._request, self.unreader.take_buffered()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
+        return self._request, self._parser.unreader.take_buffered()
 
     def __next__(self) -> Any:
         """The request. Raises what was wrong with its head."""
@@ -98,12 +90,11 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
         is_quick: Whether the request can want neither the engine nor time: health checks, metrics, pages.
-        expects_continue: Whether its client waits for a 100 Continue before it sends the body.
         unsent: What the kernel has not taken of the answer.
         sent_bytes: What it has taken, since the answer's thread left it to the loop.
         pace: How quickly the client takes that.
-        done: What the request's thread made of it.
-        close_s, close_bytes: Until when, and how much of what is still sent is thrown away.
+        is_kept: Whether the next request may come on it, by the request's thread.
+        close_s, close_bytes: While it closes: until when, and how much of what is still sent is thrown away.
     """
 
     def __init__(self, cfg: Any, sock: Any, client: Any, server: Any) -> None:
@@ -116,13 +107,21 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.ahead = b""
         self.body: ReceivedBody | None = None
         self.is_quick = True
-        self.expects_continue = False
         self.unsent: deque[memoryview] = deque()
         self.sent_bytes = 0
         self.pace = Pace(0.0, 0.0)
-        self.done: Future[object] | None = None
+        self.is_kept = False
         self.close_s = 0.0
         self.close_bytes = 0
+
+    def receive(self, most_bytes: int) -> bytes | None:
+        """What the client sent next; empty when it sends no more, None when nothing is there yet."""
+        try:
+            return bytes(self.sock.recv(most_bytes))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
 
     def parse_head(self, limits: RequestLimits) -> None:
         """The head is whole: make the body that it announces, with what has come of it."""
@@ -136,22 +135,22 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
         self.ahead = rest if length == 0 else self.body.feed(rest)
-        self.expects_continue = request._expected_100_continue  # noqa: SLF001  pinned by a test
-        # gunicorn would send the 100 Continue when the body is here.
+        if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
+            with suppress(OSError):
+                self.sock.send(_CONTINUE)
+        # gunicorn would send it when the body is here.
         request._expected_100_continue = False  # noqa: SLF001
 
-    def send_more(self, most_bytes: int) -> int:
-        """Send what the kernel takes of the answer, at most so much and a piece; how much it took. Raises OSError."""
-        total = 0
+    def send_more(self, most_bytes: int) -> None:
+        """Send what the kernel takes of the answer, at most so much and a piece. Raises OSError."""
+        end_bytes = self.sent_bytes + most_bytes
         with suppress(BlockingIOError):
-            while self.unsent and total < most_bytes:
+            while self.unsent and self.sent_bytes < end_bytes:
                 sent = self.sock.send(self.unsent[0][:most_bytes])
-                total += sent
                 self.sent_bytes += sent
-                rest = self.unsent.popleft()[sent:]
-                if rest:
-                    self.unsent.appendleft(rest)
-        return total
+                self.unsent[0] = self.unsent[0][sent:]
+                if not self.unsent[0]:
+                    self.unsent.popleft()
 
     def note_taken(self, now_s: float) -> None:
         """What has arrived at the client since the last time, whatever waits in the kernel."""
@@ -173,6 +172,50 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
             self.body.discard()
             self.body.share.release()
             self.body = None
+
+
+class Sender:
+    """What gunicorn's response takes for its socket; used by the thread of one request, which never waits for a client.
+
+    gunicorn sends the head, and then the body. A worker that is killed in between leaves half a response at a proxy,
+    which cannot ask another worker any more. So the head goes with the first piece of the body, in one call.
+
+    Attributes:
+        unsent: What the kernel has not taken yet, for the event loop.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._head: bytes | None = None
+        self.unsent: deque[memoryview] = deque()
+
+    def sendall(self, data: bytes) -> None:
+        """Keep the head until something follows; send, or leave for later, the rest. Raises OSError."""
+        if self._head is None:
+            self._head = data
+            return
+        head, self._head = self._head, b""
+        self._send([head, data] if head else [data])
+
+    def flush(self) -> None:
+        """Send a head that nothing follows. Raises OSError."""
+        if self._head:
+            self.sendall(b"")
+
+    def _send(self, pieces: list[bytes]) -> None:
+        sent = 0
+        if not self.unsent:
+            try:
+                sent = self._sock.sendmsg(pieces, [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+        for piece in pieces:
+            if sent < len(piece):
+                self.unsent.append(memoryview(piece)[sent:])
+            sent = max(0, sent - len(piece))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
 
 
 def _body_length(request: Any) -> int | None:

@@ -14,11 +14,11 @@ import re
 import selectors
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -26,9 +26,7 @@ from gunicorn.workers import gthread
 
 from ocrsvc.http.body_receiver import READER_STALL_S, Pace
 from ocrsvc.serving.memory_budget import Budget
-from ocrsvc.worker.connection import Connection, RequestLimits
-from ocrsvc.worker.send import Sender
-from ocrsvc.worker.thread_pool import start_pool
+from ocrsvc.worker.connection import Connection, RequestLimits, Sender
 
 HEAD_S: Final = 10.0
 """How long the head of a request may take to arrive: the first one counts from the connection on, so that silent
@@ -60,7 +58,6 @@ _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESERVED_THREADS: Final = 2
 
 
@@ -74,8 +71,8 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.limits = RequestLimits(Budget(sys.maxsize))
-        self._moving: set[Connection] = set()
-        self._closing: set[Connection] = set()
+        # Those in the poller, but for kept ones between two requests.
+        self._waiting: set[Connection] = set()
         self._reserved: ThreadPoolExecutor | None = None
         self._checked_s = 0.0
 
@@ -114,14 +111,13 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
 
     def finish_request(self, conn: Any, done: Future[object]) -> None:
         """Send the rest of the answer, and then keep the connection or begin to close it."""
-        conn.done = done
+        conn.is_kept = not done.cancelled() and done.exception() is None and bool(done.result())
         self._guarded(conn, self._go_on_sending if conn.unsent else self._end_answer)
 
     def _go_on_sending(self, conn: Connection) -> None:
         now_s = time.monotonic()
         conn.sock.setblocking(False)
         conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
-        self._moving.add(conn)
         self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
 
     def _on_writable(self, conn: Connection) -> None:
@@ -132,32 +128,30 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             self._drop(conn)
             return
         if not conn.unsent:
-            self._moving.discard(conn)
-            self.poller.unregister(conn.sock)
+            self._stop_listening(conn)
             self._end_answer(conn)
 
     def _end_answer(self, conn: Connection) -> None:
         """The client has its answer."""
         conn.forget_request()
-        done = conn.done
-        if done is None or done.cancelled() or done.exception() is not None or not done.result():
+        if not conn.is_kept:
             self._begin_close(conn)
+            return
+        conn.sock.setblocking(False)
+        # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
+        conn.ahead = conn.ahead.removeprefix(b"\r\n")
+        if conn.ahead:
+            # A client that does not wait for its answers: the rest of its next request may be a while.
+            self._begin_head(conn)
         else:
-            conn.sock.setblocking(False)
-            # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
-            conn.ahead = conn.ahead.removeprefix(b"\r\n")
-            if conn.ahead:
-                # A client that does not wait for its answers: the rest of its next request may be a while.
-                self._begin_head(conn)
-            else:
-                self._keep_alive(conn)
+            self._keep_alive(conn)
 
     def _keep_alive(self, conn: Connection) -> None:
         """Wait for the next request on a connection; when the worker stops, not for long."""
         conn.set_timeout()
         if not self.alive:
             conn.timeout = min(conn.timeout, time.monotonic() + gthread.STOP_KEEPALIVE_LINGER)
-        self._listen(conn, self._on_keepalive)
+        self.poller.register(conn.sock, selectors.EVENT_READ, lambda _: self._guarded(conn, self._on_keepalive))
         self.keepalived_conns.append(conn)
 
     def _on_keepalive(self, conn: Connection) -> None:
@@ -166,33 +160,23 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         self.keepalived_conns.remove(conn)
         self._begin_head(conn)
 
+    @property
+    def _is_crowded(self) -> bool:
+        return bool(self.nr_conns >= self.worker_connections)
+
     def murder_pending(self) -> None:
         """End what is over its time limit: heads, silent connections, slow bodies and readers, long closes."""
         now_s = time.monotonic()
         if now_s - self._checked_s < _CHECK_S and self.alive:
             return
         self._checked_s = now_s
-        is_crowded = self.nr_conns >= self.worker_connections
-        over_s = now_s + (HEAD_S - CROWDED_HEAD_S if is_crowded else 0)
-        while self.pending_conns and self.pending_conns[0].timeout <= over_s:
-            self._guarded(self.pending_conns.popleft(), self._end_head)
-        memory = self.limits.memory
-        scarce = is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
-        for conn in list(self._moving):
-            self._guarded(conn, partial(self._check_pace, now_s=now_s, scarce=scarce))
-        for conn in [conn for conn in self._closing if conn.close_s <= now_s]:
-            self._drop(conn)
+        for conn in list(self._waiting):
+            self._guarded(conn, lambda conn: self._check_limits(conn, now_s))
         self._close_idle(now_s)
 
-    def _end_head(self, conn: Connection) -> None:
-        """A head is late, or none has begun."""
-        if conn.head:
-            self.poller.unregister(conn.sock)
-            self._refuse(conn, _TOO_LATE)
-        else:
-            self._drop(conn)
-
-    def _check_pace(self, conn: Connection, *, now_s: float, scarce: bool) -> None:
+    def _check_limits(self, conn: Connection, now_s: float) -> None:
+        memory = self.limits.memory
+        scarce = self._is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
         if conn.unsent:
             conn.note_taken(now_s)
             if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
@@ -202,27 +186,38 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         elif conn.body is not None:
             conn.body.check_pace(now_s, scarce=scarce)
             if conn.body.settled:
-                self.poller.unregister(conn.sock)
                 self._end_body(conn)
+        elif conn.close_s:
+            if conn.close_s <= now_s:
+                self._drop(conn)
+        elif conn.timeout <= now_s + (HEAD_S - CROWDED_HEAD_S if self._is_crowded else 0):
+            self._end_head(conn)
+
+    def _end_head(self, conn: Connection) -> None:
+        """A head is late, or none has begun."""
+        if conn.head:
+            self._refuse(conn, _TOO_LATE)
+        else:
+            self._drop(conn)
 
     def _close_idle(self, now_s: float) -> None:
         """With as many connections as there may be, close those that are kept and idle."""
-        while self.keepalived_conns and self.nr_conns >= self.worker_connections:
+        while self.keepalived_conns and self._is_crowded:
             conn = self.keepalived_conns[0]
             if conn.timeout - self.cfg.keepalive + CROWDED_HEAD_S > now_s:
                 return
             self.keepalived_conns.popleft()
+            self.poller.unregister(conn.sock)
             self._drop(conn)
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         """As gunicorn's, but not longer than until something here is due."""
-        is_due_soon = self._moving or self._closing
-        super().wait_for_and_dispatch_events(timeout=min(timeout, _CHECK_S) if is_due_soon else timeout)
+        super().wait_for_and_dispatch_events(timeout=min(timeout, _CHECK_S) if self._waiting else timeout)
 
     def _cap_keepalive(self, deadline: float) -> None:
         """Stopping: neither kept nor silent connections are waited for longer than this."""
         super()._cap_keepalive(deadline)
-        for conn in self.pending_conns:
+        for conn in self._waiting:
             conn.timeout = min(conn.timeout, deadline)
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
@@ -234,83 +229,65 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
-        """Act whenever the connection can be read, or written."""
-        self.poller.register(conn.sock, event, lambda _sock: self._guarded(conn, act))
+        """Act whenever the connection can be read, or written, instead of what was done then before."""
+        change = self.poller.modify if conn in self._waiting else self.poller.register
+        change(conn.sock, event, lambda _sock: self._guarded(conn, act))
+        self._waiting.add(conn)
+
+    def _stop_listening(self, conn: Connection) -> None:
+        if conn in self._waiting:
+            self._waiting.remove(conn)
+            self.poller.unregister(conn.sock)
 
     def _begin_head(self, conn: Connection) -> None:
         """Receive the head of a request, of which some may have come; most have come whole."""
         conn.head, conn.ahead = bytearray(conn.ahead), b""
-        act = self._start if _HEAD_END.search(conn.head) else self._receive_head(conn)
-        if act is not None:
-            act(conn)
-            return
         conn.timeout = time.monotonic() + (HEAD_S if self.alive else gthread.STOP_KEEPALIVE_LINGER)
         self._listen(conn, self._on_head)
-        self.pending_conns.append(conn)
+        if _HEAD_END.search(conn.head):
+            self._start(conn)
+        else:
+            self._on_head(conn)
 
     def _on_head(self, conn: Connection) -> None:
-        """More of a head is there."""
-        act = self._receive_head(conn)
-        if act is not None:
-            self.poller.unregister(conn.sock)
-            self.pending_conns.remove(conn)
-            act(conn)
-
-    def _receive_head(self, conn: Connection) -> Callable[[Connection], None] | None:
-        """Receive what is there, once; what is to be done with the connection now, None is to wait on."""
-        head = conn.head
-        try:
-            piece = conn.sock.recv(_HEAD_PIECE_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            piece = b""
+        """More of a head is there, or its client has gone."""
+        piece = conn.receive(_HEAD_PIECE_BYTES)
+        if piece is None:
+            return
+        searched = max(0, len(conn.head) - _HEAD_END_BYTES + 1)
+        conn.head += piece
         if not piece:
-            return self._drop
-        searched = max(0, len(head) - _HEAD_END_BYTES + 1)
-        head += piece
-        if _HEAD_END.search(head, searched):
-            return self._start
-        return partial(self._refuse, answer=_TOO_LONG) if len(head) > HEAD_BYTES else None
+            self._drop(conn)
+        elif _HEAD_END.search(conn.head, searched):
+            self._start(conn)
+        elif len(conn.head) > HEAD_BYTES:
+            self._refuse(conn, _TOO_LONG)
 
     def _start(self, conn: Connection) -> None:
         """The head is whole: receive the body, of which most has come with it where it is small."""
         conn.parse_head(self.limits)
-        if conn.body is not None and not conn.body.settled and conn.expects_continue:
-            with suppress(OSError):
-                conn.sock.send(_CONTINUE)
-        # The rest has often come meanwhile.
-        if conn.body is None or conn.body.settled or self._receive_body(conn):
-            self.enqueue_req(conn)
-            return
-        self._moving.add(conn)
-        self._listen(conn, self._on_body)
+        if conn.body is None or conn.body.settled:
+            self._end_body(conn)
+        else:
+            self._listen(conn, self._on_body)
+            # The rest has often come meanwhile.
+            self._on_body(conn)
 
     def _on_body(self, conn: Connection) -> None:
         """More of a body is there, or its end."""
-        if self._receive_body(conn):
-            self.poller.unregister(conn.sock)
-            self._end_body(conn)
-
-    def _receive_body(self, conn: Connection) -> bool:
-        """Receive what is there, once; whether nothing more is waited for."""
         body = conn.body
         assert body is not None, "only requests with one get here"
-        try:
-            piece = conn.sock.recv(min(_RECEIVE_BYTES, body.wanted_bytes or _RECEIVE_BYTES))
-        except BlockingIOError:
-            return False
-        except OSError:
-            piece = b""
+        piece = conn.receive(min(_RECEIVE_BYTES, body.wanted_bytes or _RECEIVE_BYTES))
         if piece:
             conn.ahead = body.feed(piece)
-        else:
+        elif piece is not None:
             body.end()
-        return body.settled
+        if body.settled:
+            self._end_body(conn)
 
     def _end_body(self, conn: Connection) -> None:
         """The request is whole, or its body will never be."""
-        self._moving.discard(conn)
+        self._stop_listening(conn)
         self.enqueue_req(conn)
 
     def _refuse(self, conn: Connection, answer: bytes) -> None:
@@ -330,30 +307,35 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             self._drop(conn)
             return
         conn.close_s, conn.close_bytes = time.monotonic() + _CLOSE_S, _CLOSE_BYTES
-        self._closing.add(conn)
         self._listen(conn, self._on_closing)
 
     def _on_closing(self, conn: Connection) -> None:
         """Throw away what a client sends after our last answer."""
-        try:
-            data = conn.sock.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
+        piece = conn.receive(_RECEIVE_BYTES)
+        if piece is None:
             return
-        except OSError:
-            data = b""
-        conn.close_bytes -= len(data)
-        if not data or conn.close_bytes <= 0:
+        conn.close_bytes -= len(piece)
+        if not piece or conn.close_bytes <= 0:
             self._drop(conn)
 
     def _drop(self, conn: Connection) -> None:
         """Close at once, whatever the connection is about."""
-        with suppress(KeyError, ValueError):
-            self.poller.unregister(conn.sock)
-        self._moving.discard(conn)
-        self._closing.discard(conn)
-        for waiting in (self.pending_conns, self.keepalived_conns):
-            with suppress(ValueError):
-                waiting.remove(conn)
+        self._stop_listening(conn)
         conn.forget_request()
         self.nr_conns -= 1
         conn.close()
+
+
+def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool of running threads: one that the system refuses later would fail a request. Raises RuntimeError."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    together = threading.Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            pool.submit(together.wait)
+        together.wait()
+    except BaseException:
+        # A signal that ends the worker, too: the process would wait for those that wait here for ever.
+        together.abort()
+        raise
+    return pool

@@ -16,8 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.gpu import GpuMemoryReader, Siblings
@@ -25,6 +25,10 @@ from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.telemetry.worker_limits import Limits, MemoryTrend, Readings, Reason, Usage, reason_to_replace
 from ocrsvc.telemetry.worker_table import NOBODY, Granted, State
 from ocrsvc.worker.accept_yield import FairThreadWorker
+
+if TYPE_CHECKING:
+    # It is imported where gRPC is served only.
+    from ocrsvc.grpc_server.server import RpcServer
 
 CHECK_S: Final = 0.1
 # The arbiter checks by itself every second; the signal only makes it check now.
@@ -39,7 +43,7 @@ _STDERR: Final = 2
 _GIVE_BACK_S: Final = 10.0
 _GROWN_BYTES: Final = 48 << 20
 _FREE: Final = 0.1
-# Between two heartbeats, while a companion finishes; and after an error of the watch.
+# Between two heartbeats, while the gRPC server finishes; and after an error of the watch.
 _WAIT_S: Final = 1.0
 
 
@@ -48,7 +52,7 @@ class Watched:
     """What a worker watches over itself.
 
     Attributes:
-        limits: Without max_requests, which gunicorn has drawn for this worker.
+        limits: For its requests, age and memory.
         rss_bytes, gpu_bytes: What it holds after its warm-up.
         boot_s: How long it took from the fork until it was ready, less what it waited for others.
         gauge: Reads the GPU; None without one.
@@ -63,51 +67,42 @@ class Watched:
     stuck_threads: Callable[[], int] = int
 
 
-class Companion(Protocol):
-    """What serves beside gunicorn's loop in the same worker, and drains with it."""
-
-    def drain(self) -> None:
-        """Take nothing new, and finish what is here. Runs in a signal's handler too."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait at most so long until it is finished; whether it is."""
-        ...
-
-
 class RecyclingWorker(FairThreadWorker):
     """The worker of this service; its boot in boot.py gives it its entry, and calls `watch` when it is READY.
 
     Attributes:
-        companion: Drains when this worker does; the worker lives on until it is finished, or the time is over.
+        most_requests: After which it is replaced; 0 is no limit.
+        grpc_server: Drains when this worker does; the worker lives on until it is finished, or the time is over.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         # With its random part. gunicorn itself would stop at this number, without a successor.
-        drawn: int = self.max_requests
-        self._most_requests = 0 if drawn == sys.maxsize else drawn
+        self.most_requests: int = 0 if self.max_requests == sys.maxsize else self.max_requests
         self.max_requests: int = sys.maxsize
         self._draining = threading.Lock()
         self._gave_back_s = 0.0
-        self.companion: Companion | None = None
+        self.grpc_server: RpcServer | None = None
 
     def init_signals(self) -> None:
         """SIGUSR2 to a worker is the operator's request to replace it."""
         super().init_signals()
-        signal.signal(signal.SIGUSR2, self._on_replace_signal)
+        signal.signal(signal.SIGUSR2, lambda _signal, _frame: self._request_replacement(Reason.OPERATOR))
 
     def run(self) -> None:
-        """Serve until stopped, and until the companion has finished too."""
+        """Serve until stopped, and until the gRPC server has finished too."""
         super().run()
         end_s = (self.entry.drained_s or time.monotonic()) + self.cfg.graceful_timeout
-        if self.companion is not None:
-            self.companion.drain()
-            while time.monotonic() < end_s and not self.companion.wait(_WAIT_S):
+        if self.grpc_server is not None:
+            self.grpc_server.drain()
+            while time.monotonic() < end_s and not self.grpc_server.wait(_WAIT_S):
                 self.notify()
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """SIGTERM: stop accepting, answer what is there, end."""
+        """SIGTERM: stop accepting, answer what is there, end; a worker that still loads has nothing to finish."""
         self._note_drain()
+        if not self.booted and self.grpc_server is None:
+            sys.exit(0)
         super().handle_exit(sig, frame)
 
     def guard(self) -> None:
@@ -116,15 +111,10 @@ class RecyclingWorker(FairThreadWorker):
 
     def siblings(self) -> Siblings:
         """The other workers' GPU memory, from the worker table."""
-        return (
-            Siblings(*self.worker_table.gpu_use_of_others(self.slot_number))
-            if self.worker_table is not None
-            else Siblings()
-        )
+        return Siblings(*self.worker_table.gpu_use_of_others(self.slot_number))
 
     def watch(self, watched: Watched) -> None:
         """Start to watch over this worker, from when it is READY until it drains."""
-        watched = replace(watched, limits=replace(watched.limits, max_requests=self._most_requests))
         threading.Thread(target=self._keep_watching, args=(watched,), name="retirement", daemon=True).start()
 
     def _end_with_arbiter(self) -> None:
@@ -181,11 +171,18 @@ class RecyclingWorker(FairThreadWorker):
 
     def _request_successor(self, now_s: float, woken_s: float) -> float:
         """Wake the arbiter for a successor that it has not granted; when that was done last (0 is never)."""
-        if not self.entry.reason or self.entry.granted or now_s - woken_s <= _WAKE_S:
+        entry = self.entry
+        if not entry.reason or entry.granted or now_s - woken_s <= _WAKE_S:
             return woken_s
         if not woken_s:
-            self._log_request()
-        self._wake_arbiter()
+            self.log.info(
+                "WANTS a successor: %s, requests=%s rss_bytes=%s gpu_bytes=%s",
+                *(Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
+            )
+        # SIGCHLD makes it look for dead children, and changes nothing when there are none. Where it is another user's
+        # process it checks by itself soon.
+        with suppress(OSError):
+            os.kill(self.ppid, signal.SIGCHLD)
         return now_s
 
     def _read_gpu(self, gauge: GpuMemoryReader | None, trend: MemoryTrend, now_s: float) -> Usage:
@@ -214,8 +211,10 @@ class RecyclingWorker(FairThreadWorker):
 
     def _must_drain(self, stuck: int) -> bool:
         entry = self.entry
-        urgent = Reason(entry.reason).is_urgent or stuck >= self.engine_threads
-        return urgent or entry.granted == Granted.DRAIN_FIRST or self._has_successor()
+        if Reason(entry.reason).is_urgent or stuck >= self.engine_threads or entry.granted == Granted.DRAIN_FIRST:
+            return True
+        has_successor = entry.granted == Granted.SUCCESSOR and entry.successor != NOBODY
+        return bool(has_successor and self.worker_table.entry(entry.successor).state == State.READY)
 
     def _request_replacement(self, reason: Reason) -> None:
         """Record why this worker should be replaced; the first reason stands, except for a more urgent one."""
@@ -224,39 +223,11 @@ class RecyclingWorker(FairThreadWorker):
             entry.wanted_s = entry.wanted_s or time.monotonic()
             entry.reason = reason
 
-    def _on_replace_signal(self, _signal: int, _frame: object) -> None:
-        self._request_replacement(Reason.OPERATOR)
-
-    def _log_request(self) -> None:
-        entry = self.entry
-        self.log.info(
-            "WANTS a successor: %s, requests=%s rss_bytes=%s gpu_bytes=%s",
-            *(Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
-        )
-
-    def _wake_arbiter(self) -> None:
-        """Wake the arbiter's loop; SIGCHLD makes it look for dead children, and changes nothing when there are none."""
-        try:
-            os.kill(self.ppid, signal.SIGCHLD)
-        except OSError:
-            # Another user's process, or gone: the arbiter checks by itself soon, or this worker notices the latter.
-            return
-
-    def _has_successor(self) -> bool:
-        successor = self.entry.successor
-        return (
-            self.worker_table is not None
-            and self.entry.granted == Granted.SUCCESSOR
-            and successor != NOBODY
-            and self.worker_table.entry(successor).state == State.READY
-        )
-
     def _drain(self) -> None:
         """Stop as at SIGTERM: accept nothing, answer what was sent, close the connections, end."""
         self.log.info("DRAINING: in_flight=%s connections=%s", self.entry.in_flight, self.nr_conns)
-        self.alive = False
         self._note_drain()
-        self.method_queue.defer(lambda: None)
+        super().handle_exit(signal.SIGTERM, None)
 
     def _note_drain(self) -> None:
         """Record it in the worker table, once; print the stacks should it take too long. Safe in a signal's handler."""
@@ -264,8 +235,8 @@ class RecyclingWorker(FairThreadWorker):
             return
         entry = self.entry
         entry.drained_s, entry.state = time.monotonic(), State.DRAINING
-        if self.companion is not None:
-            self.companion.drain()
+        if self.grpc_server is not None:
+            self.grpc_server.drain()
         # It starts a thread, which may be refused.
         with suppress(RuntimeError):
             faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)

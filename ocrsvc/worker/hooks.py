@@ -12,7 +12,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.errors import SettingsError
@@ -22,14 +22,11 @@ from ocrsvc.system.thread_plan import gpus_for, set_library_threads
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
-from ocrsvc.worker.arbiter import take_over
-from ocrsvc.worker.config import configuration
+from ocrsvc.worker.arbiter import LastingArbiter, take_over
+from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
-from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.pidfile import remove_stale
-from ocrsvc.worker.replacement_controller import Arbiter
-from ocrsvc.worker.server_check import check_server
 from ocrsvc.worker.service_context import ServiceContext
 
 if TYPE_CHECKING:
@@ -39,13 +36,6 @@ _MOST_FILES: Final = 65_536
 
 # gunicorn hands hooks neither to each other nor to the application: this is where they meet, one for each process.
 _services: list[ServiceContext] = []
-
-
-class Request(Protocol):
-    """gunicorn's request, as far as it is used here."""
-
-    method: str
-    path: str
 
 
 def configuration_or_exit() -> Mapping[str, object]:
@@ -100,11 +90,12 @@ def build_app() -> Flask:
     return current_service().make_app()
 
 
-def on_starting(server: Arbiter) -> None:
+def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller)
+    take_over(server, service.controller, service.hung_requests)
+    server.log.error_log.addFilter(service.hung_requests.without_guess)
     try:
         check_server(server.cfg)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
@@ -114,8 +105,6 @@ def on_starting(server: Arbiter) -> None:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     _allow_many_files()
-    service.hung_requests = HungRequests(service.in_flight, service.request_denylist, server.log)
-    service.hung_requests.watch(server)
     plan = service.plan(server.cfg.workers, server.cfg.threads)
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
@@ -130,19 +119,19 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def nworkers_changed(server: Arbiter, count: int, before: int | None) -> None:
+def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> None:
     """Arbiter: at the start, at each reload, and at SIGTTIN and SIGTTOU."""
     if before is None and server.cfg.pidfile:
         remove_stale(server.cfg.pidfile)
     current_service().controller.count_changed(server, count, before)
 
 
-def on_reload(server: Arbiter) -> None:
+def on_reload(server: LastingArbiter) -> None:
     """Arbiter, at SIGHUP, with the new configuration already read."""
     current_service().controller.reload(server)
 
 
-def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
+def pre_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
     """Arbiter, before each fork."""
     service = current_service()
     service.controller.before_fork(worker, service.gpus, service.settings.boot_limit_s)
@@ -150,25 +139,24 @@ def pre_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
     service.in_flight.clear(worker.slot_number)
 
 
-def child_exit(server: Arbiter, worker: RecyclingWorker) -> None:
+def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
     """Arbiter, when it has reaped a worker."""
     service = current_service()
     if worker.entry.state == State.BOOTING:
         service.metrics.common.count(BOOT_FAILURES)
     service.metrics.fold(worker.slot_number)
-    if service.hung_requests is not None:
-        service.hung_requests.note_exit(worker.pid, worker.slot_number, expected=worker.entry.state == State.BOOTING)
+    service.hung_requests.note_exit(worker.pid, worker.slot_number, expected=worker.entry.state == State.BOOTING)
     service.controller.after_exit(server, worker)
 
 
-def on_exit(_server: Arbiter) -> None:
+def on_exit(_server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
     tasks = current_service().tasks
     if tasks is not None:
         remove_folder(tasks.folder)
 
 
-def post_fork(_server: Arbiter, worker: RecyclingWorker) -> None:
+def post_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:
     """Worker, before it imports the application."""
     boot.prepare(current_service(), worker)
 
@@ -178,12 +166,12 @@ def post_worker_init(worker: RecyclingWorker) -> None:
     boot.load(current_service(), worker)
 
 
-def pre_request(worker: RecyclingWorker, request: Request) -> None:
+def pre_request(worker: RecyclingWorker, request: Any) -> None:
     """Worker, in the thread of each request, before it."""
     worker.log.debug("%s %s", request.method, request.path)
     worker.balance(request)
 
 
-def worker_exit(_server: Arbiter, worker: RecyclingWorker) -> None:
+def worker_exit(_server: LastingArbiter, worker: RecyclingWorker) -> None:
     """Worker, last."""
     boot.end(current_service(), worker)

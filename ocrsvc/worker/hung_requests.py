@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable
@@ -36,27 +36,20 @@ class HungRequests:
     Args:
         table: What the workers work on.
         denylist: Where bodies go that stopped one.
-        log: gunicorn's.
+        log: gunicorn's, of errors.
     """
 
-    def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: Any) -> None:
+    def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: logging.Logger) -> None:
         self._table, self._denylist, self._log = table, denylist, log
         self._killed: set[int] = set()
         self._asked_to_end: set[int] = set()
 
-    def watch(self, arbiter: Any) -> None:
-        """Note every worker that gunicorn kills, and take its guess at the reason out of its log."""
-        kill = arbiter.kill_worker
-
-        def kill_worker(pid: int, sig: int) -> None:
-            if sig == signal.SIGABRT and pid in arbiter.WORKERS:
-                self.note_kill(pid, arbiter.WORKERS[pid].slot_number, arbiter.timeout)
-            elif sig in _ENDS:
-                self._asked_to_end.add(pid)
-            kill(pid, sig)
-
-        arbiter.kill_worker = kill_worker
-        arbiter.log.error_log.addFilter(self.without_guess)
+    def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
+        """A worker is about to get a signal; gunicorn sends SIGABRT to one that does not answer, and to no other."""
+        if sig == signal.SIGABRT:
+            self.note_kill(pid, worker, timeout_s)
+        elif sig in _ENDS:
+            self._asked_to_end.add(pid)
 
     def note_kill(self, pid: int, worker: int, timeout_s: float) -> None:
         """A worker is about to be killed because it does not answer: look at its threads while they are there."""
@@ -81,9 +74,14 @@ class HungRequests:
         is_known = expected or pid in self._killed or pid in self._asked_to_end
         self._killed.discard(pid)
         self._asked_to_end.discard(pid)
-        if not is_known and (in_flight := self._table.read(worker)):
-            self._log.error("DIED worker %s, with %s requests on record.", pid, len(in_flight))
-            self._count_crash(pid, in_flight, "worker died")
+        if is_known or not (in_flight := self._table.read(worker)):
+            return
+        self._log.error("DIED worker %s, with %s requests on record.", pid, len(in_flight))
+        self._log_lost(pid, in_flight)
+        # It died over one of them: without proof which, whatever was worked on counts once.
+        at_work = {request.digest: request for request in in_flight if request.stage.is_risky}
+        for request in at_work.values():
+            self._deny(request, 1, "worker died")
 
     def without_guess(self, record: logging.LogRecord) -> bool:
         """A logging filter: a worker that was killed on purpose did not run out of memory."""
@@ -94,13 +92,6 @@ class HungRequests:
             elif pid in self._asked_to_end:
                 record.msg = f"{fact} It did not end when it was told to."
         return True
-
-    def _count_crash(self, pid: int, in_flight: Sequence[InFlight], cause: str) -> None:
-        """The worker died over one of them: without proof which, whatever was worked on counts once."""
-        self._log_lost(pid, in_flight)
-        at_work = {request.digest: request for request in in_flight if request.stage.is_risky}
-        for request in at_work.values():
-            self._deny(request, 1, cause)
 
     def _deny(self, request: InFlight, crashes: int, cause: str) -> None:
         if not request.digest:

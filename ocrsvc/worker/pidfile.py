@@ -1,22 +1,13 @@
-"""The pid file of the arbiter, written again for as long as it cannot be written.
-
-Without a pid file the service serves all the same, so a folder that is gone or full is a line in the log, and no end.
-"""
+"""The pid file of the arbiter: whatever is in it stops nothing, and it is written whole or not at all."""
 
 from __future__ import annotations
 
-import logging
-import math
 import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from gunicorn import pidfile
-
-from ocrsvc.worker.replacement_policy import backoff_s
 
 _MODE: Final = 0o644
 
@@ -34,17 +25,13 @@ class PidFile(pidfile.Pidfile):  # type: ignore[misc]  # gunicorn has no types
     Args:
         name: Its path.
         pid: The arbiter's.
-        clock: Monotonic seconds.
     """
 
     fname: str
 
-    def __init__(self, name: str, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str, pid: int) -> None:
         super().__init__(name)
         self.pid: int = pid
-        self._clock = clock
-        self._due_s = math.inf
-        self._failures = 0
 
     def validate(self) -> int | None:
         """The living process that the file names; None for any other text.
@@ -58,26 +45,6 @@ class PidFile(pidfile.Pidfile):  # type: ignore[misc]  # gunicorn has no types
             return None
         # A negative number would be a group of processes.
         return pid if pid and pid > 0 else None
-
-    def check_again(self) -> None:
-        """Have `keep` see to it that the file is there."""
-        self._due_s = 0.0
-
-    def keep(self, log: logging.Logger) -> None:
-        """Write the file, if it is time; what goes wrong is logged, and tried again later."""
-        if self._clock() < self._due_s:
-            return
-        try:
-            self.create(self.pid)
-        except (OSError, RuntimeError) as error:
-            self._failures += 1
-            wait_s = backoff_s(self._failures)
-            self._due_s = self._clock() + wait_s
-            log.error(
-                "The pid file cannot be written: %s. The next try is in %.0f s; the service goes on.", error, wait_s
-            )
-        else:
-            self._due_s, self._failures = math.inf, 0
 
     def create(self, pid: int) -> None:
         """Write it, whole or not at all.

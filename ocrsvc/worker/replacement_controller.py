@@ -7,12 +7,11 @@ make it drift. It is never lowered before the worker that was replaced is reaped
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.errors import HaltServer
 
@@ -22,12 +21,13 @@ from ocrsvc.telemetry.worker_table import NOBODY, Granted, Snapshot, State, Work
 from ocrsvc.worker.replacement_policy import (
     BOOT_ERROR,
     LONGEST_BACKOFF_S,
-    Grant,
-    Times,
     backoff_s,
     next_grant,
     wanted_workers,
 )
+
+if TYPE_CHECKING:
+    from ocrsvc.worker.arbiter import LastingArbiter
 
 # Beyond the graceful timeout: gunicorn's own loop ends there, and the engine is closed after it.
 _KILL_AFTER_S: Final = 5.0
@@ -36,18 +36,6 @@ _BOOT_TRIES: Final = 3
 # While no worker serves, a try costs less than the wait.
 _ALONE_BACKOFF_S: Final = 4.0
 _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
-
-
-class Arbiter(Protocol):
-    """gunicorn's arbiter, as far as it is used here."""
-
-    cfg: Any
-    log: logging.Logger
-    num_workers: int
-    WORKERS: dict[int, Any]
-
-    def kill_worker(self, pid: int, sig: int) -> None:
-        """Send a signal to a worker."""
 
 
 class Heartbeat:
@@ -87,7 +75,7 @@ class ReplacementController:
         # All that were ever used, so that a number means the same GPU after a reload with others.
         self._gpus: list[str] = []
 
-    def count_changed(self, arbiter: Arbiter, count: int, before: int | None) -> None:
+    def count_changed(self, arbiter: LastingArbiter, count: int, before: int | None) -> None:
         """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
         if before is None:
             self.worker_table.head.base = count
@@ -117,7 +105,7 @@ class ReplacementController:
         """
         return self._is_hopeless() or self._clock() < self.worker_table.head.backoff_until_s
 
-    def fork_refused(self, arbiter: Arbiter, error: Exception) -> None:
+    def fork_refused(self, arbiter: LastingArbiter, error: Exception) -> None:
         """A worker could not be forked: nobody waits for it any more, and the next try is later."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
@@ -127,6 +115,11 @@ class ReplacementController:
         )
         self._set_count(arbiter)
         self._give_up_if_hopeless()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the service does not end any more for what a worker cannot do: one was ready, or it ends already."""
+        return bool(self.worker_table.head.ever_ready) or self._ended
 
     def gpu_name(self, gpu: int) -> str:
         """The GPU that the number in an entry means, as CUDA_VISIBLE_DEVICES accepts it."""
@@ -148,21 +141,20 @@ class ReplacementController:
         self.restore_config(worker.cfg)
         self.worker_table.entry(worker.slot_number).pid = os.getpid()
 
-    def run_once(self, arbiter: Arbiter) -> None:
+    def run_once(self, arbiter: LastingArbiter) -> None:
         """On each turn of the arbiter's loop: grant, count, and kill what drains for too long. Idempotent."""
         self.restore_config(arbiter.cfg)
         self._free_missing(arbiter)
         self._shorten_back_off()
         self._give_up_if_hopeless()
-        head, workers = self.worker_table.head, self.worker_table.live()
-        times = Times(self._clock(), head.backoff_until_s, head.exited_s)
-        if grant := next_grant(head.base, workers, times, head.gpu_footprint_bytes):
-            self._grant(arbiter, grant)
+        workers = self.worker_table.live()
+        if grant := next_grant(self.worker_table.head, workers, self._clock()):
+            self._grant(arbiter, *grant)
         self._set_count(arbiter)
         for snapshot in workers:
             self._kill_if_stuck(arbiter, snapshot)
 
-    def after_exit(self, arbiter: Arbiter, worker: Any) -> None:
+    def after_exit(self, arbiter: LastingArbiter, worker: Any) -> None:
         """A worker was reaped: free its entry, and take back the grant if it was a successor that never served."""
         entry = self.worker_table.entry(worker.slot_number)
         if entry.state == State.BOOTING:
@@ -174,14 +166,13 @@ class ReplacementController:
                 *(worker.pid, Reason(entry.reason).name.lower(), entry.requests, entry.rss_bytes, entry.gpu_bytes),
                 self._clock() - entry.drained_s,
             )
-        self.worker_table.free(worker.slot_number)
+        self._free(worker.slot_number)
         self.worker_table.head.exited_s = self._clock()
-        self._withdraw_grants(worker.slot_number)
         self._set_count(arbiter)
         self._shorten_back_off()
         self._give_up_if_hopeless()
 
-    def reload(self, arbiter: Arbiter) -> None:
+    def reload(self, arbiter: LastingArbiter) -> None:
         """SIGHUP: every worker wants a successor, one after the other.
 
         gunicorn goes on to fork `cfg.workers` new workers at once, to end the old ones before those have loaded, and to
@@ -198,10 +189,10 @@ class ReplacementController:
             if snapshot.state is not State.DRAINING and not entry.reason:
                 entry.wanted_s, entry.reason = self._clock(), Reason.RELOAD
 
-    def _grant(self, arbiter: Arbiter, grant: Grant) -> None:
-        head, worker, reason = self.worker_table.head, grant.worker, grant.worker.reason.name.lower()
-        self.worker_table.entry(worker.slot).granted = grant.kind
-        if grant.kind is Granted.SUCCESSOR:
+    def _grant(self, arbiter: LastingArbiter, worker: Snapshot, granted: Granted) -> None:
+        head, reason = self.worker_table.head, worker.reason.name.lower()
+        self.worker_table.entry(worker.slot).granted = granted
+        if granted is Granted.SUCCESSOR:
             arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
             return
         head.drain_first += 1
@@ -214,7 +205,7 @@ class ReplacementController:
             *(worker.pid, reason, head.gpu_footprint_bytes, worker.card_free_bytes, alone),
         )
 
-    def _set_count(self, arbiter: Arbiter) -> None:
+    def _set_count(self, arbiter: LastingArbiter) -> None:
         count = wanted_workers(self.worker_table.head.base, self.worker_table.live())
         if arbiter.num_workers != count:
             arbiter.num_workers = count
@@ -252,15 +243,14 @@ class ReplacementController:
         serves = any(worker.state is State.READY for worker in self.worker_table.live())
         return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
 
-    def _free_missing(self, arbiter: Arbiter) -> None:
+    def _free_missing(self, arbiter: LastingArbiter) -> None:
         """Free the entries of workers that were never forked, or whose end was not reported."""
         places = {worker.slot_number for worker in arbiter.WORKERS.values()}
         for snapshot in self.worker_table.live():
             if snapshot.slot not in places:
-                self.worker_table.free(snapshot.slot)
-                self._withdraw_grants(snapshot.slot)
+                self._free(snapshot.slot)
 
-    def _note_failed_boot(self, arbiter: Arbiter, worker: Any) -> None:
+    def _note_failed_boot(self, arbiter: LastingArbiter, worker: Any) -> None:
         wait_s = self._back_off()
         arbiter.log.error(
             "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
@@ -286,14 +276,15 @@ class ReplacementController:
             message = f"{head.boot_failures} workers could not start, and none was ever ready; the lines above say why."
         raise HaltServer(message, BOOT_ERROR)
 
-    def _withdraw_grants(self, gone: int) -> None:
-        """The worker that waited for this successor serves on, and asks again."""
+    def _free(self, gone: int) -> None:
+        """Free an entry; the worker that waited for this successor serves on, and asks again."""
+        self.worker_table.free(gone)
         for snapshot in self.worker_table.live():
             if snapshot.successor == gone and snapshot.state is State.READY:
                 entry = self.worker_table.entry(snapshot.slot)
                 entry.successor, entry.granted = NOBODY, Granted.NOTHING
 
-    def _kill_if_stuck(self, arbiter: Arbiter, snapshot: Snapshot) -> None:
+    def _kill_if_stuck(self, arbiter: LastingArbiter, snapshot: Snapshot) -> None:
         limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
         if snapshot.state is not State.DRAINING or self._clock() - snapshot.drained_s <= limit_s:
             return

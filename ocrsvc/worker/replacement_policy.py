@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.telemetry.worker_table import SLOTS, Granted, Snapshot, State
+from ocrsvc.telemetry.worker_table import SLOTS, Granted, Head, Snapshot, State
 
 BOOT_ERROR: Final = 3
 """Exit code of the service that never had a worker that was ready; gunicorn's own WORKER_BOOT_ERROR."""
@@ -19,36 +18,13 @@ LONGEST_BACKOFF_S: Final = 60.0
 """Between two tries to start a worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The worker that may be replaced now, and whether its successor is forked before it ends, or after."""
-
-    worker: Snapshot
-    kind: Granted
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Monotonic seconds that decide whether a worker may be replaced now.
-
-    Attributes:
-        now_s: Now.
-        backoff_until_s: No worker is forked before this.
-        exited_s: When the last worker was reaped.
-    """
-
-    now_s: float
-    backoff_until_s: float = 0.0
-    exited_s: float = 0.0
-
-
 def wanted_workers(base: int, workers: Sequence[Snapshot]) -> int:
     """How many processes there should be now: the base, and one more for each granted successor."""
     return min(base + sum(worker.granted is Granted.SUCCESSOR for worker in workers), SLOTS)
 
 
-def next_grant(base: int, workers: Sequence[Snapshot], times: Times, gpu_footprint_bytes: int = 0) -> Grant | None:
-    """The worker that is replaced now; None while anything else is under way.
+def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[Snapshot, Granted] | None:
+    """The worker that is replaced now, and how; None while anything else is under way.
 
     The one with the most pressing reason, and of those the one that has wanted it longest.
 
@@ -58,22 +34,22 @@ def next_grant(base: int, workers: Sequence[Snapshot], times: Times, gpu_footpri
     """
     unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
     waiting = [worker for worker in workers if worker.wants]
-    if unsettled or not waiting or len(workers) < base or times.now_s < times.backoff_until_s:
+    if unsettled or not waiting or len(workers) < head.base or now_s < head.backoff_until_s:
         return None
     chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
-    kind = _admit([worker for worker in workers if worker.card == chosen.card], times.exited_s, gpu_footprint_bytes)
-    return Grant(chosen, kind) if kind else None
+    granted = _admit(head, [worker for worker in workers if worker.card == chosen.card])
+    return (chosen, granted) if granted else None
 
 
-def _admit(workers: Sequence[Snapshot], exited_s: float, gpu_footprint_bytes: int) -> Granted:
+def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
     """Whether one more model, and the largest step so far, fits on their GPU; NOTHING until it was read again."""
     seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
-    fresh = [worker for worker in seen if worker.card_read_s > exited_s]
+    fresh = [worker for worker in seen if worker.card_read_s > head.exited_s]
     if not seen:
         return Granted.SUCCESSOR
     if not fresh:
         return Granted.NOTHING
-    needed_bytes = gpu_footprint_bytes + max(worker.gpu_leap_bytes for worker in seen)
+    needed_bytes = head.gpu_footprint_bytes + max(worker.gpu_leap_bytes for worker in seen)
     fits = needed_bytes <= min(worker.card_free_bytes for worker in fresh)
     return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import socket
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog
-from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, Sampler, WorkerMetrics, count_reading
+from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -23,11 +25,8 @@ if TYPE_CHECKING:
     # They need numpy and Flask, which must not come into the arbiter.
     from flask import Flask
 
-    from ocrsvc.grpc_server.server import RpcServer
-    from ocrsvc.jobs.runner import Runner
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.serving.memory_budget import SharedLimits
-    from ocrsvc.serving.request_guard import RequestGuard
 
 
 class ServiceContext:
@@ -59,7 +58,8 @@ class ServiceContext:
         self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.in_flight = InFlightTable(SLOTS)
-        self.hung_requests: HungRequests | None = None
+        log = logging.getLogger("gunicorn.error")
+        self.hung_requests = HungRequests(self.in_flight, self.request_denylist, log)
         self.metrics = MetricsStore(SLOTS)
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
@@ -123,15 +123,12 @@ class WorkerContext:
         metrics: What this worker counts with.
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
-        guard: Refuses bodies that stopped workers.
-        access_log, sampler, grpc_server, runner: Threads that end with the worker.
+        access_log: None where there is none.
+        closing: What ends with the worker, the last first.
     """
 
     metrics: WorkerMetrics
     reader: Reader | None = None
     limits: SharedLimits | None = None
-    guard: RequestGuard | None = None
     access_log: AccessLog | None = None
-    sampler: Sampler | None = None
-    grpc_server: RpcServer | None = None
-    runner: Runner | None = None
+    closing: ExitStack = field(default_factory=ExitStack)
