@@ -12,11 +12,11 @@ import threading
 import uuid
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pypdfium2
 import pytest
@@ -40,7 +40,7 @@ from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folde
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
+from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -475,26 +475,27 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
     reader.start()
     try:
-        with closing(reader.read_in_turn(picture(), [1, 1], ReadOptions(), 0.5, DEFAULT_CONTEXT)) as pages:
-            outcomes = [type(outcome) for _, outcome in pages]
+        for expected in (DeadlineExceeded, NeverStarted):
+            with pytest.raises(DeadlineExceeded) as late:
+                reader.read(picture(), ReadOptions(), 0.5)
+            assert type(late.value) is expected
         # The first one is still there.
         assert engine.begun.is_set()
     finally:
         engine.let.set()
         reader.stop(5.0)
-    assert outcomes == [DeadlineExceeded, QueueFull]
 
 
 def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_runner, "_POLL_S", 0.01)
-    outcomes = [DeadlineExceeded("late"), QueueFull("full"), BrokenImage("broken")]
+    outcomes = iter([DeadlineExceeded("late"), QueueFull("full"), NeverStarted("behind"), BrokenImage("broken")])
 
-    def in_turn(_file: bytes, numbers: Iterator[int], *_: object) -> Iterator[tuple[int, Exception]]:
-        yield from zip(numbers, outcomes, strict=False)
+    def read(*_: object) -> NoReturn:
+        raise next(outcomes)
 
-    monkeypatch.setattr(place.reader, "read_in_turn", in_turn)
+    monkeypatch.setattr(place.reader, "read", read)
     told = place.ask(place.read(grays(1)), is_data=True)
     assert [page["data"] for page in told["data"]] == ["broken"]
 

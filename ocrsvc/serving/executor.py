@@ -20,6 +20,7 @@ from ocrsvc.serving.work_queue import (
     DEFAULT_CONTEXT,
     GONE_S,
     Item,
+    NeverStarted,
     Priority,
     RequestContext,
     Served,
@@ -75,8 +76,8 @@ class QueuePlace(Generic[W, A]):
         """Block until the item is answered.
 
         Raises:
-            OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it; ClientGone when the
-                client hangs up while the item is in the queue.
+            OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it (NeverStarted where it
+                was still in the queue); ClientGone when the client hangs up while the item is in the queue.
         """
         with waiting():
             return self._wait(item)
@@ -98,7 +99,7 @@ class QueuePlace(Generic[W, A]):
 
     def _too_late(self, item: Item[W, A]) -> DeadlineExceeded:
         self._queue.discard(item)
-        return deadline_passed()
+        return deadline_passed(NeverStarted if item.future.cancelled() else DeadlineExceeded)
 
 
 class Executor(Generic[W, A]):

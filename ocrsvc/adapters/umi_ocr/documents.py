@@ -116,7 +116,8 @@ class _DocumentViews:
         name, options = name_of(part.filename or ""), _options_of(dict(parsed.fields).get("json"))
         if not is_pdf(part.data):
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
-        count = self._reader.count_pages(part.data, left_s(deadline), context_of(request.environ))
+        with self._reader.open_document(part.data, left_s(deadline), context_of(request.environ)) as document:
+            count = document.count
         read = to_read_options(options)
         about = {
             "name": name,
