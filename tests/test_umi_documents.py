@@ -35,8 +35,9 @@ from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.text_layer import add_text_layer
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
+from ocrsvc.jobs.folder import PREFIX, make_folder, remove_folder
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
+from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import USUAL_PORTS
@@ -144,7 +145,7 @@ def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> N
     ],
 )
 def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
-    assert numbers_of(options, 5) == pages
+    assert numbers_of(options, 5, 5) == pages
 
 
 def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:
@@ -394,11 +395,11 @@ def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None
 
 
 def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path: Path) -> None:
-    left, strange = tmp_path / f"{store.PREFIX}left", tmp_path / "strange"
+    left, strange = tmp_path / f"{PREFIX}left", tmp_path / "strange"
     for folder in (left, strange):
         folder.mkdir()
         (folder / ".alive").touch()
-    living = tmp_path / f"{store.PREFIX}living"
+    living = tmp_path / f"{PREFIX}living"
     living.mkdir()
     with (living / ".alive").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

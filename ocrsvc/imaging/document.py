@@ -88,11 +88,6 @@ class DocumentPage:
         return isinstance(self.document, _PdfDocument)
 
 
-def single_page(data: bytes, limits: PixelLimits) -> DocumentPage:
-    """A file as one page: of several, the first; a PDF is refused when it is opened."""
-    return DocumentPage(_SinglePage(data, limits), 1)
-
-
 def is_pdf(data: bytes | memoryview) -> bool:
     """Whether the first bytes are those of a PDF."""
     return _PDF.match(data[:32]) is not None

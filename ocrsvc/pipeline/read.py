@@ -13,7 +13,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.imaging.document import Document, DocumentPage, single_page
+from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Chosen, Documents, FileRead
@@ -68,8 +68,12 @@ class Reader(EngineLifecycle):
         Raises:
             OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
-        page = data if isinstance(data, DocumentPage) else single_page(data, self._limits)
+        page = data if isinstance(data, DocumentPage) else self._single_page(data)
         return self._finish(self._begin(make_read_request(options, limit_s, context), page))
+
+    def _single_page(self, data: bytes) -> DocumentPage:
+        """An image file; of several pages, the first. A PDF is refused when it is opened."""
+        return DocumentPage(Document(data, self._limits), 1)
 
     def _begin(self, request: ReadRequest, page: DocumentPage | OcrsvcError) -> Begun:
         """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
@@ -123,7 +127,7 @@ class Reader(EngineLifecycle):
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
-        pages = (single_page(data, self._limits) for data in datas)
+        pages = (self._single_page(data) for data in datas)
         return self._outcomes(pages, make_read_request(options, limit_s, context))
 
     def read_files(
