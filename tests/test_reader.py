@@ -28,6 +28,7 @@ from ocrsvc.errors import (
 )
 from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
+from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_request import make_read_request
 from ocrsvc.pipeline.result_cache import ResultCache
@@ -480,7 +481,7 @@ def test_a_page_comes_back_as_it_was_cached() -> None:
 def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:
     with reading(Mirror()) as reader, ExitStack() as taken:
         for _ in range(2):  # an engine thread, and one more
-            taken.enter_context(reader._decoder._permit(make_read_request(ReadOptions(), SOON_S)))
+            _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)
         with pytest.raises(DeadlineExceeded):
             reader.read(png(30, 20), ReadOptions(), 0.05)
         with pytest.raises(ClientGone):

@@ -41,10 +41,6 @@ class FileRead:
         return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
 
 
-Chosen = tuple[str, int, Sequence[int]]
-"""The kind of a file, how many pages it has, and the numbers of those that are to be read; see FileRead."""
-
-
 class Documents:
     """Opens documents for any thread: PDFs, which have a process each, a few at once.
 
@@ -75,14 +71,14 @@ class Documents:
         ranges: Ranges,
         most: int | None,
         request: ReadRequest,
-        chosen: list[Chosen],
+        chosen: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
         """The pages of all files, or the error of a file, one file open at a time; `close` it.
 
         Args:
             files, ranges, most: As for `Reader.read_files`.
             request: Whose files they are.
-            chosen: Gets an entry for each file.
+            chosen: Gets the kind and the total of each file (see FileRead), and the numbers of these pages.
         """
         allowed = self._settings.max_pages
         for file in files:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from ocrsvc.imaging.decode import PixelLimits, open_without_pillow
@@ -42,7 +42,9 @@ class PageDecoder:
         decoded here too, but few at once: an engine thread would keep the small ones waiting for a second. Raises as
         `Document.open`, `DecodeJob.prepare` and the request's check.
         """
-        with nullcontext() if page.is_drawn_in_child else self._permit(job.request):
+        with ExitStack() as permit:
+            if not page.is_drawn_in_child:
+                _take(self._permits, job.request, permit)
             began_s = time.perf_counter()
             job.open(self._source_of(page, job))
             job.decode_s = time.perf_counter() - began_s
@@ -77,23 +79,15 @@ class PageDecoder:
                 return file
         return page.document.open(page.number, gray=job.gray, check=job.request.check, take=job.held.take)
 
-    @contextmanager
-    def _permit(self, request: ReadRequest) -> Iterator[None]:
-        _acquire(self._permits, request)
-        try:
-            yield
-        finally:
-            self._permits.release()
-
     def _take_large_permit(self, job: DecodeJob) -> None:
         """Take the permit for a large page; the job gives it back."""
-        _acquire(self._large_permits, job.request)
-        job.permit.callback(self._large_permits.release)
+        _take(self._large_permits, job.request, job.permit)
         # Of the largest no other one may be decoded meanwhile: it would find no memory, and be refused.
         job.keeps_permit = (self._engine_threads + 1) * job.most_bytes > job.request.context.share.budget_bytes
 
 
-def _acquire(permits: threading.Semaphore, request: ReadRequest) -> None:
-    """Wait for a permit. Raises DeadlineExceeded or ClientGone when nobody waits for it any more."""
+def _take(permits: threading.Semaphore, request: ReadRequest, until: ExitStack) -> None:
+    """Wait for a permit, given back with `until`. Raises DeadlineExceeded or ClientGone when nobody waits any more."""
     while not permits.acquire(timeout=max(0.0, min(GONE_S, request.deadline - time.monotonic()))):
         request.check()
+    until.callback(permits.release)

@@ -16,10 +16,10 @@ from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.decode_job import DecodeJob
-from ocrsvc.pipeline.documents import Chosen, Documents, FileRead
+from ocrsvc.pipeline.documents import Documents, FileRead
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle
 from ocrsvc.pipeline.page_decoder import PageDecoder
-from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, read_ahead
+from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
 from ocrsvc.pipeline.read_request import ReadRequest, make_read_request
 from ocrsvc.records import Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
@@ -68,24 +68,26 @@ class Reader(EngineLifecycle):
         Raises:
             OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
-        page = data if isinstance(data, DocumentPage) else self._single_page(data)
-        return self._finish(self._begin(make_read_request(options, limit_s, context), page))
+        return self._finish(self._begin(make_read_request(options, limit_s, context), data))
 
-    def _single_page(self, data: bytes) -> DocumentPage:
-        """An image file; of several pages, the first. A PDF is refused when it is opened."""
-        return DocumentPage(Document(data, self._limits), 1)
-
-    def _begin(self, request: ReadRequest, page: DocumentPage | OcrsvcError) -> Begun:
-        """Admit first, then decode and queue: a request that cannot be served costs no decoding."""
-        if isinstance(page, OcrsvcError):
-            raise page
+    def _begin(self, request: ReadRequest, data: Source) -> Begun:
+        """Answer with what was read of the same page before, or queue it."""
+        if isinstance(data, OcrsvcError):
+            raise data
         request.check()
+        page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
+        if self._result_cache is None or not self.ready:
+            return self._queue(page, request)
+        began_s = time.monotonic()
+        key = self._result_cache.key_of(page, request.options, self.describe())
+        found = self._result_cache.get(key)
+        if found is None:
+            return self._queue(page, request, key)
+        return self._answer(found, Timing(0.0, 0.0, 0.0, time.monotonic() - began_s), from_cache=True)
+
+    def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> QueuedPage:
+        """Admit first, then decode: a request that cannot be served costs no decoding."""
         engine, executor = self._running()
-        began, cache, key = time.monotonic(), self._result_cache, b""
-        if cache is not None:
-            key = cache.key_of(page, request.options, engine.describe())
-            if found := cache.get(key):
-                return self._answer(found, Timing(0.0, 0.0, 0.0, time.monotonic() - began), from_cache=True)
         job = DecodeJob(request, engine.traits, page.number)
         try:
             with executor.admit(request.context) as place:
@@ -127,8 +129,7 @@ class Reader(EngineLifecycle):
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
-        pages = (self._single_page(data) for data in datas)
-        return self._outcomes(pages, make_read_request(options, limit_s, context))
+        return self._outcomes(datas, make_read_request(options, limit_s, context))
 
     def read_files(
         self,
@@ -147,15 +148,13 @@ class Reader(EngineLifecycle):
             ranges: The pages wanted of each file.
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
         """
-        chosen: list[Chosen] = []
+        chosen: list[tuple[str, int, Sequence[int]]] = []
         request = make_read_request(options, limit_s, context)
         with closing(self._documents.pages(files, ranges, most, request, chosen)) as pages:
             outcomes = iter(self._outcomes(pages, request))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]
 
-    def _outcomes(
-        self, pages: Iterable[DocumentPage | OcrsvcError], request: ReadRequest
-    ) -> list[Reading | OcrsvcError]:
+    def _outcomes(self, pages: Iterable[Source], request: ReadRequest) -> list[Reading | OcrsvcError]:
         """The reading or error of each page, in order.
 
         One request holds no more places than there are engine threads, and begins no page while those before it need a

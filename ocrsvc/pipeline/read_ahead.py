@@ -14,6 +14,9 @@ from ocrsvc.records import Page, Reading
 from ocrsvc.serving.executor import QueuePlace
 from ocrsvc.serving.work_queue import Item
 
+Source = bytes | DocumentPage | OcrsvcError
+"""An image file, a page of a document, or why there is neither."""
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -36,8 +39,8 @@ Begun = QueuedPage | Reading | OcrsvcError
 
 
 def read_ahead(
-    pages: Iterable[DocumentPage | OcrsvcError],
-    begin: Callable[[DocumentPage | OcrsvcError], Begun],
+    pages: Iterable[Source],
+    begin: Callable[[Source], Begun],
     finish: Callable[[Begun], Reading],
     *,
     places: int,
