@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Stage, and the functions whose own time it is: the module, the class if there is one, the name.
 STAGES: Mapping[str, Sequence[str]] = {
     "parse": ("api.native:receive", "api.native:read_options", "api.native:images_or_errors"),
-    "decode": ("pipeline.read:open_encoded_image", "pipeline.decode_job:decode_pixels"),
+    "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
     "resize": ("engines.ppocr.pipeline.db_postprocess:_resize", "engines.ppocr.pipeline.detector:to_tensor"),
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
     "post": ("engines.ppocr.pipeline.db_postprocess:quads_from_map",),

@@ -22,10 +22,12 @@ from support import Server, start_server
 from web_support import KnownEngine, picture
 
 from ocrsvc.app import create_app
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, RequestStopsWorker
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.read_request import make_read_request
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
@@ -117,9 +119,8 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
     monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        job = decode_job.DecodeJob(
-            ReadOptions(), 0.0, gray=False, source=open_encoded_image(picture(), PixelLimits(10**8))
-        )
+        job = decode_job.DecodeJob(make_read_request(ReadOptions(), 0.0), EngineTraits())
+        job.open(open_encoded_image(picture(), PixelLimits(10**8)))
         with waiting():
             engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
             engine.start()

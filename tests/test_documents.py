@@ -356,7 +356,7 @@ def test_pictures_of_a_pdf_that_waits_for_its_turn_keep_no_decoder_from_others()
     try:
         with ExitStack() as limiter:
             for _ in range(DECODERS):
-                limiter.enter_context(reader._pdf_limiter.take(bool))
+                limiter.enter_context(reader._documents._pdf_limiter.take(bool))
             for looker in lookers:
                 looker.start()
             with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):

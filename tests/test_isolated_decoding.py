@@ -24,7 +24,8 @@ from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.formats.page_values import InvalidData
 from ocrsvc.imaging.page_ranges import ALL
-from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.pipeline.documents import FileRead
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import FileTask, Pixels, Reading, ReadOptions
 from ocrsvc.settings.settings import Settings
 

@@ -8,10 +8,13 @@ import cv2
 import numpy as np
 import pytest
 
+from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
+from ocrsvc.pipeline.read_request import make_read_request
 from ocrsvc.records import Page, ReadOptions, ReadTask
+from ocrsvc.serving.work_queue import Served
 
 
 class Seeing:
@@ -37,7 +40,9 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 def job(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
-    return DecodeJob(options or ReadOptions(), 1.0, gray=False, source=open_encoded_image(data, PixelLimits(10**6)))
+    made = DecodeJob(make_read_request(options or ReadOptions(), 1.0), EngineTraits())
+    made.open(open_encoded_image(data, PixelLimits(10**6)))
+    return made
 
 
 def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
@@ -52,7 +57,7 @@ def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> Non
     late = job(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
     (page,) = DecodingHandle(Seeing()).read([late])
     assert page == Page(20, 30, 0, ())
-    assert (late.size, late.turned) == ((60, 40), 90)
+    assert late.restore(Served(page, 0.0, 1.0))[0] == Page(60, 40, 90, ())
     assert late.decode_s > 0
 
 

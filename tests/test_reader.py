@@ -28,12 +28,14 @@ from ocrsvc.errors import (
 )
 from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
+from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.read_request import make_read_request
 from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
+from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -325,6 +327,12 @@ def test_what_cannot_be_decoded_holds_nothing(data: bytes) -> None:
     assert memory.held_bytes == 0
 
 
+def waiting_bytes_of(reader: Reader) -> int:
+    """What the pages hold that no engine thread has taken yet."""
+    assert reader._executor is not None
+    return reader._executor.waiting_bytes()
+
+
 def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
     gate, data, large = threading.Event(), png(2000, 1500), png(3000, 2000)
     engine = Mirror(gate=gate)
@@ -345,9 +353,9 @@ def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:
         for thread, waits in zip(asked[1:], np.cumsum([DECODED_BYTES, LARGE_BYTES, len(data), 0]), strict=True):
             places = reader.waiting() + 1
             thread.start()
-            while reader.waiting_bytes() < waits or reader.waiting() < places:
+            while waiting_bytes_of(reader) < waits or reader.waiting() < places:
                 assert thread.is_alive()
-            assert reader.waiting_bytes() == waits
+            assert waiting_bytes_of(reader) == waits
         assert memory.held_bytes == 2 * DECODED_BYTES + LARGE_BYTES
         gate.set()
         for thread in asked:
@@ -473,7 +481,7 @@ def test_a_page_comes_back_as_it_was_cached() -> None:
 def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:
     with reading(Mirror()) as reader, ExitStack() as taken:
         for _ in range(2):  # an engine thread, and one more
-            taken.enter_context(reader._decode_permit(1e12, DEFAULT_CONTEXT))
+            _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)
         with pytest.raises(DeadlineExceeded):
             reader.read(png(30, 20), ReadOptions(), 0.05)
         with pytest.raises(ClientGone):

@@ -318,7 +318,7 @@ def test_a_document_whose_end_cannot_be_written_is_laid_down(
 
     monkeypatch.setattr(Task, "finish", finish)
     if not numbers:
-        monkeypatch.setattr(Reader, "read_in_turn", lambda *_: 1 / 0)
+        monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
     with pytest.raises(StorageFull):
         Runner(tasks, reader, 10.0, lambda: False)._read(task)
     assert task.state() == ("waiting", "")

@@ -12,11 +12,11 @@ import threading
 import uuid
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pypdfium2
 import pytest
@@ -35,12 +35,13 @@ from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.text_layer import add_text_layer
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
+from ocrsvc.jobs.folder import PREFIX, make_folder, remove_folder
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks, make_folder, remove_folder
+from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import USUAL_PORTS
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
+from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -144,7 +145,7 @@ def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> N
     ],
 )
 def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
-    assert numbers_of(options, 5) == pages
+    assert numbers_of(options, 5, 5) == pages
 
 
 def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:
@@ -394,11 +395,11 @@ def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None
 
 
 def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path: Path) -> None:
-    left, strange = tmp_path / f"{store.PREFIX}left", tmp_path / "strange"
+    left, strange = tmp_path / f"{PREFIX}left", tmp_path / "strange"
     for folder in (left, strange):
         folder.mkdir()
         (folder / ".alive").touch()
-    living = tmp_path / f"{store.PREFIX}living"
+    living = tmp_path / f"{PREFIX}living"
     living.mkdir()
     with (living / ".alive").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -475,26 +476,27 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
     reader.start()
     try:
-        with closing(reader.read_in_turn(picture(), [1, 1], ReadOptions(), 0.5, DEFAULT_CONTEXT)) as pages:
-            outcomes = [type(outcome) for _, outcome in pages]
+        for expected in (DeadlineExceeded, NeverStarted):
+            with pytest.raises(DeadlineExceeded) as late:
+                reader.read(picture(), ReadOptions(), 0.5)
+            assert type(late.value) is expected
         # The first one is still there.
         assert engine.begun.is_set()
     finally:
         engine.let.set()
         reader.stop(5.0)
-    assert outcomes == [DeadlineExceeded, QueueFull]
 
 
 def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_runner, "_POLL_S", 0.01)
-    outcomes = [DeadlineExceeded("late"), QueueFull("full"), BrokenImage("broken")]
+    outcomes = iter([DeadlineExceeded("late"), QueueFull("full"), NeverStarted("behind"), BrokenImage("broken")])
 
-    def in_turn(_file: bytes, numbers: Iterator[int], *_: object) -> Iterator[tuple[int, Exception]]:
-        yield from zip(numbers, outcomes, strict=False)
+    def read(*_: object) -> NoReturn:
+        raise next(outcomes)
 
-    monkeypatch.setattr(place.reader, "read_in_turn", in_turn)
+    monkeypatch.setattr(place.reader, "read", read)
     told = place.ask(place.read(grays(1)), is_data=True)
     assert [page["data"] for page in told["data"]] == ["broken"]
 

@@ -10,7 +10,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.pipeline.read import FileRead
+from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, Timing
 
 MOST_PAGES = 50

@@ -18,7 +18,8 @@ from ocrsvc.http.options import RequestedOptions, read_options
 from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, images_or_errors, left_s, receive, request_id
 from ocrsvc.http.responses import JSON_TYPE, read_pages
 from ocrsvc.imaging.page_ranges import ALL
-from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.pipeline.documents import FileRead
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Reading, total_of
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings

@@ -20,7 +20,8 @@ from ocrsvc.system.thread_plan import plan_for, set_library_threads
 
 if TYPE_CHECKING:
     from ocrsvc.imaging.page_ranges import Ranges
-    from ocrsvc.pipeline.read import FileRead, Reader
+    from ocrsvc.pipeline.documents import FileRead
+    from ocrsvc.pipeline.read import Reader
     from ocrsvc.records import Box, Page, ReadOptions
 
 Answered = Answer | OcrsvcError

@@ -12,7 +12,8 @@ from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.http.error_responses import Failure
 from ocrsvc.http.request import ParsedRequest, is_image, last_field
 from ocrsvc.imaging.document import may_have_pages
-from ocrsvc.pipeline.read import FileRead, Reader
+from ocrsvc.pipeline.documents import FileRead
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions, Rotate
 from ocrsvc.serving.work_queue import RequestContext
 

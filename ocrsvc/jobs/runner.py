@@ -7,18 +7,20 @@ another one after the last page that was written.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, Refused
 from ocrsvc.formats.page_values import pack_page
+from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Reading, ReadOptions
-from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.records import ReadOptions
+from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
 _POLL_S: Final = 1.0
@@ -106,14 +108,16 @@ class Runner:
         try:
             with storing():
                 about = task.about()
-                numbers = about["numbers"][task.count_pages() :]
-                self._read_pages(task, numbers, ReadOptions(**about["options"]), context)
+                with self._reader.open_document(task.data(), math.inf, context) as document:
+                    for number in about["numbers"][task.count_pages() :]:
+                        row = self._read_page(task, DocumentPage(document, number), about["options"], context)
+                        task.add_page({"number": number, **row})
         except StorageFull:
             raise
         except (ClientGone, Refused):
             return
         except OcrsvcError as error:
-            task.finish("failure", f"{error.detail} {error.remedy}".rstrip())
+            task.finish("failure", str(error))
         except Exception:
             if not task.is_there():
                 return
@@ -122,46 +126,30 @@ class Runner:
         else:
             task.finish("success")
 
-    def _read_pages(self, task: Task, numbers: Sequence[int], options: ReadOptions, context: RequestContext) -> None:
-        """Read and write each page once.
+    def _read_page(
+        self, task: Task, page: DocumentPage, options: Mapping[str, Any], context: RequestContext
+    ) -> dict[str, Any]:
+        """What is written of a page, tried again while others come first, and a few times where it takes too long.
 
         Raises:
             ClientGone: This process ends, or the task was cleared.
-            OcrsvcError: The document cannot be opened.
         """
-        left = list(numbers)
-        with closing(
-            self._reader.read_in_turn(task.data(), self._begun(task, left), options, self._page_s, context)
-        ) as outcomes:
-            for number, outcome in outcomes:
-                if isinstance(outcome, ClientGone):
-                    task.forget_begin(number)
-                    raise outcome
-                is_late = isinstance(outcome, DeadlineExceeded)
-                # A page that is too slow for us counts like one that ends us; where others came first it does not.
-                if isinstance(outcome, Refused) or (is_late and task.begin(number) < MOST_TRIES):
-                    self._stopped.wait(_POLL_S)
-                    continue
-                task.add_page(_row(number, outcome))
-                left.pop(0)
-
-    def _begun(self, task: Task, left: list[int]) -> Iterator[int]:
-        """The page that is next, again and again until it is written."""
-        tried = None
-        while left:
-            number = left[0]
-            if number != tried and task.begin(number) >= MOST_TRIES:
-                task.add_page({"number": number, "error": _NEVER_DONE})
-                left.pop(0)
-                continue
-            tried = number
-            yield number
-
-
-_NEVER_DONE: Final = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
-
-
-def _row(number: int, outcome: Reading | OcrsvcError) -> dict[str, Any]:
-    if isinstance(outcome, OcrsvcError):
-        return {"number": number, "error": f"{outcome.detail} {outcome.remedy}".rstrip()}
-    return {"number": number, "page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}
+        why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
+        times = task.begin(page.number)
+        while times < MOST_TRIES:
+            try:
+                if context.is_gone():
+                    raise client_gone()
+                read = self._reader.read(page, ReadOptions(**options), self._page_s, context)
+                return {"page": pack_page(read.page), "took_s": read.timing.total_s, "at_s": time.time()}
+            except ClientGone:
+                task.forget_begin(page.number)
+                raise
+            except (Refused, NeverStarted):
+                self._stopped.wait(_POLL_S)
+            except DeadlineExceeded as late:
+                # A page that is too slow for us counts like one that ends us.
+                times, why = task.begin(page.number), str(late)
+            except OcrsvcError as error:
+                return {"error": str(error)}
+        return {"error": why}

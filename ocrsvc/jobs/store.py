@@ -23,8 +23,6 @@ import fcntl
 import os
 import re
 import shutil
-import stat
-import tempfile
 import threading
 import time
 import uuid
@@ -33,14 +31,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final, Literal, TypeVar
 
 import orjson
 
-from ocrsvc.errors import QueueFull, Refused, SettingsError
+from ocrsvc.errors import QueueFull, Refused
 from ocrsvc.jobs.shares import Bounds, Need, Stored, displaced
 
-PREFIX: Final = "ocrsvc-tasks-"
 MOST_TASKS: Final = 200
 MOST_TRIES: Final = 3
 """How often a page may be begun that is never finished: by then it is what ends the processes that read it."""
@@ -53,11 +50,10 @@ _AGAIN: Final = "Send it again later."
 _LOCK_WAIT_S: Final = 5.0
 _LOCK_CHECK_S: Final = 0.02
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
-_COUNT_BYTES: Final = 1 << 16
 _COUNTER_DIGITS: Final = 8
-_ALIVE: Final = ".alive"
 _LOCK_FILE: Final = ".door"
 
+T = TypeVar("T")
 State = Literal["waiting", "running", "success", "failure"]
 
 
@@ -66,31 +62,6 @@ class StorageFull(Refused):
 
     code = "storage_full"
     title = "Documents cannot be stored"
-
-
-def make_folder(parent: Path | None) -> Path:
-    """A new folder for one service, with those removed that services left which were killed.
-
-    It is in use for as long as this process, or one that it forks, lives.
-
-    Raises:
-        SettingsError: None can be made there.
-    """
-    parent = parent or Path(tempfile.gettempdir())
-    try:
-        for left in parent.glob(f"{PREFIX}*"):
-            if _is_left(left):
-                shutil.rmtree(left, ignore_errors=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-        # Never closed: by it others see that this process lives, or one that it forked.
-        fcntl.flock(os.open(made / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
-        folder = made.rename(parent / made.name[1:])
-    except OSError as error:
-        raise SettingsError(
-            f"No folder for documents can be made in {parent}: {error.strerror}.",
-            "Set OCRSVC_TASKS_DIR to a folder that the service may write to.",
-        ) from error
-    return folder
 
 
 @contextmanager
@@ -102,24 +73,6 @@ def storing() -> Iterator[None]:
         if error.errno not in _LACKS:
             raise
         raise StorageFull(f"Documents cannot be stored now: {error.strerror}.", _AGAIN, _RETRY_S) from error
-
-
-def remove_folder(folder: Path) -> None:
-    """Everything that is left, when the service ends."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_left(folder: Path) -> bool:
-    """Whether it is a folder of this user's, and the process that made it has ended."""
-    try:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            return False
-        with (folder / _ALIVE).open("rb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +88,7 @@ class Task:
 
     def about(self) -> Any:
         """What was asked."""
-        return orjson.loads((self.folder / "task.json").read_bytes())
+        return self._get("task.json")
 
     def data(self) -> bytes:
         """What was sent."""
@@ -147,22 +100,26 @@ class Task:
 
     def came_s(self) -> float:
         """When it came, in monotonic seconds."""
-        return float(orjson.loads((self.folder / "taken.json").read_bytes())[1])
+        return float(self._get("taken.json")[1])
 
     def stored(self) -> Stored:
         """What it takes of the store, and whose it is."""
-        caller, came_s = orjson.loads((self.folder / "taken.json").read_bytes())
+        caller, came_s = self._get("taken.json")
         size = sum(_size(Path(place) / name) for place, _, names in os.walk(self.folder) for name in names)
-        return Stored(self.id, caller, size, came_s, (self.folder / "done.json").exists())
+        return Stored(self.id, caller, size, came_s, self.is_done())
 
     def is_there(self) -> bool:
         """Whether nobody has cleared it."""
         return self.folder.exists()
 
+    def is_done(self) -> bool:
+        """Whether nothing more will be read."""
+        return (self.folder / "done.json").exists()
+
     def state(self) -> tuple[State, str]:
         """How far it is, and for a failure why."""
         with suppress(FileNotFoundError):
-            state, why = orjson.loads((self.folder / "done.json").read_bytes())
+            state, why = self._get("done.json")
             return state, why
         return ("running" if (self.folder / "begun.json").exists() else "waiting"), ""
 
@@ -181,27 +138,19 @@ class Task:
     def count_pages(self) -> int:
         """How many pages were written."""
         with suppress(FileNotFoundError), (self.folder / "pages.jsonl").open("rb") as lines:
-            return sum(piece.count(b"\n") for piece in iter(lambda: lines.read(_COUNT_BYTES), b""))
+            return sum(line.endswith(b"\n") for line in lines)
         return 0
 
     def add_page(self, page: object) -> None:
-        """Write one more, or nothing. Only for who has claimed the task, by which half a line was cut off."""
-        line = orjson.dumps(page) + b"\n"
-        with (self.folder / "pages.jsonl").open("ab", buffering=0) as pages:
-            before = pages.tell()
-            try:
-                while line:
-                    line = line[pages.write(line) :]
-            except OSError:
-                with suppress(OSError):
-                    pages.truncate(before)
-                raise
+        """Write one more; only for who has claimed the task. Whoever claims it next cuts off what a failure left."""
+        with (self.folder / "pages.jsonl").open("ab") as pages:
+            pages.write(orjson.dumps(page) + b"\n")
 
     def begin(self, number: int) -> int:
         """Note that a page is begun; how often it was before, by processes that did not come back."""
         times = 0
         with suppress(FileNotFoundError):
-            begun, count = orjson.loads((self.folder / "begun.json").read_bytes())
+            begun, count = self._get("begun.json")
             times = count if begun == number else 0
         self._put("begun.json", orjson.dumps([number, times + 1]))
         return times
@@ -212,7 +161,7 @@ class Task:
 
     def forget_begin(self, number: int) -> None:
         """The page was released in good order, and is to be begun by another process: the last time does not count."""
-        _, times = orjson.loads((self.folder / "begun.json").read_bytes())
+        _, times = self._get("begun.json")
         self._put("begun.json", orjson.dumps([number, times - 1]))
 
     @contextmanager
@@ -251,6 +200,9 @@ class Task:
     def _cut_half_a_line(self) -> None:
         with suppress(FileNotFoundError), (self.folder / "pages.jsonl").open("r+b") as pages:
             pages.truncate(pages.read().rfind(b"\n") + 1)
+
+    def _get(self, name: str) -> Any:
+        return orjson.loads((self.folder / name).read_bytes())
 
     def _put(self, name: str, data: bytes) -> None:
         beside = self.folder / f".{uuid.uuid4().hex}"
@@ -314,11 +266,7 @@ class Tasks:
     def _clear_for(self, need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
         self.sweep()
-        stored = []
-        for task in self.all():
-            with suppress(FileNotFoundError):
-                stored.append(task.stored())
-        gone = displaced(stored, need, Bounds(MOST_TASKS, self._most_bytes))
+        gone = displaced(self._each(Task.stored), need, Bounds(MOST_TASKS, self._most_bytes))
         if gone is None:
             raise QueueFull(
                 f"{MOST_TASKS} documents, or {self._most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
@@ -342,12 +290,8 @@ class Tasks:
 
     def waiting(self) -> list[Task]:
         """Those that are not done, the oldest first."""
-        found = []
-        for task in self.all():
-            with suppress(FileNotFoundError):
-                if not (task.folder / "done.json").exists():
-                    found.append((task.came_s(), task))
-        return [task for _, task in sorted(found, key=lambda entry: entry[0])]
+        found = self._each(lambda task: (task.came_s(), task.id, task))
+        return [task for *_, task in sorted(found) if not task.is_done()]
 
     def clear(self, task: Task) -> None:
         """Remove a task, also while it is read: its reader finds out by itself."""
@@ -358,24 +302,26 @@ class Tasks:
 
     def sweep(self) -> None:
         """Remove what is too old, and what is left of those that were not taken in or not cleared to the end."""
-        self._remove_left()
-        for task in self.all():
-            with suppress(FileNotFoundError):
-                if self._clock() - task.came_s() > self._keep_s:
-                    self.clear(task)
-
-    def _entries(self) -> list[os.DirEntry[str]]:
-        try:
-            return list(os.scandir(self.folder))
-        except FileNotFoundError:
-            return []
-
-    def _remove_left(self) -> None:
-        """What processes that died were adding, and what they, or others now, are clearing."""
         for entry in self._entries():
             found = _BESIDE.fullmatch(entry.name)
-            if found and not (found["pid"] and _lives(int(found["pid"]))):
+            if found and not (found["pid"] and Path("/proc", found["pid"]).exists()):
                 shutil.rmtree(entry, ignore_errors=True)
+        for came_s, task in self._each(lambda task: (task.came_s(), task)):
+            if self._clock() - came_s > self._keep_s:
+                self.clear(task)
+
+    def _entries(self) -> list[os.DirEntry[str]]:
+        with suppress(FileNotFoundError):
+            return list(os.scandir(self.folder))
+        return []
+
+    def _each(self, look: Callable[[Task], T]) -> list[T]:
+        """What is seen at each task that is not cleared meanwhile."""
+        seen = []
+        for task in self.all():
+            with suppress(FileNotFoundError):
+                seen.append(look(task))
+        return seen
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -394,14 +340,6 @@ def _try_lock(file: IO[bytes]) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return True
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return error.errno == errno.EPERM
     return True
 
 

@@ -1,103 +1,71 @@
-"""One image to be decoded: ahead, while little waits for the engine, else when the engine comes to it.
-
-Decoded pages are ten times their files. A few are decoded ahead, so that an engine never waits for its next page; the
-rest wait as files, so that what a worker holds does not grow with the number of its clients.
-"""
+"""One page that is decoded ahead, or when an engine thread comes to it; and the handle of such a thread."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from dataclasses import replace
+from typing import cast
 
-from ocrsvc.engines.contract import Handle
+from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
-from ocrsvc.imaging.geometry import shrink, turn
-from ocrsvc.records import Check, DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Rotate, Task, no_check
-from ocrsvc.serving.memory_budget import Share, unlimited
-from ocrsvc.serving.request_guard import GuardedRequest, current_request, decoding_for
+from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.pipeline.read_request import ReadRequest
+from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadTask, Task, Timing
+from ocrsvc.serving.request_guard import decoding_for
+from ocrsvc.serving.work_queue import Served
 
-AHEAD_BYTES: Final = 16 * 2**20
-"""Bytes of waiting work up to which images are decoded ahead: some pages of an ordinary size.
-
-A page that is larger by itself is decoded ahead too, but few at once: an engine thread that decoded it would keep the
-small ones waiting for a second.
-"""
+PageSource = EncodedImage | Image | bytes
+"""A page's file, with a header that was held against the limits; the image, where it was drawn from a document, whose
+bytes are in the account already; or the file as it came, for an engine that decodes by itself."""
 
 
-@dataclass(slots=True, eq=False)
 class DecodeJob:
-    """One image on its way to the engine; used by one thread at a time.
+    """One page on its way to the engine; used by one thread at a time.
+
+    Args:
+        request: What it is a page of.
+        traits: Of the engine.
+        number: In its document, from 1.
+        image_only: Only the decoded image is wanted, in colour.
 
     Attributes:
-        options: What the request asks for.
-        deadline: Monotonic seconds from which nobody waits for the answer.
-        gray: The engine needs no colour.
-        check: Raises once nobody waits for the answer any more.
         held: The account of its pixels, which may be needed longer than the request waits.
-        source: Its file, with a header that was held against the limits; the image, drawn from a document, whose bytes
-            are in the account already; or the file as it came, for an engine that decodes by itself. None before it is
-            opened, and when it was decoded.
-        size: (width, height) in pixels of the decoded image, before any turn or shrinking.
-        permit: To decode a large image, which few hold at once; given back when the engine takes the image.
-        keeps_permit: Whether it is given back only when the engine has done with the image.
-        guarded_request: The request that it belongs to, on record.
+        source: None before it is opened, and when it was decoded.
+        pixel_bytes: What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is
+            copied.
+        most_bytes: What will be held at most while it is decoded, turned and shrunk.
+        is_ahead: It was decoded before it was queued.
         decode_s: What opening and decoding took so far.
-        image_only: Only the decoded image is wanted, in colour; for an engine that decodes by itself.
-        image: That image, once it is there.
+        permit: To decode a large page, which few hold at once; given back when the engine takes the page.
+        keeps_permit: Whether it is given back only when the engine has done with the page.
     """
 
-    options: ReadOptions
-    deadline: float
-    gray: bool
-    check: Check = no_check
-    held: Share = field(default_factory=unlimited)
-    source: EncodedImage | Image | bytes | None = None
-    size: tuple[int, int] = (0, 0)
-    decode_s: float = 0.0
-    image_only: bool = False
-    image: Image | None = None
-    permit: ExitStack = field(default_factory=ExitStack, init=False)
-    keeps_permit: bool = False
-    guarded_request: GuardedRequest | None = field(default_factory=current_request, init=False)
-    _task: ReadTask | None = field(default=None, init=False)
-    _is_put_back: bool = field(default=False, init=False)
+    def __init__(
+        self, request: ReadRequest, traits: EngineTraits, number: int = 1, *, image_only: bool = False
+    ) -> None:
+        self.request, self.traits, self.number, self._image_only = request, traits, number, image_only
+        self.gray = traits.wants_gray and not image_only
+        self.held = request.context.share.part()
+        self.source: PageSource | None = None
+        self.pixel_bytes = self.most_bytes = 0
+        self.is_ahead, self.decode_s, self._began_s = False, 0.0, time.monotonic()
+        self.permit, self.keeps_permit = ExitStack(), False
+        self._turned = 0 if request.options.rotate == "auto" else int(request.options.rotate)
+        self._size_px = (0, 0)
+        self._task: ReadTask | None = None
 
-    @property
-    def is_rendered(self) -> bool:
-        """Whether it is an image already, rendered from a document, so that waiting undecoded saves nothing."""
-        return isinstance(self.source, Image)
-
-    @property
-    def is_decoded_by_engine(self) -> bool:
-        """Whether the engine decodes it by itself."""
-        return isinstance(self.source, bytes)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether it is more than may wait decoded, except for a few."""
-        return isinstance(self.source, EncodedImage) and self.pixel_bytes > AHEAD_BYTES
-
-    @property
-    def pixel_bytes(self) -> int:
-        """What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is copied."""
-        return self.source.flat_bytes(gray=self.gray) if isinstance(self.source, EncodedImage) else self.held.held_bytes
-
-    @property
-    def most_bytes(self) -> int:
-        """What will be held at most while it is decoded, turned and shrunk."""
-        copies = 2 if self.turned or self.options.max_side is not None else 1
-        decoding = self.source.most_bytes(gray=self.gray) if isinstance(self.source, EncodedImage) else 0
-        return max(decoding, copies * self.pixel_bytes)
-
-    @property
-    def turned(self) -> int:
-        """Degrees by which the image is turned, clockwise, before the engine sees it; 0 once the page is put back."""
-        return 0 if self._is_put_back or self.options.rotate == "auto" else int(self.options.rotate)
+    def open(self, source: PageSource) -> None:
+        """The page is open."""
+        self.source = source
+        self.pixel_bytes, decoding_bytes = self.held.held_bytes, 0
+        if isinstance(source, EncodedImage):
+            self.pixel_bytes, decoding_bytes = source.flat_bytes(gray=self.gray), source.most_bytes(gray=self.gray)
+        copies = 2 if self._turned or self.request.options.max_side is not None else 1
+        self.most_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 
     def prepare(self) -> ReadTask:
         """Decode, unless that is done; apply a fixed turn and the largest side, which no engine needs to know about.
@@ -107,7 +75,7 @@ class DecodeJob:
             QueueFull, BodyTooLarge: There is no memory for it now, or never will be.
         """
         if self._task is None:
-            began = time.perf_counter()
+            began_s = time.perf_counter()
             self.held.take(self.most_bytes - self.held.held_bytes)
             try:
                 self._task = self._make_task()
@@ -115,42 +83,49 @@ class DecodeJob:
                 self.held.release()
                 raise
             self.held.give_back(self.held.held_bytes - self._task.image.pixels.nbytes)
-            self.decode_s += time.perf_counter() - began
+            self.decode_s += time.perf_counter() - began_s
         return self._task
 
     def task(self) -> Task:
-        """What the engine's handle is given. Raises BrokenImage."""
-        source = self.source
-        if isinstance(source, bytes):
-            return FileTask(source, None if self.image_only else self.options, self.deadline, self.check)
+        """What the engine's handle is given. Raises as `prepare`."""
+        if isinstance(self.source, bytes):
+            options = None if self._image_only else self.request.options
+            return FileTask(self.source, options, self.request.deadline, self.request.check)
         if not self.keeps_permit:
             self.permit.close()
         return self.prepare()
 
-    def note(self, page: DecodedPage) -> Page:
-        """Store what the engine reports about decoding; returns the page without it."""
-        self.size, self.image, self._is_put_back = (page.width, page.height), page.image, True
-        self.decode_s += page.decode_s
-        return Page(page.width, page.height, page.angle, page.lines)
+    def restore(self, served: Served[Page]) -> tuple[Page, Timing]:
+        """The engine's page, put back into the frame of the image that was sent, and where its time went."""
+        page = served.answer
+        if isinstance(page, DecodedPage):
+            self.decode_s += page.decode_s
+            page = Page(page.width, page.height, page.angle, page.lines)
+        else:
+            page = restore_page(page, self._turned, *self._size_px)
+        engine_s = served.run_s if self.is_ahead else max(0.0, served.run_s - self.decode_s)
+        timing = Timing(self.decode_s, served.queue_s, engine_s, time.monotonic() - self._began_s)
+        return replace(page, number=self.number), timing
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Free the pixels: the answer may wait for its thread, and they need not wait with it."""
-        self._task = self.source = self.image = None
+        self._task = self.source = None
         self.permit.close()
         self.held.release()
 
     def _make_task(self) -> ReadTask:
         assert isinstance(self.source, EncodedImage | Image), "it was opened here"
         image = self.source if isinstance(self.source, Image) else decode_pixels(self.source, gray=self.gray)
-        self.size, kind, pixels = (image.width, image.height), image.format, image.pixels
+        self._size_px, kind, pixels = (image.width, image.height), image.format, image.pixels
         # Nothing but `pixels` may keep the image before it was turned or shrunk.
         self.source = None
         del image
-        pixels = turn(pixels, self.turned)
-        if self.options.max_side is not None:
-            pixels, _ = shrink(pixels, self.options.max_side)
-        rotate: Rotate = "auto" if self.options.rotate == "auto" else "0"
-        return ReadTask(Image(pixels, kind), replace(self.options, rotate=rotate), self.deadline, self.check)
+        options = self.request.options
+        pixels = turn(pixels, self._turned)
+        if options.max_side is not None:
+            pixels, _ = shrink(pixels, options.max_side)
+        left = replace(options, rotate="auto" if options.rotate == "auto" else "0")
+        return ReadTask(Image(pixels, kind), left, self.request.deadline, self.request.check)
 
 
 class DecodingHandle:
@@ -164,19 +139,14 @@ class DecodingHandle:
     def read(self, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
         """One page or error for each job; a damaged image fails alone."""
         tasks = [_task_or_error(job) for job in jobs]
-        good = [(job, task) for job, task in zip(jobs, tasks, strict=True) if not isinstance(task, OcrsvcError)]
-        pages = self._read([task for _, task in good]) if good else []
-        noted = [
-            job.note(page) if isinstance(page, DecodedPage) else page
-            for (job, _), page in zip(good, pages, strict=True)
-        ]
-        answers = iter(noted)
-        return [task if isinstance(task, OcrsvcError) else next(answers) for task in tasks]
+        good = [task for task in tasks if not isinstance(task, OcrsvcError)]
+        pages = iter([page for _, page in zip(good, self._read(good) if good else [], strict=True)])
+        return [task if isinstance(task, OcrsvcError) else next(pages) for task in tasks]
 
 
 def _task_or_error(job: DecodeJob) -> Task | OcrsvcError:
     try:
-        with decoding_for(job.guarded_request):
+        with decoding_for(job.request.guarded):
             return job.task()
     except OcrsvcError as error:
         return error

@@ -9,6 +9,7 @@ import orjson
 
 from ocrsvc import __version__
 from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
+from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.records import EngineInfo, Page, ReadOptions
 from ocrsvc.serving.byte_cache import Cache, MemoryCache, RedisCache
 from ocrsvc.settings.settings import Settings
@@ -20,6 +21,12 @@ class ResultCache:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self.close = cache.close
+
+    def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo) -> bytes:
+        """Bytes that are the same only for the same page, options, engine and version of this service."""
+        rest = repr((__version__, astuple(options), astuple(engine))).encode()
+        key = blake2b(rest, digest_size=32).digest()
+        return blake2b(page.document.key(page.number), digest_size=32, key=key).digest()
 
     def get(self, key: bytes) -> Page | None:
         """The page, if it is still cached; a damaged value counts as a miss."""
@@ -36,16 +43,8 @@ class ResultCache:
         self._cache.put(key, orjson.dumps(pack_page(page)))
 
 
-def key_of(data: bytes, options: ReadOptions, engine: EngineInfo) -> bytes:
-    """32 bytes; the same only for the same bytes, options, engine and version of this service."""
-    rest = repr((__version__, astuple(options), astuple(engine))).encode()
-    return blake2b(data, digest_size=32, key=blake2b(rest, digest_size=32).digest()).digest()
-
-
 def open_result_cache(settings: Settings) -> ResultCache | None:
     """The cache that the settings ask for; None when they ask for none. Raises EngineUnavailable."""
     if settings.cache_url is not None:
         return ResultCache(RedisCache(settings.cache_url, settings.cache_s))
-    if settings.cache_bytes:
-        return ResultCache(MemoryCache(settings.cache_bytes, settings.cache_s))
-    return None
+    return ResultCache(MemoryCache(settings.cache_bytes, settings.cache_s)) if settings.cache_bytes else None

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import Generic, Protocol, TypeVar
 
-from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.serving.batcher import run_each_on_failure
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import (
     DEFAULT_CONTEXT,
     GONE_S,
     Item,
+    NeverStarted,
     Priority,
     RequestContext,
     Served,
@@ -75,14 +76,14 @@ class QueuePlace(Generic[W, A]):
         """Block until the item is answered.
 
         Raises:
-            OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it; ClientGone when the
-                client hangs up while the item is in the queue.
+            OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it (NeverStarted where it
+                was still in the queue); ClientGone when the client hangs up while the item is in the queue.
         """
         try:
             with waiting():
                 return self._wait(item)
         except CancelledError:
-            raise deadline_passed() from None
+            raise deadline_passed(NeverStarted) from None
         finally:
             self.give_up(item)
 
@@ -93,7 +94,8 @@ class QueuePlace(Generic[W, A]):
             with contextlib.suppress(TimeoutError):
                 return item.future.result(min(left_s, GONE_S) if queued else left_s)
             if left_s <= GONE_S or not queued:
-                raise deadline_passed()
+                self.give_up(item)
+                raise deadline_passed(NeverStarted if item.future.cancelled() else DeadlineExceeded)
             if self._context.is_gone():
                 raise client_gone()
 

@@ -250,9 +250,13 @@ def make_check(context: RequestContext, deadline: float, clock: Callable[[], flo
     return check
 
 
-def deadline_passed() -> DeadlineExceeded:
+class NeverStarted(DeadlineExceeded):
+    """The deadline passed while the work was still in the queue, behind other work."""
+
+
+def deadline_passed(kind: type[DeadlineExceeded] = DeadlineExceeded) -> DeadlineExceeded:
     """What ends work that is not done in time."""
-    return DeadlineExceeded(
+    return kind(
         "The answer did not come before the deadline of this request.",
         "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
     )

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.errors import SettingsError
-from ocrsvc.jobs.store import Tasks, make_folder, remove_folder
+from ocrsvc.jobs.folder import make_folder, remove_folder
+from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_threads
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES

@@ -26,7 +26,7 @@ from ocrsvc.http.responses import (
     rotate_option,
     with_headers,
 )
-from ocrsvc.pipeline.read import FileRead
+from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.records import Page, Reading, ReadOptions
 
 BASE64_FIELD: Final = "base64Image"

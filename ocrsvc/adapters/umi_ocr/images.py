@@ -148,32 +148,28 @@ CHECKS: Final[Mapping[str, Any]] = {
 }
 
 
-def _choice(title: str, choices: Sequence[tuple[object, str]]) -> dict[str, object]:
-    listed = [list(choice) for choice in choices]
-    return {"title": title, "optionsList": listed, "type": "enum", "default": choices[0][0], "advanced": False}
+def described(kind: str, title: str, default: object, **more: object) -> dict[str, object]:
+    """One option as the original describes it to its clients."""
+    return {"title": title, "type": kind, "default": default, "advanced": False, **more}
+
+
+def choice(title: str, choices: Sequence[tuple[object, str]], **more: object) -> dict[str, object]:
+    """An option with a value out of several, the first by default."""
+    return described("enum", title, choices[0][0], optionsList=[list(each) for each in choices], **more)
 
 
 OPTIONS: Final[Mapping[str, object]] = {
-    "ocr.language": _choice("语言/模型库", MODELS),
-    "ocr.cls": {
-        "title": "纠正文本方向",
-        "default": True,
-        "toolTip": "识别方向不是正朝上的图片。关闭后按原样识别。",
-        "type": "boolean",
-        "advanced": False,
-    },
-    "ocr.limit_side_len": _choice("限制图像边长", [(side, str(side)) for side in SIDES_PX])
-    | {"toolTip": "识别前将长边缩小到此像素值。"},
-    "tbpu.parser": _choice("排版解析方案", tuple(PARSERS.items()))
-    | {"toolTip": "按什么方式，解析和排序图片中的文字块"},
-    "tbpu.ignoreArea": {
-        "title": "忽略区域",
-        "toolTip": "数组，每一项为[[左上角x,y],[右下角x,y]]。",
-        "default": [],
-        "type": "var",
-        "advanced": False,
-    },
-    "data.format": _choice("数据返回格式", tuple(FORMATS.items()))
-    | {"toolTip": '返回值字典中，["data"] 按什么格式表示OCR结果数据'},
+    "ocr.language": choice("语言/模型库", MODELS),
+    "ocr.cls": described(
+        "boolean", "纠正文本方向", default=True, toolTip="识别方向不是正朝上的图片。关闭后按原样识别。"
+    ),
+    "ocr.limit_side_len": choice(
+        "限制图像边长", [(side, str(side)) for side in SIDES_PX], toolTip="识别前将长边缩小到此像素值。"
+    ),
+    "tbpu.parser": choice("排版解析方案", tuple(PARSERS.items()), toolTip="按什么方式，解析和排序图片中的文字块"),
+    "tbpu.ignoreArea": described("var", "忽略区域", [], toolTip="数组，每一项为[[左上角x,y],[右下角x,y]]。"),
+    "data.format": choice(
+        "数据返回格式", tuple(FORMATS.items()), toolTip='返回值字典中，["data"] 按什么格式表示OCR结果数据'
+    ),
 }
 """What GET /api/ocr/get_options answers."""

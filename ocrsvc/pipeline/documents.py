@@ -1,0 +1,99 @@
+"""Opens the files of a request as documents, and hands out the pages that are to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from ocrsvc.errors import ClientGone, OcrsvcError
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
+from ocrsvc.imaging.page_ranges import Ranges
+from ocrsvc.pipeline.read_request import ReadRequest
+from ocrsvc.records import Reading
+from ocrsvc.serving.limiter import Limiter
+from ocrsvc.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """What was read of one file.
+
+    Attributes:
+        kind: For people: PDF, TIFF or image.
+        total: Pages that it has; 1 when it could not be opened.
+        pages: Those that were asked for, in order; each reading's page has its number in the file.
+    """
+
+    kind: str
+    total: int
+    pages: tuple[tuple[int, Reading | OcrsvcError], ...]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """Of the pages that were read."""
+        return [outcome for _, outcome in self.pages if isinstance(outcome, Reading)]
+
+    @property
+    def errors(self) -> list[tuple[int, OcrsvcError]]:
+        """Of the pages that were not, with their numbers."""
+        return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
+
+
+class Documents:
+    """Opens documents for any thread: PDFs, which have a process each, a few at once.
+
+    Args:
+        settings: How many pages may be read, and how those of a PDF are drawn.
+        limits: What one page may have of pixels.
+        pdfs: How many may be open at once.
+    """
+
+    def __init__(self, settings: Settings, limits: PixelLimits, pdfs: int) -> None:
+        self._settings, self._limits = settings, limits
+        self._pdf_limiter = Limiter(pdfs, settings.queue_size // 2)
+
+    @contextmanager
+    def open(self, file: bytes, request: ReadRequest) -> Iterator[Document]:
+        """The file as a document. Raises as `open_document` and the request's check."""
+        # Small files are open before anybody asks whether they are still wanted, and a request may carry a thousand.
+        request.check()
+        permit = self._pdf_limiter.take(request.check) if is_pdf(file) else nullcontext()
+        with permit, request.context.share.part() as held:
+            document = open_document(file, self._limits, self._settings.pdf_dpi, request.check, held.take)
+            with closing(document):
+                yield document
+
+    def pages(
+        self,
+        files: Iterable[bytes | OcrsvcError],
+        ranges: Ranges,
+        most: int | None,
+        request: ReadRequest,
+        chosen: list[tuple[str, int, Sequence[int]]],
+    ) -> Generator[DocumentPage | OcrsvcError, None, None]:
+        """The pages of all files, or the error of a file, one file open at a time; `close` it.
+
+        Args:
+            files, ranges, most: As for `Reader.read_files`.
+            request: Whose files they are.
+            chosen: Gets the kind and the total of each file (see FileRead), and the numbers of these pages.
+        """
+        allowed = self._settings.max_pages
+        for file in files:
+            kind, total = "image", 1
+            try:
+                if isinstance(file, OcrsvcError):
+                    raise file
+                with self.open(file, request) as document:
+                    kind, total = document.kind, document.count
+                    numbers = chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
+                    chosen.append((kind, total, numbers))
+                    for number in numbers:
+                        yield DocumentPage(document, number)
+            except ClientGone:
+                raise
+            except OcrsvcError as error:
+                chosen.append((kind, total, [1]))
+                yield error

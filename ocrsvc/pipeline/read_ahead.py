@@ -1,0 +1,81 @@
+"""Keeps a few pages of a request in the queue ahead of the one that is waited for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
+
+from ocrsvc.errors import ClientGone, OcrsvcError
+from ocrsvc.imaging.document import DocumentPage
+from ocrsvc.pipeline.decode_job import DecodeJob
+from ocrsvc.records import Page, Reading
+from ocrsvc.serving.executor import QueuePlace
+from ocrsvc.serving.work_queue import Item
+
+Source = bytes | DocumentPage | OcrsvcError
+"""An image file, a page of a document, or why there is neither."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPage:
+    """A page in the queue, or with an engine thread.
+
+    Attributes:
+        key: In the result cache; empty without one.
+    """
+
+    place: QueuePlace[DecodeJob, Page]
+    item: Item[DecodeJob, Page]
+    key: bytes
+
+
+Begun = QueuedPage | Reading | OcrsvcError
+"""A page on its way, what the result cache had of it, or why it cannot be read."""
+
+
+def read_ahead(
+    pages: Iterable[Source],
+    begin: Callable[[Source], Begun],
+    finish: Callable[[Begun], Reading],
+    *,
+    places: int,
+    most_bytes: int,
+) -> Iterator[Reading | OcrsvcError]:
+    """The reading or error of each page, in order.
+
+    Args:
+        pages: Taken one by one, when they are begun.
+        begin, finish: Raise OcrsvcError where a page cannot be read, and ClientGone to end them all.
+        places: How many may be on their way, so that one request cannot fill the queue by itself.
+        most_bytes: None is begun while those before it need more.
+    """
+    begun: deque[Begun] = deque()
+    try:
+        for page in pages:
+            while len(begun) >= places or _held_bytes(begun) > most_bytes:
+                yield _or_error(finish, begun.popleft())
+            begun.append(_or_error(begin, page))
+        while begun:
+            yield _or_error(finish, begun.popleft())
+    finally:
+        for entry in begun:
+            if isinstance(entry, QueuedPage):
+                entry.place.give_up(entry.item)
+
+
+def _held_bytes(begun: Iterable[Begun]) -> int:
+    return sum(entry.item.work.most_bytes for entry in begun if isinstance(entry, QueuedPage))
+
+
+def _or_error(step: Callable[[*Ts], T], *args: *Ts) -> T | OcrsvcError:
+    try:
+        return step(*args)
+    except ClientGone:
+        raise
+    except OcrsvcError as error:
+        return error

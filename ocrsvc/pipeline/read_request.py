@@ -1,0 +1,36 @@
+"""What all pages of one request share on their way through the pipeline."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ocrsvc.records import Check, ReadOptions
+from ocrsvc.serving.request_guard import GuardedRequest, current_request
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """How pages are to be read, for whom, and until when.
+
+    Attributes:
+        options: What the request asks for.
+        deadline: Monotonic seconds from which nobody waits for the answer.
+        context: Its priority, its account of memory, and whether anybody still waits for it.
+        check: Raises DeadlineExceeded or ClientGone once nobody does; for any thread.
+        guarded: The same request, on record with the denylist's guard.
+    """
+
+    options: ReadOptions
+    deadline: float
+    context: RequestContext
+    check: Check
+    guarded: GuardedRequest | None
+
+
+def make_read_request(options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> ReadRequest:
+    """This thread's request, whose answer is worth having for so many seconds from now."""
+    deadline = time.monotonic() + limit_s
+    check = make_check(context, deadline, time.monotonic)
+    return ReadRequest(options, deadline, context, check, current_request())
