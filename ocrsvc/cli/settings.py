@@ -11,7 +11,7 @@ from typing import Final
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
 from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Share
+from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
 HELP: Final = "print the settings that hold, and where each came from"
@@ -58,7 +58,7 @@ def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan
         source: str = given[name].source if name in given else "default"
         if value is None and name in planned:
             value, source = planned[name], "planned"
-        unit = "" if isinstance(value, Share) else unit_of(name)
+        unit = "" if isinstance(value, Percentage) else unit_of(name)
         yield f"{variable_of(name)} = {f'{show(value)} {unit}'.strip()}  ({source})"
 
 
