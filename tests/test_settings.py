@@ -11,7 +11,7 @@ from ocrsvc.cli.settings import reference, show
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import accepted, groups, help_of
 from ocrsvc.settings.load import gather, read_settings
-from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.settings.types import Percentage, bytes_of
 
 
@@ -236,7 +236,7 @@ def test_passwords_in_addresses_are_never_told() -> None:
 
 def test_settings_reach_another_process_as_json() -> None:
     settings = read_settings({"OCRSVC_GPU_SOFT_BYTES": "80%", "OCRSVC_DIALECTS": "none", "OCRSVC_TR_HOME": "/opt/tr"})
-    assert Settings.model_validate(settings.model_dump(mode="json")) == settings
+    assert settings_class().model_validate(settings.model_dump(mode="json")) == settings
 
 
 def test_an_address_is_told_as_one() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
 from ocrsvc.settings.load import RawValue, check_settings, gather
-from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan) -> Iterator[str]:
     """One line for each setting: variable, effective value, unit, source."""
     planned = asdict(plan)
-    for name in Settings.model_fields:
+    for name in settings_class().model_fields:
         value = getattr(settings, name)
         source: str = given[name].source if name in given else "default"
         if value is None and name in planned:
@@ -79,7 +79,7 @@ def _section(title: str, names: Iterable[str]) -> str:
 
 def _default(name: str) -> str:
     """The default in words."""
-    default = Settings.model_fields[name].default
+    default = settings_class().model_fields[name].get_default(call_default_factory=True)
     if default is None:
         return "planned" if name in ThreadPlan.__dataclass_fields__ else "none"
     return show(default)
