@@ -36,7 +36,7 @@ class EngineEntry:
         preload: Modules that a fork server imports before it forks children; without ONNX Runtime, which starts a
             thread when it is imported, and which a child imports in 50 ms.
         uses_onnx_runtime: Whether the GPU build of ONNX Runtime lets it compute on a GPU.
-        settings: A SettingsGroup with settings of its own; not for those that are in `ocrsvc.settings.settings`.
+        settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
         package: Name and version of the package that it came from; empty for this one. The registry fills it in.
     """
 

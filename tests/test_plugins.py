@@ -19,6 +19,7 @@ import requests
 from support import ROOT, Server, clean_environment, start_server
 
 from ocrsvc.errors import SettingsError
+from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.records import Pixels
 from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, with_plugins
 from ocrsvc.settings.group import SettingsGroup, setting
@@ -281,3 +282,9 @@ def test_settings_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ocrsvc.settings.settings.adapters", lambda: {"good": entry})
     with pytest.raises(SettingsError, match=sentence):
         settings_class.__wrapped__()
+
+
+def test_messages_are_declared_in_files_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "bent.proto"
+    file.write_text('syntax = "proto3";\npackage bent;\nmessage Answer { string text = 1; }\n', encoding="utf-8")
+    assert Messages(str(file))["bent.Answer"](text="a").SerializeToString() == b"\x0a\x01a"

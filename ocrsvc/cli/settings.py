@@ -18,8 +18,8 @@ HELP: Final = "print the settings that hold, and where each came from"
 _PREAMBLE: Final = """\
 # Settings
 
-Made by `ocrsvc settings --markdown`; a test keeps it true. `ocrsvc settings` prints the values that hold, and where
-each came from.
+Made by `ocrsvc settings --markdown`, which adds those of installed plug-ins at the end; a test keeps it true.
+`ocrsvc settings` prints the values that hold, and where each came from.
 
 A value comes from the environment variable, else from the TOML file that `OCRSVC_CONFIG` names (there in lower case and
 without the prefix: `workers = 4`), else from the default. An empty variable counts as not set. An unknown `OCRSVC_`
