@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 
 from ocrsvc.registry import adapters
 from ocrsvc.settings.group import SettingsGroup, setting
-from ocrsvc.settings.types import split_list
+from ocrsvc.settings.types import Names
 
 
 def _check_adapters(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -29,8 +29,8 @@ def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[st
     return names
 
 
-AdapterNames = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_adapters)]
-UsualPorts = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_usual_ports)]
+AdapterNames = Annotated[Names, AfterValidator(_check_adapters)]
+UsualPorts = Annotated[Names, AfterValidator(_check_usual_ports)]
 
 
 class AdapterSettings(SettingsGroup):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator
 
 from ocrsvc.registry import engines
 from ocrsvc.settings.group import SettingsGroup, setting
-from ocrsvc.settings.types import split_list
+from ocrsvc.settings.types import Names
 
 _GPU: Final = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}")
 
@@ -29,7 +29,7 @@ def _check_engine(name: str) -> str:
 
 
 EngineName = Annotated[str, AfterValidator(_check_engine)]
-Gpus = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_gpus)]
+Gpus = Annotated[Names, AfterValidator(_check_gpus)]
 
 
 class EngineSettings(SettingsGroup):
