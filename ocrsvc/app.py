@@ -19,7 +19,7 @@ from ocrsvc.http.responses import cut_accepted
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.registry import ADAPTERS, resolve
+from ocrsvc.registry import adapters, resolve
 from ocrsvc.routing import choose_by_body, choose_by_head
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings.settings import Settings
@@ -67,7 +67,7 @@ def create_app(
     app.register_blueprint(make_page())
     context = AdapterContext(settings, reader, model, tasks)
     for name in settings.dialects:
-        app.register_blueprint(resolve(ADAPTERS[name].http)(context))
+        app.register_blueprint(resolve(adapters()[name].http)(context))
     app.before_request(cut_accepted)
     # A refusal needs its adapter before the body is received, and the right adapter may need the body.
     choose_by_head(app, settings)

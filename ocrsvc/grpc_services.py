@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final
 
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.api import grpc_health
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.model_api.model import OcrModel
-from ocrsvc.registry import ADAPTERS, resolve
-
-GRPC_ADAPTERS: Final = tuple(name for name, entry in ADAPTERS.items() if entry.grpc is not None)
-"""The names of the adapters that speak gRPC."""
+from ocrsvc.registry import adapters, resolve
 
 
-def make_services(model: OcrModel, adapters: Collection[str] = GRPC_ADAPTERS) -> Methods:
-    """The methods of the adapters of these names, by path, and the health check, which is always there."""
+def make_services(model: OcrModel, names: Collection[str] | None = None) -> Methods:
+    """The methods of the adapters of these names, of all for None, by path, and the health check in any case."""
     services: dict[str, GrpcService] = {
-        name: resolve(entry.grpc) for name, entry in ADAPTERS.items() if entry.grpc is not None and name in adapters
+        name: resolve(entry.grpc)
+        for name, entry in adapters().items()
+        if entry.grpc is not None and (names is None or name in names)
     }
     files = (file for service in services.values() for file in service.files)
     messages = Messages(*files, grpc_health.FILE)

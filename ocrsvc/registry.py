@@ -1,15 +1,29 @@
 """The registry: one entry for each engine and each API adapter, from which every list of them derives.
 
-Imports none of them: an entry names what to import, as "module:attribute", and `resolve` imports it when it is wanted.
+Installed packages add entries by the entry points `ocrsvc.engines` and `ocrsvc.adapters`, which are read when the
+entries are first asked for. The registry imports no engine and no adapter: an entry names what to import, as
+"module:attribute", and `resolve` imports it when it is wanted. What an entry point names is imported in gunicorn's
+arbiter, so its module loads neither Flask nor a numeric library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# What metrics and OCRSVC_DIALECTS call the service's own addresses, and none.
+_RESERVED: Final = frozenset({"api", "none", "operators", "ops", "page"})
+
+
+class EntryError(Exception):
+    """An entry, or what it names, cannot be used; the sentence says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +36,16 @@ class EngineEntry:
         preload: Modules that a fork server imports before it forks children; without ONNX Runtime, which starts a
             thread when it is imported, and which a child imports in 50 ms.
         uses_onnx_runtime: Whether the GPU build of ONNX Runtime lets it compute on a GPU.
+        settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
+        package: Name and version of the package that it came from; empty for this one. The registry fills it in.
     """
 
     name: str
     opener: str
-    preload: tuple[str, ...]
+    preload: tuple[str, ...] = ()
     uses_onnx_runtime: bool = False
+    settings: str = ""
+    package: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +61,7 @@ class AdapterEntry:
             have the same path.
         slow_paths: Beginnings of paths that may take time without using the engine, as downloads do.
         stores_documents: Whether it takes in documents that are read while nobody waits.
+        settings, package: As of an EngineEntry.
     """
 
     name: str
@@ -52,7 +71,11 @@ class AdapterEntry:
     members: tuple[str, ...] = ()
     slow_paths: tuple[str, ...] = ()
     stores_documents: bool = False
+    settings: str = ""
+    package: str = ""
 
+
+_Entry = TypeVar("_Entry", EngineEntry, AdapterEntry)
 
 _PPOCR_MODULES: Final = (
     "cv2",
@@ -110,23 +133,65 @@ _ADAPTERS: Final = (
     AdapterEntry("turboocr", 8000, "ocrsvc.adapters.turboocr.http:make_turboocr", members=("image",)),
 )
 
-ENGINES: Final[Mapping[str, EngineEntry]] = MappingProxyType({entry.name: entry for entry in _ENGINES})
-"""By name."""
 
-ADAPTERS: Final[Mapping[str, AdapterEntry]] = MappingProxyType({entry.name: entry for entry in _ADAPTERS})
-"""By name, in the order in which they are listed to people."""
+@cache
+def engines() -> Mapping[str, EngineEntry]:
+    """The engines by name, those of plug-ins last. Raises EntryError."""
+    return with_plugins(_ENGINES, entry_points(group="ocrsvc.engines"), EngineEntry)
 
 
-USUAL_PORTS: Final[Mapping[str, int | None]] = MappingProxyType({name: entry.port for name, entry in ADAPTERS.items()})
-"""The HTTP port at which each adapter's clients look for a server, by name."""
+@cache
+def adapters() -> Mapping[str, AdapterEntry]:
+    """The adapters by name, in the order in which they are listed to people, those of plug-ins last.
+
+    Raises:
+        EntryError: One that is installed cannot be used.
+    """
+    return with_plugins(_ADAPTERS, entry_points(group="ocrsvc.adapters"), AdapterEntry)
+
+
+def with_plugins(built_in: Iterable[_Entry], points: Iterable[EntryPoint], kind: type[_Entry]) -> Mapping[str, _Entry]:
+    """Entries by name: the built-in ones, and those that entry points name.
+
+    Raises:
+        EntryError: One cannot be loaded, is no entry, or has a name that is taken.
+    """
+    entries = {entry.name: entry for entry in built_in}
+    for point in sorted(points, key=lambda point: point.name):
+        entry = _load(point, kind)
+        if entry.name in entries or entry.name in _RESERVED or not _NAME.fullmatch(entry.name):
+            raise EntryError(f"{_described(point)} calls itself {entry.name!r}, which is taken or not a plain name.")
+        entries[entry.name] = entry
+    return MappingProxyType(entries)
+
+
+def _load(point: EntryPoint, kind: type[_Entry]) -> _Entry:
+    try:
+        entry = point.load()
+    except Exception as error:
+        raise EntryError(f"{_described(point)} cannot be loaded: {type(error).__name__}: {error}.") from error
+    if not isinstance(entry, kind):
+        raise EntryError(f"{_described(point)} is not of the class {kind.__name__}.")
+    return replace(entry, package=_package_of(point))
+
+
+def _described(point: EntryPoint) -> str:
+    return f"The plug-in {point.name} = {point.value} (entry point {point.group} of {_package_of(point)})"
+
+
+def _package_of(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
 
 
 def resolve(target: str) -> Any:
-    """What "module:attribute" names; imports the module."""
+    """What "module:attribute" names; imports the module. Raises EntryError."""
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:
+        raise EntryError(f"{target} cannot be loaded: {type(error).__name__}: {error}.") from error
 
 
 def adapters_at(port: int) -> frozenset[str]:
     """The names of the adapters whose clients come to this port."""
-    return frozenset(name for name, entry in ADAPTERS.items() if entry.port == port)
+    return frozenset(name for name, entry in adapters().items() if entry.port == port)

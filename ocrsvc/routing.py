@@ -12,7 +12,7 @@ from flask import Flask, request
 from werkzeug.routing import Rule
 
 from ocrsvc.http.request import parse_early
-from ocrsvc.registry import ADAPTERS, adapters_at
+from ocrsvc.registry import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
 Environ = dict[str, Any]
@@ -20,8 +20,6 @@ Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
 """(path, method) to the rules of the adapters that have both; only where they are several."""
 
 FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
-# POST /ocr with these members of a JSON object, or fields of a form.
-MEMBERS: Final = {member: name for name, entry in ADAPTERS.items() for member in entry.members}
 
 
 def choose_by_head(app: Flask, settings: Settings) -> None:
@@ -29,8 +27,8 @@ def choose_by_head(app: Flask, settings: Settings) -> None:
 
     Called when all adapters are registered. Each is a blueprint with its name, and owns the shape of its failures.
     """
-    adapters = _rules_by_adapter(app)
-    shared = _shared(adapters)
+    rules = _rules_by_adapter(app)
+    shared = _shared(rules)
 
     @app.before_request
     def choose_adapter() -> None:
@@ -39,9 +37,9 @@ def choose_by_head(app: Flask, settings: Settings) -> None:
             rivals = shared.get((request.url_rule.rule, request.method))
             if rivals:
                 request.url_rule = rivals[by_head(request.environ, here.intersection(rivals) or rivals)]
-        elif len(owners := here or _owners(adapters, request.path)) == 1:
+        elif len(owners := here or _owners(rules, request.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
-            request.url_rule = adapters[next(iter(owners))][0]
+            request.url_rule = rules[next(iter(owners))][0]
 
 
 def choose_by_body(app: Flask, settings: Settings) -> None:
@@ -84,7 +82,7 @@ def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
     sent = parse_early(environ, settings.max_body_bytes, settings.deadline_s)
     if sent is not None:
         names = {name for name, _ in sent.fields}
-        yield from (adapter for member, adapter in MEMBERS.items() if member in names)
+        yield from (name for name, entry in adapters().items() if not names.isdisjoint(entry.members))
     if mimetype == "application/x-www-form-urlencoded" or (sent is not None and sent.raw is not None):
         yield "rapidocr_api"
 
@@ -96,21 +94,21 @@ def _adapters_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:
 
 
 def _rules_by_adapter(app: Flask) -> dict[str, list[Rule]]:
-    adapters: dict[str, list[Rule]] = {}
+    found: dict[str, list[Rule]] = {}
     for rule in app.url_map.iter_rules():
-        adapters.setdefault(rule.endpoint.partition(".")[0], []).append(rule)
-    return adapters
+        found.setdefault(rule.endpoint.partition(".")[0], []).append(rule)
+    return found
 
 
-def _shared(adapters: Mapping[str, Iterable[Rule]]) -> Shared:
+def _shared(rules_by_adapter: Mapping[str, Iterable[Rule]]) -> Shared:
     found: dict[tuple[str, str], dict[str, Rule]] = {}
-    for name, rules in adapters.items():
+    for name, rules in rules_by_adapter.items():
         for rule in rules:
             for method in rule.methods or ():
                 found.setdefault((rule.rule, method), {})[name] = rule
     return {place: rivals for place, rivals in found.items() if len(rivals) > 1}
 
 
-def _owners(adapters: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
+def _owners(rules_by_adapter: Mapping[str, Iterable[Rule]], path: str) -> frozenset[str]:
     """The adapters that have this very path."""
-    return frozenset(name for name, rules in adapters.items() if any(rule.rule == path for rule in rules))
+    return frozenset(name for name, rules in rules_by_adapter.items() if any(rule.rule == path for rule in rules))

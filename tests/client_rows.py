@@ -16,7 +16,7 @@ import fetching
 from fetching import Environment, Installed, Source
 from support import ROOT, clean_environment
 
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 
 # The fake engine's first line is the size of the image.
 SIZE: Final = "64x32"
@@ -281,7 +281,7 @@ CLIENTS: Final = (
         _script,
         said=("200", f"{SIZE}|"),
         answered=(f"{SIZE}|",),
-        port=USUAL_PORTS["trwebocr_cpp"],
+        port=adapters()["trwebocr_cpp"].port,
     ),
     Client(
         "rapidocr_api-demo",
@@ -291,7 +291,7 @@ CLIENTS: Final = (
         _script,
         said=(SIZE, "rec_txt"),
         answered=(SIZE, "rec_txt", "dt_boxes"),
-        port=USUAL_PORTS["rapidocr_api"],
+        port=adapters()["rapidocr_api"].port,
     ),
     Client(
         "rapidocr_api-curl", "rapidocr_api", "curl, as in its README", _CURL, _rapidocr_curl, said=(SIZE, "rec_txt")
@@ -338,7 +338,7 @@ CLIENTS: Final = (
         _pipeline_http,
         said=(SIZE, "erro_no:0, err_msg:"),
         answered=(SIZE, '"err_no":0'),
-        port=USUAL_PORTS["paddle_serving"],
+        port=adapters()["paddle_serving"].port,
     ),
     Client(
         "paddle_serving-grpc",
@@ -359,7 +359,7 @@ CLIENTS: Final = (
         # The size of the image in the manual.
         said=("ocr.language", "optionsList", "46x23"),
         answered=("ocr.language", "optionsList", SIZE),
-        port=USUAL_PORTS["umi_ocr"],
+        port=adapters()["umi_ocr"].port,
     ),
     Client(
         "umi_ocr-documents",
@@ -368,7 +368,7 @@ CLIENTS: Final = (
         fetching.UMI_DOC_DEMO,
         _script,
         said=("OCR task completed.", "Target file downloaded successfully", "Process completed."),
-        port=USUAL_PORTS["umi_ocr"],
+        port=adapters()["umi_ocr"].port,
         repeats=False,
     ),
     Client(

@@ -14,6 +14,11 @@ from support import Server, run_server
 _LEAVING_S = 5.0
 
 
+def pytest_configure() -> None:
+    """The tests in this process know the built-in engines and adapters alone, whatever else is installed here."""
+    pytest.MonkeyPatch().setattr("ocrsvc.registry.entry_points", lambda group: ())  # noqa: ARG005
+
+
 @pytest.fixture
 def running_server() -> Callable[..., AbstractContextManager[Server]]:
     """The function support.run_server: a context with a service that is ready, over the fake engine."""

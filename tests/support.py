@@ -49,10 +49,12 @@ class Server:
         lines: What it and its workers have written so far, stdout and stderr together.
     """
 
-    def __init__(self, module_and_args: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, module_and_args: Sequence[str], env: Mapping[str, str], cwd: Path, python: str = sys.executable
+    ) -> None:
         # A session of its own, so that nothing can be left behind when a test has to end it by force.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *module_and_args],
+            [python, "-m", *module_and_args],
             env=clean_environment(env),
             cwd=cwd,
             stdout=subprocess.PIPE,
@@ -138,10 +140,11 @@ def start_server(
     *,
     command: Sequence[str] = SERVE,
     cwd: Path = ROOT,
+    python: str = sys.executable,
 ) -> Iterator[Server]:
     """A service that was started, on a free port, and need not be ready; what is left of it ends with the block."""
     flags = ("-b", "127.0.0.1:0", *args)
-    server = Server([*command, *flags], {"OCRSVC_ENGINE": "fake", **(env or {})}, cwd)
+    server = Server([*command, *flags], {"OCRSVC_ENGINE": "fake", **(env or {})}, cwd, python)
     try:
         yield server
     finally:

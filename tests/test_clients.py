@@ -23,7 +23,7 @@ from recorded import FOLDER, Recorder, replay
 from support import Server, start_server
 from web_support import picture
 
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 
 # Clients that cannot be told another port look for these.
 HARD_WIRED = frozenset(client.port for client in CLIENTS if client.port)
@@ -57,8 +57,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
 
 def _serve(stack: ExitStack, ports: frozenset[int]) -> tuple[str, str]:
     """Start the service, at these ports too; its addresses for HTTP and gRPC at others."""
-    names = [name for name, port in USUAL_PORTS.items() if port in ports]
-    binds = [part for name in names for part in ("-b", f"127.0.0.1:{USUAL_PORTS[name]}")]
+    names = [name for name, entry in adapters().items() if entry.port in ports]
+    binds = [part for name in names for part in ("-b", f"127.0.0.1:{adapters()[name].port}")]
     grpc = [f"127.0.0.1:{port}" for port in (0, *({PIPELINE_RPC_PORT} & ports))]
     told = {"OCRSVC_USUAL_PORTS": ",".join(names), "OCRSVC_GRPC_BIND": ",".join(grpc)}
     server = _started(stack, told, binds)

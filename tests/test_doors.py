@@ -16,7 +16,7 @@ from web_support import TEXT, DeafReader, as_base64, client_over, client_raising
 
 from ocrsvc import errors
 from ocrsvc.adapters.turboocr.http import swap_colours
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
 PNG = picture(64, 32)
@@ -58,7 +58,7 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def test_each_dialect_has_a_request_here() -> None:
-    assert set(SENT) == set(USUAL_PORTS)
+    assert set(SENT) == set(adapters())
 
 
 @pytest.mark.parametrize("dialect", SENT)
@@ -397,7 +397,7 @@ BANNERS = [("rapidocr_api", "Welcome to RapidOCR API Server!"), ("umi_ocr", "Umi
 @pytest.mark.parametrize(("dialect", "banner"), BANNERS)
 def test_at_its_usual_port_a_dialect_answers_with_its_own_banner(dialect: str, banner: str) -> None:
     with running_app(Settings(usual_ports=(dialect,))) as app:
-        url = f"http://localhost:{USUAL_PORTS[dialect]}"
+        url = f"http://localhost:{adapters()[dialect].port}"
         assert banner in app.test_client().get("/", base_url=url).text
         assert json_of(app.test_client().get("/"))["name"] == "ocrsvc"
 
@@ -408,7 +408,7 @@ def test_at_its_usual_port_a_dialect_answers_with_its_own_banner(dialect: str, b
 def test_at_its_usual_port_a_dialect_gets_what_another_would_get_elsewhere(dialect: str, shape: str) -> None:
     with running_app(Settings(usual_ports=(dialect,))) as app:
         for sent in ({"data": {"x": "1"}}, {"json": {"x": 1}}, {"data": b"hello"}, {}):
-            response = app.test_client().post("/ocr", base_url=f"http://localhost:{USUAL_PORTS[dialect]}", **sent)
+            response = app.test_client().post("/ocr", base_url=f"http://localhost:{adapters()[dialect].port}", **sent)
             assert 400 <= response.status_code < 500
             assert shape in json_of(response)
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ocrsvc.engines.fake import FakeEngine, FakeHandle, FakeSettings, hash_text
+from ocrsvc.engines.fake import FakeEngine, FakeHandle, hash_text
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
 from ocrsvc.system.allocator import give_back
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,7 @@ def crc(pixels: Pixels) -> str:
     return format(zlib.crc32(pixels.tobytes()), "08x")
 
 
-def open_fake(settings: FakeSettings) -> FakeHandle:
+def open_fake(settings: FakeEngineSettings) -> FakeHandle:
     return FakeEngine(settings).open_handle()
 
 
@@ -52,7 +53,7 @@ def kinds(answers: list[Page | OcrsvcError]) -> list[type]:
 
 def test_it_reads_the_size_and_the_hash_of_the_pixels() -> None:
     pixels = noise(1)
-    assert read(open_fake(FakeSettings()), pixels).text == f"30x20\n{crc(pixels)}"
+    assert read(open_fake(FakeEngineSettings()), pixels).text == f"30x20\n{crc(pixels)}"
 
 
 def test_gaps_between_rows_do_not_change_the_hash() -> None:
@@ -62,24 +63,24 @@ def test_gaps_between_rows_do_not_change_the_hash() -> None:
 
 def test_without_detection_it_reads_one_line_that_covers_the_image() -> None:
     pixels = noise(3)
-    [line] = read(open_fake(FakeSettings()), pixels, ReadOptions(detect=False)).lines
+    [line] = read(open_fake(FakeEngineSettings()), pixels, ReadOptions(detect=False)).lines
     assert line.text == f"30x20 {crc(pixels)}"
     assert line.box == ((0, 0), (30, 0), (30, 20), (0, 20))
 
 
 def test_every_box_lies_inside_its_image() -> None:
-    page = read(open_fake(FakeSettings()), noise(4, 1, 1))
+    page = read(open_fake(FakeEngineSettings()), noise(4, 1, 1))
     corners = [corner for line in page.lines for corner in line.box]
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in corners)
 
 
 def test_lines_below_the_least_confidence_are_left_out() -> None:
-    page = read(open_fake(FakeSettings()), noise(5), ReadOptions(min_confidence=0.6))
+    page = read(open_fake(FakeEngineSettings()), noise(5), ReadOptions(min_confidence=0.6))
     assert page.text == "30x20"
 
 
 def test_many_threads_read_what_each_would_alone() -> None:
-    engine = FakeEngine(FakeSettings(burn_s=0.001))
+    engine = FakeEngine(FakeEngineSettings(fake_burn_s=0.001))
     pages = [noise(seed) for seed in range(80)]
 
     def read_some(first: int) -> list[str]:
@@ -92,7 +93,7 @@ def test_many_threads_read_what_each_would_alone() -> None:
 
 
 def test_latency_passes_without_costing_cpu_time() -> None:
-    handle = open_fake(FakeSettings(latency_s=0.2))
+    handle = open_fake(FakeEngineSettings(fake_latency_s=0.2))
     started, cpu = time.monotonic(), time.thread_time()
     read(handle, noise(6))
     assert time.monotonic() - started >= 0.2
@@ -100,7 +101,7 @@ def test_latency_passes_without_costing_cpu_time() -> None:
 
 
 def test_burning_costs_the_reading_thread_cpu_time() -> None:
-    handle = open_fake(FakeSettings(burn_s=0.1))
+    handle = open_fake(FakeEngineSettings(fake_burn_s=0.1))
     cpu = time.thread_time()
     read(handle, noise(7))
     assert time.thread_time() - cpu >= 0.1
@@ -108,7 +109,7 @@ def test_burning_costs_the_reading_thread_cpu_time() -> None:
 
 def test_warming_up_takes_the_time_it_is_told_to() -> None:
     started = time.monotonic()
-    open_fake(FakeSettings(warm_up_s=0.1)).warm_up()
+    open_fake(FakeEngineSettings(fake_warm_up_s=0.1)).warm_up()
     assert time.monotonic() - started >= 0.1
 
 
@@ -117,7 +118,7 @@ def resident_bytes() -> int:
 
 
 def test_leaked_memory_is_resident_until_the_engine_closes() -> None:
-    engine = FakeEngine(FakeSettings(leak_bytes=32 << 20))
+    engine = FakeEngine(FakeEngineSettings(fake_leak_bytes=32 << 20))
     give_back()  # what earlier tests left free would be used again
     before = resident_bytes()
     engine.open_handle().read([task(noise(8)), task(noise(9))])
@@ -129,17 +130,17 @@ def test_leaked_memory_is_resident_until_the_engine_closes() -> None:
 
 
 def test_it_fails_on_every_image_when_none_is_chosen() -> None:
-    answers = open_fake(FakeSettings(fault="fail")).read([task(noise(10)), task(noise(11))])
+    answers = open_fake(FakeEngineSettings(fake_fault="fail")).read([task(noise(10)), task(noise(11))])
     assert kinds(answers) == [EngineFailed, EngineFailed]
 
 
 def test_it_fails_on_the_chosen_image_and_reads_its_neighbours() -> None:
-    handle = open_fake(FakeSettings(fault="fail", fault_on=frozenset({crc(noise(13))})))
+    handle = open_fake(FakeEngineSettings(fake_fault="fail", fake_fault_on=(crc(noise(13)),)))
     assert kinds(handle.read([task(noise(seed)) for seed in (12, 13, 14)])) == [Page, EngineFailed, Page]
 
 
 def test_a_hanging_read_ends_when_the_engine_closes() -> None:
-    engine = FakeEngine(FakeSettings(fault="hang"))
+    engine = FakeEngine(FakeEngineSettings(fake_fault="hang"))
     answers: list[Page | OcrsvcError] = []
     thread = threading.Thread(target=lambda: answers.extend(engine.open_handle().read([task(noise(15))])))
     thread.start()
@@ -151,8 +152,8 @@ def test_a_hanging_read_ends_when_the_engine_closes() -> None:
     assert kinds(answers) == [EngineFailed]
 
 
-@pytest.mark.parametrize("settings", [FakeSettings(latency_s=60.0), FakeSettings(burn_s=60.0)])
-def test_it_stops_soon_when_nobody_waits_any_more_and_reads_the_next_image(settings: FakeSettings) -> None:
+@pytest.mark.parametrize("settings", [FakeEngineSettings(fake_latency_s=60.0), FakeEngineSettings(fake_burn_s=60.0)])
+def test_it_stops_soon_when_nobody_waits_any_more_and_reads_the_next_image(settings: FakeEngineSettings) -> None:
     began_s = time.monotonic()
 
     def check() -> None:
@@ -166,10 +167,11 @@ def test_it_stops_soon_when_nobody_waits_any_more_and_reads_the_next_image(setti
 
 CRASH = """
 import numpy as np
-from ocrsvc.engines.fake import FakeEngine, FakeSettings
+from ocrsvc.engines.fake import FakeEngine
+from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
 from ocrsvc.records import Image, ReadTask
 
-handle = FakeEngine(FakeSettings(fault="crash", fault_on=frozenset({"HASH"}))).open_handle()
+handle = FakeEngine(FakeEngineSettings(fake_fault="crash", fake_fault_on=("HASH",))).open_handle()
 for value in (0, 1):
     handle.read([ReadTask(Image(np.full((2, 2), value, np.uint8), "png"))])
     print("read", value, flush=True)

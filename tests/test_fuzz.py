@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
 B64 = as_base64(picture(16, 16))
@@ -78,7 +78,7 @@ TYPES = st.sampled_from(
 @pytest.fixture(scope="module")
 def clients() -> Iterator[dict[str, FlaskClient]]:
     with running_app(Settings(max_body_bytes=4096, usual_ports=("rapidocr_api", "paddlex", "turboocr"))) as app:
-        yield {name: app.test_client() for name in USUAL_PORTS}
+        yield {name: app.test_client() for name in adapters()}
 
 
 @pytest.mark.parametrize("dialect", PATHS)
@@ -88,7 +88,7 @@ def test_whatever_is_sent_is_answered_in_the_formats_own_shape(
     clients: dict[str, FlaskClient], dialect: str, data: st.DataObject
 ) -> None:
     path = data.draw(st.sampled_from(PATHS[dialect]))
-    base_url = f"http://127.0.0.1:{USUAL_PORTS[dialect] or 8000}"
+    base_url = f"http://127.0.0.1:{adapters()[dialect].port or 8000}"
     headers: dict[str, Any] = {"X-Width": data.draw(st.sampled_from(["1", "x", "99999", ""])), "X-Height": "1"}
     if dialect == "kserve_v2":
         headers["Inference-Header-Content-Length"] = data.draw(st.sampled_from(["0", "2", "20", "x", "99999"]))
@@ -99,7 +99,7 @@ def test_whatever_is_sent_is_answered_in_the_formats_own_shape(
 
 
 def test_every_dialect_is_fuzzed() -> None:
-    assert set(PATHS) == set(USUAL_PORTS)
+    assert set(PATHS) == set(adapters())
 
 
 def run(tmp_path: Path, script: str, *args: str) -> Any:

@@ -19,7 +19,7 @@ from golden import Recorded, parse_json, read_golden
 from structure import differences
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
 PNG = picture()
@@ -213,7 +213,7 @@ def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, dialect:
     name, cases = GOLDEN[dialect]
     golden, case = read_golden(name), cases[title]
     response = client.open(
-        case.path, method=case.method, base_url=f"http://127.0.0.1:{USUAL_PORTS[dialect]}", **case.sent
+        case.path, method=case.method, base_url=f"http://127.0.0.1:{adapters()[dialect].port}", **case.sent
     )
     expected = golden[case.like] if case.like else golden[title]
     assert response.status_code == (case.status or expected.status)
@@ -241,5 +241,5 @@ def test_every_recorded_exchange_is_replayed_or_told_as_not_served() -> None:
 
 
 def test_qr_codes_of_umi_ocr_are_refused_in_its_shape(client: FlaskClient) -> None:
-    response = client.post("/api/qrcode", base_url=f"http://127.0.0.1:{USUAL_PORTS['umi_ocr']}")
+    response = client.post("/api/qrcode", base_url=f"http://127.0.0.1:{adapters()['umi_ocr'].port}")
     assert (response.status_code, list(json.loads(response.text))) == (501, ["code", "data"])

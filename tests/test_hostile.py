@@ -34,7 +34,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 
 Run = Callable[[bytes], object]
 
@@ -212,7 +212,7 @@ def test_the_longest_headers_and_queries_cost_linear_time(client: FlaskClient) -
 
 
 def test_the_table_has_every_format_and_no_title_twice() -> None:
-    assert set(FORMATS) == {"native", *USUAL_PORTS}
+    assert set(FORMATS) == {"native", *adapters()}
     titles = [entry.title for entry in table()]
     assert sorted(titles) == sorted(set(titles))
 

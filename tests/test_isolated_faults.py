@@ -44,7 +44,7 @@ from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnav
 from ocrsvc.records import FileTask, Pixels, Task
 from ocrsvc.serving.work_queue import client_gone
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Share
+from ocrsvc.settings.types import Percentage
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
@@ -251,7 +251,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def handle_on_card(home: Path, mode: Mode, card_bytes: int | Share | None) -> Iterator[IsolatedHandle]:
+def handle_on_card(home: Path, mode: Mode, card_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
     """A child of some 90 MB on a card of 2000 MB, which takes 10 MB more with each page."""
     with ExitStack() as until, pytest.MonkeyPatch.context() as patch:
         card = SimulatedCard(home / "card", 2000 * MB)
@@ -264,8 +264,8 @@ def handle_on_card(home: Path, mode: Mode, card_bytes: int | Share | None) -> It
         yield until.enter_context(opened_handle(limits, engine="tr", tr_home=home, device="cuda"))
 
 
-@pytest.mark.parametrize("card_bytes", [200 * MB, Share(10), None], ids=["bytes", "share", "default"])
-def test_a_child_that_fills_the_card_is_replaced_at_its_limit(home: Path, card_bytes: int | Share | None) -> None:
+@pytest.mark.parametrize("card_bytes", [200 * MB, Percentage(10), None], ids=["bytes", "share", "default"])
+def test_a_child_that_fills_the_card_is_replaced_at_its_limit(home: Path, card_bytes: int | Percentage | None) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
     with handle_on_card(home, Mode.PLAIN, card_bytes) as handle:
         first = pid_of(handle)

@@ -31,7 +31,7 @@ from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
 from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.serving.decompression import Damaged, decompress
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings.settings import Settings
@@ -351,7 +351,7 @@ ODD: Final[Mapping[str, tuple[str, object]]] = {
 @pytest.mark.parametrize("case", ODD)
 def test_odd_values_are_the_callers_error_and_are_not_repeated_at_length(case: str) -> None:
     path, sent = ODD[case]
-    with running_app(Settings(dialects=tuple(sorted(USUAL_PORTS)))) as app:
+    with running_app(Settings(dialects=tuple(sorted(adapters())))) as app:
         response = app.test_client().post(path, json=sent)
     # Umi-OCR tells errors in a 200.
     assert response.status_code in ({200} if path == "/api/ocr" else {400, 422})

@@ -14,7 +14,7 @@ import pytest
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import ROUTING
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.telemetry.metrics_store import (
     BUCKETS_S,
     CACHE_HITS,
@@ -147,7 +147,7 @@ def test_more_series_than_there_is_room_for_harm_nobody() -> None:
 
 
 def test_all_formats_with_all_their_failures_leave_half_of_the_room() -> None:
-    formats = 4 + len(USUAL_PORTS)
+    formats = 4 + len(adapters())
     of_a_format = len(set(failures(OcrsvcError))) + len(ROUTING) + 1
     assert 2 * (formats * (of_a_format + 1) + 2 * of_a_format + len(COUNTED) + 4) <= SERIES
 

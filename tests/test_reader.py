@@ -13,7 +13,7 @@ import pytest
 from support import wait_until
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.fake import FakeEngine, FakeSettings
+from ocrsvc.engines.fake import FakeEngine
 from ocrsvc.errors import (
     BodyTooLarge,
     BrokenImage,
@@ -420,7 +420,7 @@ def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want
 def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     deadline_s: float, expected: type[OcrsvcError]
 ) -> None:
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(FakeSettings(latency_s=60.0)))
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(Settings(fake_latency_s=60.0)))
     reader.start()
     began_s = time.monotonic()
     context = RequestContext(is_gone=lambda: expected is ClientGone and time.monotonic() > began_s + 0.3)

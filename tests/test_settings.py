@@ -11,8 +11,8 @@ from ocrsvc.cli.settings import reference, show
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import accepted, groups, help_of
 from ocrsvc.settings.load import gather, read_settings
-from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Share, bytes_of
+from ocrsvc.settings.settings import Settings, settings_class
+from ocrsvc.settings.types import Percentage, bytes_of
 
 
 def complaint(environ: dict[str, str], file: Path | None = None) -> str:
@@ -145,14 +145,14 @@ def test_addresses_that_gunicorn_can_listen_on_are_accepted(value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "amount", "count"),
     [
-        ("80%", Share(80.0), 800),
-        ("12.5 %", Share(12.5), 125),
-        ("100%", Share(100.0), 1000),
+        ("80%", Percentage(80.0), 800),
+        ("12.5 %", Percentage(12.5), 125),
+        ("100%", Percentage(100.0), 1000),
         ("2kB", 2000, 2000),
         ("0", 0, 0),
     ],
 )
-def test_memory_limits_are_bytes_or_a_share(name: str, text: str, amount: int | Share, count: int) -> None:
+def test_memory_limits_are_bytes_or_a_share(name: str, text: str, amount: int | Percentage, count: int) -> None:
     found = getattr(read_settings({f"OCRSVC_{name.upper()}": text}), name)
     assert found == amount
     assert bytes_of(found, 1000) == count
@@ -163,7 +163,7 @@ def test_a_memory_limit_that_is_not_given_stays_open() -> None:
 
 
 def test_a_share_in_the_file_is_text_and_nothing_else(tmp_path: Path) -> None:
-    assert read_settings({}, toml(tmp_path, 'gpu_soft_bytes = "80%"')).gpu_soft_bytes == Share(80.0)
+    assert read_settings({}, toml(tmp_path, 'gpu_soft_bytes = "80%"')).gpu_soft_bytes == Percentage(80.0)
     assert "accepted is bytes" in complaint({}, toml(tmp_path, "gpu_soft_bytes = { percent = 80.0 }"))
 
 
@@ -232,3 +232,12 @@ def test_passwords_in_addresses_are_never_told() -> None:
     with pytest.raises(SettingsError) as refusal:
         read_settings({"OCRSVC_CACHE_URLS": address})
     assert "secret" not in str(refusal.value)
+
+
+def test_settings_reach_another_process_as_json() -> None:
+    settings = read_settings({"OCRSVC_GPU_SOFT_BYTES": "80%", "OCRSVC_DIALECTS": "none", "OCRSVC_TR_HOME": "/opt/tr"})
+    assert settings_class().model_validate(settings.model_dump(mode="json")) == settings
+
+
+def test_an_address_is_told_as_one() -> None:
+    assert accepted("cache_url").startswith("an address, such as redis://")

@@ -40,7 +40,7 @@ from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -574,7 +574,7 @@ def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(serv
 
 def test_without_a_folder_documents_are_refused_in_the_original_s_shape(place: Place) -> None:
     client = create_app(Settings(), place.reader).test_client()
-    answer = client.post("/api/doc/upload", base_url=f"http://127.0.0.1:{USUAL_PORTS['umi_ocr']}")
+    answer = client.post("/api/doc/upload", base_url=f"http://127.0.0.1:{adapters()['umi_ocr'].port}")
     assert (answer.status_code, list(json_of(answer))) == (501, ["code", "data"])
 
 

@@ -7,13 +7,14 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.errors import EngineUnavailable, OperatorError
-from ocrsvc.registry import ENGINES
+from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
@@ -29,7 +30,7 @@ _OPEN_S: Final = 300.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc check`."""
-    parser.add_argument("--engine", choices=tuple(ENGINES), help="open only this engine, inside this process")
+    parser.add_argument("--engine", help="open only this engine, inside this process")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    failures = {engine: _try_apart(engine) for engine in ENGINES}
+    failures = {engine: _try_apart(engine) for engine in engines()}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
     if failures[settings.engine]:
         raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
@@ -84,10 +85,17 @@ def _describe_machine(settings: Settings) -> list[str]:
     return [
         f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         f"packages: {', '.join(packages)}",
+        f"plug-ins: {', '.join(_plugins()) or 'none'}",
         f"cpus: {read_cpus():g} usable; gpus: {', '.join(gpus) or 'none'}",
         f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})",
         f"plan: {plan_for(settings)}",
     ]
+
+
+def _plugins() -> Iterator[str]:
+    """The engines and adapters of other packages, each with its package and that one's version."""
+    yield from (f"engine {name} ({entry.package})" for name, entry in engines().items() if entry.package)
+    yield from (f"adapter {name} ({entry.package})" for name, entry in adapters().items() if entry.package)
 
 
 def _try_apart(engine: str) -> bool:

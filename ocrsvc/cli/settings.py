@@ -10,16 +10,16 @@ from typing import Final
 
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
 from ocrsvc.settings.load import RawValue, check_settings, gather
-from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Share
+from ocrsvc.settings.settings import Settings, settings_class
+from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
 HELP: Final = "print the settings that hold, and where each came from"
 _PREAMBLE: Final = """\
 # Settings
 
-Made by `ocrsvc settings --markdown`; a test keeps it true. `ocrsvc settings` prints the values that hold, and where
-each came from.
+Made by `ocrsvc settings --markdown`, which adds those of installed plug-ins at the end; a test keeps it true.
+`ocrsvc settings` prints the values that hold, and where each came from.
 
 A value comes from the environment variable, else from the TOML file that `OCRSVC_CONFIG` names (there in lower case and
 without the prefix: `workers = 4`), else from the default. An empty variable counts as not set. An unknown `OCRSVC_`
@@ -53,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
 def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan) -> Iterator[str]:
     """One line for each setting: variable, effective value, unit, source."""
     planned = asdict(plan)
-    for name in Settings.model_fields:
+    for name in settings_class().model_fields:
         value = getattr(settings, name)
         source: str = given[name].source if name in given else "default"
         if value is None and name in planned:
             value, source = planned[name], "planned"
-        unit = "" if isinstance(value, Share) else unit_of(name)
+        unit = "" if isinstance(value, Percentage) else unit_of(name)
         yield f"{variable_of(name)} = {f'{show(value)} {unit}'.strip()}  ({source})"
 
 
@@ -79,7 +79,7 @@ def _section(title: str, names: Iterable[str]) -> str:
 
 def _default(name: str) -> str:
     """The default in words."""
-    default = Settings.model_fields[name].default
+    default = settings_class().model_fields[name].get_default(call_default_factory=True)
     if default is None:
         return "planned" if name in ThreadPlan.__dataclass_fields__ else "none"
     return show(default)

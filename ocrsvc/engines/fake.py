@@ -12,15 +12,15 @@ import threading
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
-from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SIZE_CONFIDENCE: Final = 1.0
@@ -29,42 +29,18 @@ _WORK: Final = bytes(1 << 18)
 _CHECK_S: Final = 0.05
 _SIGNALS: Final = {"crash": signal.SIGKILL, "abort": signal.SIGABRT, "segfault": signal.SIGSEGV}
 
-Fault = Literal["none", "fail", "hang", "crash", "abort", "segfault", "nonsense"]
-
-
-@dataclass(frozen=True, slots=True)
-class FakeSettings:
-    """How the engine behaves.
-
-    Attributes:
-        latency_s: Seconds that each image waits, as for a GPU.
-        burn_s: CPU seconds that each image costs its thread, outside the interpreter's lock, as native code does.
-        leak_bytes: Memory kept for each image until the engine closes.
-        fault: What goes wrong: nothing, EngineFailed, a read that lasts until the engine closes, the own process ended
-            by SIGKILL, SIGABRT or SIGSEGV, or a page whose confidences are no numbers.
-        fault_on: Hash texts (as read) of the images for which the fault happens; empty is all.
-        warm_up_s: Seconds that each handle's warm-up takes.
-    """
-
-    latency_s: float = 0.0
-    burn_s: float = 0.0
-    leak_bytes: int = 0
-    fault: Fault = "none"
-    fault_on: frozenset[str] = field(default_factory=frozenset)
-    warm_up_s: float = 0.0
-
 
 class FakeHandle:
     """One thread's access; see engines.contract.Handle. All handles share the engine's settings and nothing else."""
 
-    def __init__(self, settings: FakeSettings, closed: threading.Event, leaked: list[bytes]) -> None:
+    def __init__(self, settings: FakeEngineSettings, closed: threading.Event, leaked: list[bytes]) -> None:
         self._settings = settings
         self._closed = closed
         self._leaked = leaked
 
     def warm_up(self) -> None:
         """Take as long as the settings say."""
-        self._closed.wait(self._settings.warm_up_s)
+        self._closed.wait(self._settings.fake_warm_up_s)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """Each image by itself; see engines.contract.Handle."""
@@ -82,36 +58,39 @@ class FakeHandle:
         except OcrsvcError as error:
             return error
         page = _page(task, digest)
-        if self._settings.fault == "nonsense" and self._is_faulty(digest):
+        if self._settings.fake_fault == "nonsense" and self._is_faulty(digest):
             return replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
         return page
 
     def _is_faulty(self, digest: str) -> bool:
-        return not self._settings.fault_on or digest in self._settings.fault_on
+        return not self._settings.fake_fault_on or digest in self._settings.fake_fault_on
 
     def _use_resources(self, check: Check) -> None:
-        """The wait, the CPU time and the memory of one image. Raises what `check` does."""
+        """The wait, the CPU time (outside the interpreter's lock, as in native code) and the memory of one image.
+
+        Raises what `check` does.
+        """
         self._wait(check)
-        end = time.thread_time() + self._settings.burn_s
+        end = time.thread_time() + self._settings.fake_burn_s
         while time.thread_time() < end:
             check()
             zlib.crc32(_WORK)
-        if self._settings.leak_bytes:
+        if self._settings.fake_leak_bytes:
             # Not bytes(n), whose pages the kernel would not count before they are touched.
-            self._leaked.append(b"\1" * self._settings.leak_bytes)
+            self._leaked.append(b"\1" * self._settings.fake_leak_bytes)
 
     def _wait(self, check: Check) -> None:
-        end = time.monotonic() + self._settings.latency_s
+        end = time.monotonic() + self._settings.fake_latency_s
         while (left_s := end - time.monotonic()) > 0 and not self._closed.wait(min(left_s, _CHECK_S)):
             check()
 
     def _inject_fault(self, digest: str) -> None:
         """The chosen fault. Raises EngineFailed."""
-        if self._settings.fault == "fail":
+        if self._settings.fake_fault == "fail":
             raise EngineFailed(f"The fake engine was told to fail on the image {digest}.")
-        if self._settings.fault in _SIGNALS:
-            os.kill(os.getpid(), _SIGNALS[self._settings.fault])
-        if self._settings.fault == "hang":
+        if self._settings.fake_fault in _SIGNALS:
+            os.kill(os.getpid(), _SIGNALS[self._settings.fake_fault])
+        if self._settings.fake_fault == "hang":
             self._closed.wait()
             raise EngineFailed(f"The fake engine hung on the image {digest} until it was closed.")
 
@@ -121,7 +100,7 @@ class FakeEngine:
 
     traits = EngineTraits()
 
-    def __init__(self, settings: FakeSettings) -> None:
+    def __init__(self, settings: FakeEngineSettings) -> None:
         self._settings = settings
         self._closed = threading.Event()
         self._leaked: list[bytes] = []
@@ -165,15 +144,6 @@ def _band(width: int, height: int, top: float, bottom: float) -> Box:
     return (0.0, upper), (right, upper), (right, lower), (0.0, lower)
 
 
-def open_fake(settings: Settings, _plan: ThreadPlan) -> FakeEngine:
+def open_fake(settings: FakeEngineSettings, _plan: ThreadPlan) -> FakeEngine:
     """The engine as the settings want it."""
-    return FakeEngine(
-        FakeSettings(
-            latency_s=settings.fake_latency_s,
-            burn_s=settings.fake_burn_s,
-            leak_bytes=settings.fake_leak_bytes,
-            fault=settings.fake_fault,
-            fault_on=frozenset(settings.fake_fault_on),
-            warm_up_s=settings.fake_warm_up_s,
-        )
-    )
+    return FakeEngine(settings)

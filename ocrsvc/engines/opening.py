@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.registry import ENGINES, resolve
+from ocrsvc.errors import EngineUnavailable
+from ocrsvc.registry import EntryError, engines, resolve
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -34,5 +35,9 @@ def open_engine_in_process(settings: Settings, plan: ThreadPlan) -> Engine:
     Raises:
         EngineUnavailable: It cannot be opened on this machine; the remedy says what to do.
     """
-    engine: Engine = resolve(ENGINES[settings.engine].opener)(settings, plan)
+    try:
+        opener = resolve(engines()[settings.engine].opener)
+    except EntryError as error:
+        raise EngineUnavailable(str(error)) from error
+    engine: Engine = opener(settings, plan)
     return engine

@@ -18,8 +18,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Share, SharedLimits, make_shared_limits, network_of
 from ocrsvc.serving.request_guard import RequestGuard
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Share as Amount
-from ocrsvc.settings.types import bytes_of
+from ocrsvc.settings.types import Percentage, bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 
 Environ = dict[str, Any]
@@ -87,7 +86,7 @@ def shared_limits_of(settings: Settings, workers: int = 1, guard: RequestGuard |
     )
 
 
-def memory_of_requests(given: int | Amount | None, workers: int, whole_bytes: int) -> int:
+def memory_of_requests(given: int | Percentage | None, workers: int, whole_bytes: int) -> int:
     """Bytes that the requests of one worker may hold together; the whole is 0 where it is not known."""
     known = bytes_of(given, whole_bytes)
     if known is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ocrsvc.settings.group import SettingsGroup
-from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.settings import settings_class
 from ocrsvc.settings.types import MemoryAmount
 
 PREFIX: Final = "OCRSVC_"
@@ -21,9 +21,9 @@ _PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
 
 
 def groups() -> Iterator[type[SettingsGroup]]:
-    """The groups of settings, in the order of their fields in Settings."""
-    for base in reversed(Settings.__bases__):
-        if issubclass(base, SettingsGroup):
+    """The groups of settings, in the order of their fields in `settings_class()`."""
+    for base in reversed(settings_class().__mro__):
+        if issubclass(base, SettingsGroup) and "title" in vars(base):
             yield base
 
 
@@ -39,12 +39,12 @@ def unit_of(name: str) -> str:
 
 def help_of(name: str) -> str:
     """The one sentence that says what a setting does."""
-    return Settings.model_fields[name].description or ""
+    return settings_class().model_fields[name].description or ""
 
 
 def accepted(name: str) -> str:
     """What a setting accepts, for people: "a whole number from 1 to 256", "one of cpu, cuda, auto"."""
-    field = Settings.model_fields[name]
+    field = settings_class().model_fields[name]
     return (_declared(name, "accepted") or _describe_kind(name, _plain_type(field))) + _describe_bounds(field)
 
 
@@ -55,8 +55,9 @@ def without_passwords(text: str) -> str:
 
 def _declared(name: str, key: str) -> str:
     """A text that `setting` keeps beside the field; empty when there is none."""
-    extra = Settings.model_fields[name].json_schema_extra
-    return str(extra[key]) if isinstance(extra, dict) else ""
+    extra: Any = settings_class().model_fields[name].json_schema_extra or {}
+    text = extra.get(key, "")
+    return str(text() if callable(text) else text)
 
 
 def _plain_type(field: FieldInfo) -> Any:
@@ -74,7 +75,7 @@ def _describe_kind(name: str, kind: Any) -> str:
         return "bytes, such as 4096, 64MiB or 1GB, or a share up to 100%, such as 80%"
     if name.endswith("_bytes"):
         return "bytes, such as 4096, 64MiB or 1GB,"
-    words = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
     return words.get(kind, "names, separated by commas (in the file a list)")
 
 

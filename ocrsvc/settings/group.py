@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +22,7 @@ def setting(
     description: str,
     unit: str = "",
     *,
-    accepted: str = "",
+    accepted: str | Callable[[], str] = "",
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -29,16 +30,17 @@ def setting(
     """The declaration of one setting.
 
     Args:
-        default: The value when none is given.
+        default: The value when none is given, or a function that makes it.
         description: One sentence of help.
         unit: Of a number.
-        accepted: What is accepted, in words, where type and bounds do not say it.
+        accepted: What is accepted, in words, where type and bounds do not say it; or a function that makes them.
         ge, gt, le: Bounds of a number.
     """
+    extra: dict[str, Any] = {"unit": unit, "accepted": accepted}
     return Field(
-        default,
+        **({"default_factory": default} if callable(default) else {"default": default}),
         description=description,
-        json_schema_extra={"unit": unit, "accepted": accepted},
+        json_schema_extra=extra,
         ge=ge,
         gt=gt,
         le=le,

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import PREFIX, accepted, variable_of, without_passwords
-from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.settings import Settings, settings_class
 
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
 
@@ -50,10 +50,11 @@ def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = 
 
 def check_settings(given: Mapping[str, RawValue]) -> Settings:
     """Settings from what `gather` found; raises SettingsError with every complaint, one a line."""
-    complaints = [_unknown(item) for item in given.values() if item.name not in Settings.model_fields]
-    values = {name: item.value for name, item in given.items() if name in Settings.model_fields}
+    fields = settings_class().model_fields
+    complaints = [_unknown(item) for item in given.values() if item.name not in fields]
+    values = {name: item.value for name, item in given.items() if name in fields}
     try:
-        settings = Settings.model_validate(values)
+        settings = settings_class().model_validate(values)
     except ValidationError as error:
         bad = dict.fromkeys(str(problem["loc"][0]) for problem in error.errors())
         complaints += [_refusal(given[name]) for name in bad]
@@ -104,7 +105,7 @@ def _from_file(file: Path) -> Iterator[RawValue]:
 
 def _unknown(item: RawValue) -> str:
     """The complaint about a name that is no setting, with the nearest one that is."""
-    known = [*Settings.model_fields, "config"]
+    known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     written = variable_of if item.source == "environment" else str
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."

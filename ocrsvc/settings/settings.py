@@ -1,7 +1,16 @@
-"""Every setting of the service in one class, which inherits the fields of each group."""
+"""Every setting of the service in one class, which inherits the fields of each group, those of plug-ins included."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
+from typing import cast
+
+from pydantic import create_model
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, adapters, engines, resolve
+from ocrsvc.settings.group import SettingsGroup
 from ocrsvc.settings.groups.adapters import AdapterSettings
 from ocrsvc.settings.groups.engine import EngineSettings
 from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
@@ -32,4 +41,40 @@ class Settings(
     PpocrEngineSettings,
     EngineSettings,
 ):
-    """Every setting of the service, checked; frozen."""
+    """Every setting of the service, checked; frozen. What holds them at run time is of `settings_class()`."""
+
+
+@cache
+def settings_class() -> type[Settings]:
+    """What settings are checked with: `Settings`, with the groups that entries of the registry name after its own.
+
+    Raises:
+        SettingsError: A plug-in cannot be used, or a setting of one has a name that is taken.
+    """
+    try:
+        groups = tuple(dict.fromkeys(_groups_of_entries()))
+        _check_names(groups)
+    except EntryError as error:
+        raise SettingsError(str(error), "Mend or uninstall its package.") from error
+    bases = cast("tuple[type[Settings], ...]", (*reversed(groups), Settings))
+    return create_model("Settings", __base__=bases)
+
+
+def _groups_of_entries() -> Iterator[type[SettingsGroup]]:
+    entries: list[EngineEntry | AdapterEntry] = [*engines().values(), *adapters().values()]
+    yield from (_group_of(entry) for entry in entries if entry.settings)
+
+
+def _group_of(entry: EngineEntry | AdapterEntry) -> type[SettingsGroup]:
+    group = resolve(entry.settings)
+    if not isinstance(group, type) or not issubclass(group, SettingsGroup) or "title" not in vars(group):
+        raise EntryError(f"{entry.settings}, the settings of {entry.name}, is no SettingsGroup with a title.")
+    return group
+
+
+def _check_names(groups: tuple[type[SettingsGroup], ...]) -> None:
+    taken = {"config", *Settings.model_fields}
+    for group in groups:
+        if twice := sorted(taken.intersection(group.model_fields)):
+            raise EntryError(f"{group.__module__}:{group.__name__} has settings whose names are taken: {twice}.")
+        taken.update(group.model_fields)

@@ -1,4 +1,4 @@
-"""Types of settings that several groups share: sizes in bytes with a unit, shares of memory, lists of names."""
+"""Types of settings that several groups share: sizes in bytes with a unit, percentages of memory, lists of names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, InstanceOf
+from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 
 _BYTE_UNITS: Final = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -16,7 +16,7 @@ _BYTE_UNITS: Final = {"": 1, "b": 1} | {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Percentage:
     """A part of a whole that is known only where it is used."""
 
     percent: float
@@ -25,9 +25,9 @@ class Share:
         return f"{self.percent:g}%"
 
 
-def bytes_of(amount: int | Share | None, whole_bytes: int) -> int | None:
-    """Bytes of an amount of memory, given the whole that a share is of; None stays None."""
-    return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Share) else amount
+def bytes_of(amount: int | Percentage | None, whole_bytes: int) -> int | None:
+    """Bytes of an amount of memory, given the whole that a percentage is of; None stays None."""
+    return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Percentage) else amount
 
 
 def split_list(value: object) -> object:
@@ -47,13 +47,16 @@ def _parse_bytes(value: object) -> object:
 
 
 def _parse_amount(value: object) -> object:
-    """A Share of "80%", above 0 and up to 100; else as `_parse_bytes`."""
+    """A Percentage of "80%", above 0 and up to 100; else as `_parse_bytes`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", str(value).strip())
     if match is None:
         return _parse_bytes(value)
-    return Share(float(match[1])) if 0 < float(match[1]) <= 100 else value
+    return Percentage(float(match[1])) if 0 < float(match[1]) <= 100 else value
 
 
 ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
-MemoryAmount = Annotated[Annotated[int, Field(ge=0, le=2**50)] | InstanceOf[Share], BeforeValidator(_parse_amount)]
+MemoryAmount = Annotated[
+    Annotated[int, Field(ge=0, le=2**50)] | Annotated[InstanceOf[Percentage], PlainSerializer(str)],
+    BeforeValidator(_parse_amount),
+]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_list)]

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.registry import ENGINES
+from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_limits
 from ocrsvc.system.gpu_devices import find_gpus
@@ -153,7 +153,7 @@ def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/de
 
 def has_gpu_runtime(engine: str) -> bool:
     """Whether the runtime that the engine uses is installed in a GPU build; asks the package metadata only."""
-    return ENGINES[engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
+    return engines()[engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
 
 
 def is_installed(distribution: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.registry import USUAL_PORTS
+from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
@@ -59,7 +59,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
 def addresses(settings: Settings) -> list[str]:
     """Where gunicorn listens: `bind`, and the usual ports that are asked for at the same host; each once."""
     host = settings.bind.rpartition(":")[0]
-    usual = (f"{host}:{USUAL_PORTS[name]}" for name in settings.usual_ports)
+    usual = (f"{host}:{adapters()[name].port}" for name in settings.usual_ports)
     return list(dict.fromkeys((settings.bind, *usual)))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ocrsvc.jobs.store import Tasks
-from ocrsvc.registry import ADAPTERS
+from ocrsvc.registry import adapters
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
@@ -106,12 +106,12 @@ class ServiceContext:
 
     def slow_paths(self) -> tuple[str, ...]:
         """Where paths begin that may take time without the engine, of the adapters that are on."""
-        return tuple(path for name in self.settings.dialects for path in ADAPTERS[name].slow_paths)
+        return tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
 
     def stores_documents(self) -> bool:
         """Whether documents are taken in that nobody waits for."""
         settings = self.settings
-        is_wanted = any(ADAPTERS[name].stores_documents for name in settings.dialects)
+        is_wanted = any(adapters()[name].stores_documents for name in settings.dialects)
         return bool(is_wanted and settings.pdf_dpi and settings.tasks_bytes)
 
 

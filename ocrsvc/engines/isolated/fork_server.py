@@ -24,8 +24,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from ocrsvc.registry import ENGINES
-from ocrsvc.settings.settings import Settings
+from ocrsvc.registry import engines
+from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.sandbox.restrict import end_with_parent, ignore_signals
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_threads
@@ -181,9 +181,9 @@ def _take_connection() -> socket.socket:
 
 
 def preload(engine: str) -> None:
-    """Import what the engine needs; what is missing is reported by the child that opens it."""
-    for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *ENGINES[engine].preload):
-        with contextlib.suppress(ImportError):
+    """Import what the engine needs; what cannot be imported is reported by the child that opens it."""
+    for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *engines()[engine].preload):
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     # What is imported stays: no garbage collection in a child touches, and so copies, these pages.
     gc.collect()
@@ -198,7 +198,7 @@ def main() -> None:
     first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
     if not first:
         return
-    settings, plan = Settings.model_validate(first["settings"]), ThreadPlan(**first["plan"])
+    settings, plan = settings_class().model_validate(first["settings"]), ThreadPlan(**first["plan"])
     set_library_threads(os.environ, plan.library_threads)
     limit_arenas()
     preload(settings.engine)

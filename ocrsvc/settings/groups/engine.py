@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator
 
-from ocrsvc.registry import ENGINES
+from ocrsvc.registry import engines
 from ocrsvc.settings.group import SettingsGroup, setting
-from ocrsvc.settings.types import split_list
+from ocrsvc.settings.types import Names
 
 _GPU: Final = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}")
 
@@ -23,13 +23,13 @@ def _check_gpus(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_engine(name: str) -> str:
     """The name, if the registry has it; raises ValueError."""
-    if name not in ENGINES:
+    if name not in engines():
         raise ValueError("no such engine")
     return name
 
 
 EngineName = Annotated[str, AfterValidator(_check_engine)]
-Gpus = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_gpus)]
+Gpus = Annotated[Names, AfterValidator(_check_gpus)]
 
 
 class EngineSettings(SettingsGroup):
@@ -37,7 +37,9 @@ class EngineSettings(SettingsGroup):
 
     title = "Engine"
 
-    engine: EngineName = setting("ppocr", "The engine that reads the pages.", accepted="one of " + ", ".join(ENGINES))
+    engine: EngineName = setting(
+        "ppocr", "The engine that reads the pages.", accepted=lambda: "one of " + ", ".join(engines())
+    )
     device: Literal["cpu", "cuda", "auto"] = setting(
         "auto", "Where the engine computes; cuda refuses to start without a usable GPU, auto takes one if there is one."
     )

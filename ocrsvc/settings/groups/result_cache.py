@@ -20,6 +20,8 @@ class CacheSettings(SettingsGroup):
         le=2**40,
     )
     cache_url: str | None = setting(
-        None, "A Redis that keeps such pages for all workers and machines, instead of the workers' own memory."
+        None,
+        "A Redis that keeps such pages for all workers and machines, instead of the workers' own memory.",
+        accepted="an address, such as redis://host:6379/0, rediss://… (over TLS) or unix://…",
     )
     cache_s: float = setting(86_400.0, "How long such a page is kept.", "s", gt=0, le=10**9)

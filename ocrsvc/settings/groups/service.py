@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from ocrsvc.settings.group import SettingsGroup, setting
-from ocrsvc.settings.types import split_list
+from ocrsvc.settings.types import Names, split_list
 
 _BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
 _HOST: Final = re.compile(r"\*|[a-z0-9._-]{1,253}|[0-9a-f:.]{2,45}")
@@ -41,8 +41,8 @@ def _check_origins(names: tuple[str, ...]) -> tuple[str, ...]:
 
 Address = Annotated[str, AfterValidator(_check_bind)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(split_list)]
-Hosts = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_hosts)]
-Origins = Annotated[tuple[str, ...], BeforeValidator(split_list), AfterValidator(_check_origins)]
+Hosts = Annotated[Names, AfterValidator(_check_hosts)]
+Origins = Annotated[Names, AfterValidator(_check_origins)]
 
 
 class ServiceSettings(SettingsGroup):

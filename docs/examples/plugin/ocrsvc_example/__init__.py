@@ -1,0 +1,1 @@
+"""An engine and an adapter for ocrsvc, in a package of their own."""

@@ -1,0 +1,290 @@
+"""A package of its own adds an engine and a wire format: docs/examples/plugin, under a real gunicorn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import cast
+from zipfile import ZipFile
+
+import cv2
+import numpy as np
+import pytest
+import requests
+from support import ROOT, Server, clean_environment, start_server
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.records import Pixels
+from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, with_plugins
+from ocrsvc.settings.group import SettingsGroup, setting
+from ocrsvc.settings.settings import settings_class
+
+PLUGIN = ROOT / "docs" / "examples" / "plugin"
+PACKAGE = "ocrsvc-example 1.0"
+_ANSWER_S = 20.0
+
+# What entry points of the tests below name.
+GOOD = EngineEntry("good", "nowhere:open_good")
+TAKEN = EngineEntry("fake", "nowhere:open_fake")
+RESERVED = EngineEntry("none", "nowhere:open_none")
+LOUD = EngineEntry("Loud engine", "nowhere:open_loud")
+
+
+class Workers(SettingsGroup):
+    """Settings with a name that the service has already."""
+
+    title = "Engine good"
+
+    workers: int = setting(1, "Workers.")
+
+
+class Untitled(SettingsGroup):
+    """Settings without a heading."""
+
+    good_size: int = setting(1, "Size.")
+
+
+def wheel_of(source: Path, folder: Path) -> Path:
+    """The wheel of a package of pure Python; made by hand, for the tests need no build backend."""
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    name, version = project["name"].replace("-", "_"), project["version"]
+    about = f"{name}-{version}.dist-info"
+    points = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
+        for group, entries in project["entry-points"].items()
+    ]
+    files = {str(file.relative_to(source)): file.read_text(encoding="utf-8") for file in source.glob("*/*.py")} | {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/entry_points.txt": "\n".join(points),
+    }
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with ZipFile(wheel, "w") as packed:
+        for path, text in files.items():
+            packed.writestr(path, text)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The interpreter of an environment with the example installed, and with what is installed here."""
+    folder = tmp_path_factory.mktemp("plugin")
+    home = folder / "env"
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    [packages] = home.glob("lib/python*/site-packages")
+    (packages / "here.pth").write_text("\n".join(path for path in sys.path if path), encoding="utf-8")
+    wheel = wheel_of(PLUGIN, folder)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python))
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=60)
+    return str(python)
+
+
+def ocrsvc(python: str, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """The command line in that environment."""
+    return subprocess.run(
+        [python, "-m", "ocrsvc", *args],
+        env=clean_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def code(text: str, scale: int) -> Pixels:
+    """A QR code with its margin, so many pixels a module."""
+    small = cast(Pixels, cv2.QRCodeEncoder.create().encode(text))
+    return small.repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def page() -> bytes:
+    """A page with a large QR code above a small one."""
+    pixels = np.full((600, 900), 255, np.uint8)
+    for text, scale, x, y in (("a large one", 8, 50, 40), ("a small one", 4, 600, 350)):
+        square = code(text, scale)
+        pixels[y : y + len(square), x : x + len(square)] = square
+    return bytes(cv2.imencode(".png", pixels)[1])
+
+
+@pytest.fixture(scope="module", params=["thread", "process"])
+def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
+    """A service with the example's engine and wire format, each with its setting."""
+    env = {
+        "OCRSVC_ENGINE": "qr",
+        "OCRSVC_DIALECTS": "trwebocr,csv",
+        "OCRSVC_ISOLATION": request.param,
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_QR_MIN_SIDE_PX": "100",
+        "OCRSVC_CSV_SEPARATOR": "semicolon",
+        # A percentage reaches an engine's process as every other setting does.
+        "OCRSVC_RSS_SOFT_BYTES": "80%",
+    }
+    with start_server(env, python=python) as server:
+        server.wait_for("READY in .* engine=qr")
+        yield server
+        assert server.stop() == 0, server.log
+
+
+def get(server: Server, path: str) -> requests.Response:
+    """One GET."""
+    return requests.get(f"{server.url}{path}", timeout=_ANSWER_S)
+
+
+def test_the_engine_reads_a_page_over_the_native_api(server: Server) -> None:
+    answer = requests.post(f"{server.url}/v1/ocr", data=page(), timeout=_ANSWER_S).json()
+    assert answer["engine"]["name"] == "qr"
+    [line] = answer["pages"][0]["lines"]
+    assert (line["text"], line["confidence"]) == ("a large one", 1.0)
+    # Two modules of margin, of eight pixels each; 21 modules a side.
+    assert np.allclose(line["box"], [(66, 56), (233, 56), (233, 223), (66, 223)], atol=1)
+
+
+def test_a_page_is_read_over_the_new_wire_format(server: Server) -> None:
+    answer = requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
+    assert answer.text.splitlines() == ["text;confidence;x;y", "a large one;1.0;66.0;56.0"]
+
+
+def test_the_new_wire_format_answers_its_failures_itself(server: Server) -> None:
+    answer = requests.post(f"{server.url}/csv", data="no image", timeout=_ANSWER_S)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (415, "text/plain; charset=utf-8")
+
+
+def test_version_and_metrics_tell_their_names(server: Server) -> None:
+    requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
+    assert get(server, "/version").json()["engine"]["name"] == "qr"
+    metrics = get(server, "/metrics").text
+    assert 'ocrsvc_requests_total{code="ok",door="csv",status="200"}' in metrics
+    assert 'name="qr"' in next(line for line in metrics.splitlines() if line.startswith("ocrsvc_engine_info{"))
+
+
+def test_the_arbiter_loads_neither_the_engine_nor_the_adapter(server: Server) -> None:
+    assert "numpy" not in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
+
+
+def test_their_settings_are_listed_and_described(python: str) -> None:
+    done = ocrsvc(python, "settings", OCRSVC_QR_MIN_SIDE_PX="12")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "OCRSVC_QR_MIN_SIDE_PX = 12 pixels  (environment)" in done.stdout.splitlines()
+    assert "OCRSVC_CSV_SEPARATOR = comma  (default)" in done.stdout.splitlines()
+    [dialects] = [line for line in done.stdout.splitlines() if line.startswith("OCRSVC_DIALECTS = ")]
+    assert dialects.endswith("turboocr, csv  (default)")
+    reference = ocrsvc(python, "settings", "--markdown").stdout
+    assert "one of ppocr, tr, tr_crnn, fake, qr |" in reference
+    *_, qr, csv = reference.split("\n## ")
+    assert (qr.startswith("Engine qr\n"), csv.startswith("Adapter csv\n")) == (True, True)
+
+
+def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    file.write_text('qr_min_side_px = 7\ncsv_separator = "colon"\n', encoding="utf-8")
+    done = ocrsvc(python, "settings", OCRSVC_CONFIG=str(file), OCRSVC_QR_MIN_SIDE="1")
+    assert (done.returncode, sorted(done.stderr.removeprefix("ocrsvc: ").splitlines())) == (
+        78,
+        [
+            "OCRSVC_QR_MIN_SIDE is '1': no such setting; did you mean OCRSVC_QR_MIN_SIDE_PX?",
+            "csv_separator (in ocrsvc.toml) is 'colon': accepted is one of comma, semicolon, tab.",
+        ],
+    )
+
+
+def test_check_opens_the_engine_and_tells_where_plug_ins_come_from(python: str) -> None:
+    done = ocrsvc(python, "check", OCRSVC_ENGINE="qr")
+    assert done.returncode == 0, done.stderr
+    assert f"plug-ins: engine qr ({PACKAGE}), adapter csv ({PACKAGE})" in done.stdout.splitlines()
+    assert "  qr: opens (opencv " in done.stdout
+
+
+def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
+    """An installed package, in a folder of its own, whose entry point is this expression; the variable that adds it."""
+    about = folder / "broken-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n", encoding="utf-8")
+    (about / "entry_points.txt").write_text(f"[{group}]\nbent = broken:ENTRY\n", encoding="utf-8")
+    source = f"from ocrsvc.registry import AdapterEntry, EngineEntry\nENTRY = {entry}\n"
+    (folder / "broken.py").write_text(source, encoding="utf-8")
+    return {"PYTHONPATH": f"{ROOT}:{folder}"}
+
+
+@pytest.mark.parametrize(
+    ("group", "entry", "sentence"),
+    [
+        ("engines", "None.name", r"cannot be loaded: AttributeError: 'NoneType' object has no attribute 'name'"),
+        ("engines", "EngineEntry('ppocr', '')", "calls itself 'ppocr', which is taken"),
+        ("adapters", "EngineEntry('bent', '')", "is not of the class AdapterEntry"),
+    ],
+)
+def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, group: str, entry: str, sentence: str
+) -> None:
+    with start_server(broken(tmp_path, f"ocrsvc.{group}", entry)) as server:
+        assert server.wait_for_exit() == 78
+    told = rf"The plug-in bent = broken:ENTRY \(entry point ocrsvc.{group} of broken 0.1\) {sentence}"
+    assert server.wait_for(told)
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("group", "entry"),
+    [
+        ("engines", "EngineEntry('bent', 'broken:open_bent')"),
+        ("adapters", "AdapterEntry('bent', None, 'broken:open_bent')"),
+    ],
+)
+def test_what_an_entry_names_and_does_not_exist_stops_the_start(tmp_path: Path, group: str, entry: str) -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE": "bent" if group == "engines" else "fake"}
+    with start_server(env | broken(tmp_path, f"ocrsvc.{group}", entry)) as server:
+        assert server.wait_for_exit() == 3
+    assert server.wait_for("broken:open_bent cannot be loaded: AttributeError: module 'broken' has no attribute")
+
+
+def loaded(*names: str) -> list[str]:
+    """The names of what becomes of entry points that name entries of this module."""
+    points = [EntryPoint(name, f"test_plugins:{name}", "ocrsvc.engines") for name in names]
+    return list(with_plugins((EngineEntry("fake", ""),), points, EngineEntry))
+
+
+def test_plug_ins_come_after_the_built_in_ones() -> None:
+    assert loaded("GOOD") == ["fake", "good"]
+
+
+@pytest.mark.parametrize("name", ["TAKEN", "RESERVED", "LOUD", "PACKAGE", "MISSING"])
+def test_an_entry_that_cannot_be_used_is_refused(name: str) -> None:
+    with pytest.raises(EntryError, match=rf"The plug-in {name} = test_plugins:{name} \(entry point ocrsvc\.engines"):
+        loaded(name)
+
+
+def test_of_two_plug_ins_with_one_name_the_second_is_refused() -> None:
+    point = EntryPoint("again", "test_plugins:GOOD", "ocrsvc.engines")
+    with pytest.raises(EntryError, match="'good', which is taken"):
+        with_plugins((), [point, point], EngineEntry)
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        ("test_plugins:Workers", r"test_plugins:Workers has settings whose names are taken: \['workers'\]"),
+        ("test_plugins:Untitled", "test_plugins:Untitled, the settings of good, is no SettingsGroup with a title"),
+        ("test_plugins:GOOD", "test_plugins:GOOD, the settings of good, is no SettingsGroup with a title"),
+        ("test_plugins:Missing", "test_plugins:Missing cannot be loaded: AttributeError"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatch, group: str, sentence: str) -> None:
+    entry = AdapterEntry("good", None, "", settings=group)
+    monkeypatch.setattr("ocrsvc.settings.settings.adapters", lambda: {"good": entry})
+    with pytest.raises(SettingsError, match=sentence):
+        settings_class.__wrapped__()
+
+
+def test_messages_are_declared_in_files_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "bent.proto"
+    file.write_text('syntax = "proto3";\npackage bent;\nmessage Answer { string text = 1; }\n', encoding="utf-8")
+    assert Messages(str(file))["bent.Answer"](text="a").SerializeToString() == b"\x0a\x01a"
