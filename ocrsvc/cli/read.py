@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.documents import FileRead
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.records import Box, Page, ReadOptions
+    from ocrsvc.records import Box, EngineInfo, Page, ReadOptions
 
 Answered = Answer | OcrsvcError
 """What was read of a file, by a service or in this process, or what is wrong with it."""
@@ -154,38 +154,37 @@ def _show_each(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespac
     for file, answer in answers:
         if isinstance(answer, Answer):
             heading = f"==> {file} <==\n" if len(args.files) > 1 else ""
-            as_json = args.format == "json"
-            print(_to_json(file, answer) if as_json else f"{heading}{answer.text}", flush=True)
+            if args.format == "json":
+                print(orjson.dumps({"file": str(file), **answer.data}).decode(), flush=True)
+            else:
+                print(f"{heading}{answer.text}", flush=True)
         yield _report(file, answer)
-
-
-def _to_json(file: Path, answer: Answer) -> str:
-    return orjson.dumps({"file": str(file), **answer.data}).decode()
 
 
 def _show_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Namespace) -> Iterator[int]:
-    """Print all pages as one document, numbered on from file to file; gives each file's exit code."""
-    from ocrsvc.records import EngineInfo
-
-    pages: list[Page] = []
-    engine: EngineInfo | None = None
+    """Print all pages as one document; gives each file's exit code."""
+    read: list[Answer] = []
     for file, answer in answers:
         if isinstance(answer, Answer):
-            # Of a lone document, the numbers in it.
-            pages += _to_pages(answer, None if len(args.files) == 1 else len(pages) + 1)
-            engine = EngineInfo(**answer.engine)
+            read.append(answer)
         yield _report(file, answer)
-    if engine is not None:
+    if read:
+        pages, engine = _to_records(read, keep_numbers=len(args.files) == 1)
         print(OUTPUT_FORMATS[args.format].write(pages, engine), end="", flush=True)
 
 
-def _to_pages(answer: Answer, first: int | None) -> Iterator[Page]:
-    """The pages as output formats take them; numbered from `first` on if it is given."""
-    from ocrsvc.records import Line, Page
+def _to_records(answers: Sequence[Answer], *, keep_numbers: bool) -> tuple[list[Page], EngineInfo]:
+    """The pages of all files as output formats take them, and who read them.
 
-    for at, page in enumerate(answer.pages, first or 0):
+    Numbered on from file to file, or as they are numbered in a lone document.
+    """
+    from ocrsvc.records import EngineInfo, Line, Page
+
+    pages = []
+    for count, page in enumerate((page for answer in answers for page in answer.pages), start=1):
         lines = tuple(Line(line.text, line.confidence, cast("Box", line.box)) for line in page.lines)
-        yield Page(page.width, page.height, page.angle, lines, at if first else page.number)
+        pages.append(Page(page.width, page.height, page.angle, lines, page.number if keep_numbers else count))
+    return pages, EngineInfo(**answers[-1].engine)
 
 
 def _report(file: Path, answer: Answered) -> int:
