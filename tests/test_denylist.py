@@ -216,7 +216,7 @@ def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
 
 
 def a_request(name: str, stage: Stage = Stage.WORKING) -> InFlight:
-    return InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0, 0.0)
+    return InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ _ROWS_AT_ONCE: Final = 100
 _UNITS: Final = "utf-16-le"
 
 Line = Sequence[Any]
-PageText = tuple[int, int, int, Sequence[Line]]
 
 
 def block_font() -> bytes:

@@ -58,13 +58,12 @@ class Row(ctypes.Structure):
         ("stage", ctypes.c_int64),
         ("thread", ctypes.c_int64),
         ("cpu_s", ctypes.c_double),
-        ("began_s", ctypes.c_double),
         ("request", PackedRequest),
     )
 
     def enter(self, stage: Stage) -> None:
         """A stage begins; CPU seconds count from here."""
-        self.thread, self.cpu_s, self.began_s = threading.get_native_id(), time.thread_time(), time.monotonic()
+        self.thread, self.cpu_s = threading.get_native_id(), time.thread_time()
         # Last: a row counts from the moment on when it has a stage.
         self.stage = stage
 
@@ -80,7 +79,6 @@ class InFlight:
         stage: What the thread does.
         thread: Its id for the operating system.
         cpu_s: CPU seconds of the thread when the stage began.
-        began_s: When that was, monotonic seconds.
     """
 
     id: str
@@ -90,7 +88,6 @@ class InFlight:
     stage: Stage
     thread: int
     cpu_s: float
-    began_s: float
 
 
 class InFlightTable:
@@ -160,7 +157,6 @@ def _in_flight(row: Row, stage: Stage) -> InFlight:
         stage,
         row.thread,
         row.cpu_s,
-        row.began_s,
     )
 
 

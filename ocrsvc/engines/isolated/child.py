@@ -92,11 +92,6 @@ class Child:
         assert self.ready is not None, "it is open"
         return self.ready
 
-    @property
-    def pid(self) -> int:
-        """For the log; 0 before it is ready."""
-        return self.ready.pid if self.ready is not None else 0
-
     def wait_ready(self, until_s: float) -> bool:
         """Wait (monotonic) until the engine is open and warm; whether it is.
 
@@ -104,8 +99,6 @@ class Child:
             ChildLost: The child died while it opened, or takes too long.
             OcrsvcError: What the engine said when it could not be opened, mostly EngineUnavailable.
         """
-        if self.ready is not None:
-            return True
         try:
             message = self._receive(min(until_s, self._open_until_s))
             if "failed" in message:
