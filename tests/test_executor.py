@@ -100,7 +100,7 @@ def test_one_bad_item_does_not_spoil_its_batch() -> None:
             with executor.admit() as place:
                 items.append((place, place.submit(work, time.monotonic() + FAR_S)))
             if work == "first":
-                wait_until(lambda: executor.waiting() == 0)
+                wait_until(lambda: executor.queue.waiting() == 0)
         gate.set()
         answers = [place.wait(item).answer for place, item in items if item.work != "bad"]
         assert answers == ["FIRST", "A", "B"]
@@ -112,7 +112,7 @@ def test_a_full_queue_refuses_and_serves_again_when_a_place_is_free() -> None:
     with running(lambda: Upper(gate), places=1) as executor:
         with executor.admit() as place:
             running_item = place.submit("a", time.monotonic() + FAR_S)
-        wait_until(lambda: executor.waiting() == 0)
+        wait_until(lambda: executor.queue.waiting() == 0)
         with executor.admit() as waiting_place:
             waiting_item = waiting_place.submit("b", time.monotonic() + FAR_S)
         with pytest.raises(QueueFull):
@@ -149,7 +149,7 @@ def test_a_place_is_given_back_when_the_work_cannot_be_made() -> None:
     with running(Upper, places=1) as executor:
         with pytest.raises(BrokenImage), executor.admit():
             raise BrokenImage("cannot be decoded.")
-        assert executor.waiting() == 0
+        assert executor.queue.waiting() == 0
 
 
 def test_every_thread_opens_its_own_server_and_closes_it() -> None:
@@ -208,10 +208,10 @@ def test_a_waiter_that_gives_up_frees_its_place_at_once() -> None:
     with running(lambda: Upper(gate), places=1) as executor:
         with executor.admit() as place:
             first = place.submit("a", time.monotonic() + FAR_S)
-        wait_until(lambda: executor.waiting() == 0)
+        wait_until(lambda: executor.queue.waiting() == 0)
         with pytest.raises(DeadlineExceeded):
             ask(executor, "b", deadline_s=0.01)
-        assert executor.waiting() == 0
+        assert executor.queue.waiting() == 0
         gate.set()
         assert place.wait(first).answer == "A"
 
@@ -264,7 +264,7 @@ def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() ->
         gone.set()
         with pytest.raises(ClientGone):
             waiting_place.wait(item)
-        assert executor.waiting() == 0
+        assert executor.queue.waiting() == 0
         gate.set()
         assert place.wait(held).answer == "HELD"
     assert server.batches == [["held"]]

@@ -330,7 +330,7 @@ def test_what_cannot_be_decoded_holds_nothing(data: bytes) -> None:
 def waiting_bytes_of(reader: Reader) -> int:
     """What the pages hold that no engine thread has taken yet."""
     assert reader._executor is not None
-    return reader._executor.waiting_bytes()
+    return reader._executor.queue.waiting_bytes()
 
 
 def test_of_large_pages_few_wait_decoded_and_all_are_read() -> None:

@@ -70,11 +70,11 @@ class EngineLifecycle:
 
     def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
-        self._running()[1].check_capacity(priority)
+        self._running()[1].queue.check_capacity(priority)
 
     def waiting(self) -> int:
         """Images admitted that no engine thread has taken yet."""
-        return self._executor.waiting() if self._executor is not None else 0
+        return self._executor.queue.waiting() if self._executor is not None else 0
 
     def stuck_threads(self) -> int:
         """Engine threads that still work on what should have been answered a while ago."""

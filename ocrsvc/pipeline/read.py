@@ -91,7 +91,7 @@ class Reader(EngineLifecycle):
         job = DecodeJob(request, engine.traits, page.number)
         try:
             with executor.admit(request.context) as place:
-                self._decoder.open(page, job, executor.waiting_bytes)
+                self._decoder.open(page, job, executor.queue.waiting_bytes)
                 item = place.submit(job, request.deadline, job.held.held_bytes or page.document.file_bytes)
         except BaseException:
             job.close()

@@ -21,7 +21,6 @@ from ocrsvc.serving.work_queue import (
     GONE_S,
     Item,
     NeverStarted,
-    Priority,
     RequestContext,
     Served,
     WorkQueue,
@@ -111,6 +110,9 @@ class Executor(Generic[W, A]):
         serial_open: Open the handles one after the other.
         on_idle: Called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
         clock: Monotonic seconds.
+
+    Attributes:
+        queue: Of the work that no thread has taken yet.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Executor(Generic[W, A]):
         self._batch = batch
         self._on_idle = on_idle
         self._clock = clock
-        self._queue: WorkQueue[W, A] = WorkQueue(places, threads, clock)
+        self.queue: WorkQueue[W, A] = WorkQueue(places, threads, clock)
         self._opening: contextlib.AbstractContextManager[object] = (
             threading.Lock() if serial_open else contextlib.nullcontext()
         )
@@ -152,25 +154,13 @@ class Executor(Generic[W, A]):
     @contextlib.contextmanager
     def admit(self, context: RequestContext = DEFAULT_CONTEXT) -> Iterator[QueuePlace[W, A]]:
         """Hold a place in the queue while its work is made. Raises QueueFull or NotReady."""
-        self._queue.reserve(context.priority)
-        place = QueuePlace(self._queue, context, self._clock)
+        self.queue.reserve(context.priority)
+        place = QueuePlace(self.queue, context, self._clock)
         try:
             yield place
         finally:
             if not place.is_submitted:
-                self._queue.release(context.priority)
-
-    def check_capacity(self, priority: Priority) -> None:
-        """Raises QueueFull or NotReady when `admit` would do so now."""
-        self._queue.check_capacity(priority)
-
-    def waiting(self) -> int:
-        """Requests admitted whose work no thread has taken yet."""
-        return self._queue.waiting()
-
-    def waiting_bytes(self) -> int:
-        """Bytes of the work that no thread has taken yet."""
-        return self._queue.waiting_bytes()
+                self.queue.release(context.priority)
 
     def stuck_threads(self) -> int:
         """Threads that still run work whose deadline passed STUCK_S ago; a native call cannot be ended from here."""
@@ -182,11 +172,11 @@ class Executor(Generic[W, A]):
 
         Returns whether every thread has ended; a thread inside a native call cannot be stopped from here.
         """
-        self._queue.close()
+        self.queue.close()
         deadline = self._clock() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - self._clock()))
-        self._queue.abandon()
+        self.queue.abandon()
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run_thread(self) -> None:
@@ -206,10 +196,10 @@ class Executor(Generic[W, A]):
                 self._serve(handle, items)
 
     def _take(self) -> list[Item[W, A]] | None:
-        items = self._queue.take(self._batch, IDLE_S)
+        items = self.queue.take(self._batch, IDLE_S)
         if items is None:
             self._on_idle()
-            items = self._queue.take(self._batch)
+            items = self.queue.take(self._batch)
         return items
 
     def _serve(self, handle: ThreadHandle[W, A], items: list[Item[W, A]]) -> None:
@@ -223,7 +213,7 @@ class Executor(Generic[W, A]):
                 item.future.set_exception(_as_engine_failure(answer))
             else:
                 item.future.set_result(Served(answer, began - item.queued_at, run_s))
-        self._queue.record_run(len(items), run_s)
+        self.queue.record_run(len(items), run_s)
 
 
 def _as_engine_failure(failure: BaseException) -> OcrsvcError:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Final, Self
 
@@ -25,52 +25,43 @@ class Budget:
 
     Args:
         total_bytes: The most.
+
+    Attributes:
+        total_bytes, held_bytes: The most, and what is held now.
     """
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int, most_bytes: float | None = None) -> bool:
         """Hold so many bytes more, and never wait for them: whether they were free, below `most_bytes` in all."""
         with self._lock:
-            if self._held_bytes + size_bytes > (self.total_bytes if most_bytes is None else most_bytes):
+            if self.held_bytes + size_bytes > (self.total_bytes if most_bytes is None else most_bytes):
                 return False
-            self._held_bytes += size_bytes
+            self.held_bytes += size_bytes
             return True
 
     def give_back(self, size_bytes: int) -> None:
         """Hold so many bytes less."""
         with self._lock:
-            self._held_bytes -= size_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Held now."""
-        return self._held_bytes
-
-
-@dataclass(slots=True)
-class _Sum:
-    """What a share and all its parts hold."""
-
-    held_bytes: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+            self.held_bytes -= size_bytes
 
 
 class Share:
-    """What one request holds of a budget, from its first byte until its answer has left; for any thread."""
+    """What one request holds of a budget, from its first byte until its answer has left; for any thread.
 
-    def __init__(self, budget: Budget, whole: _Sum | None = None) -> None:
+    Attributes:
+        held_bytes: Held now, without what parts hold.
+    """
+
+    def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
         self._budget = budget
-        self._whole = whole or _Sum()
-        self._held_bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Held now, without what parts hold."""
-        return self._held_bytes
+        # What this share and all its parts hold: as much as there is, at most.
+        self._whole = whole or Budget(budget.total_bytes)
+        self._lock = threading.Lock()
+        self.held_bytes = 0
 
     @property
     def budget_bytes(self) -> int:
@@ -92,28 +83,28 @@ class Share:
             BodyTooLarge: This request alone would hold more than all requests may.
             QueueFull: They are not free now.
         """
-        if self._whole.held_bytes + size_bytes > self._budget.total_bytes:
+        if not self._whole.take(size_bytes):
             raise BodyTooLarge(
                 f"This request needs more memory than the {self._budget.total_bytes} bytes that all requests to a "
                 "worker may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send fewer or smaller images at once, or ask the operator to raise the limit.",
             )
-        most_bytes = self._budget.total_bytes * part
-        if self._budget.held_bytes <= self._whole.held_bytes:
-            most_bytes = self._budget.total_bytes
-        if not self._budget.take(size_bytes, most_bytes):
+        is_alone = self._budget.held_bytes <= self._whole.held_bytes - size_bytes
+        if not self._budget.take(size_bytes, self._budget.total_bytes * (1.0 if is_alone else part)):
+            self._whole.give_back(size_bytes)
             raise QueueFull(
                 "The requests under way hold all the memory that they may hold (OCRSVC_REQUEST_MEMORY_BYTES).",
                 "Send the request again after the time that Retry-After names.",
             )
-        self._note(size_bytes)
+        with self._lock:
+            self.held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
         """Hold so many bytes less; nothing where the request is over already, and what it held was released."""
-        with self._whole.lock:
-            size_bytes = min(size_bytes, self._held_bytes)
-            self._held_bytes -= size_bytes
-            self._whole.held_bytes -= size_bytes
+        with self._lock:
+            size_bytes = min(size_bytes, self.held_bytes)
+            self.held_bytes -= size_bytes
+        self._whole.give_back(size_bytes)
         self._budget.give_back(size_bytes)
 
     @contextmanager
@@ -128,8 +119,11 @@ class Share:
     def split(self, size_bytes: int) -> Share:
         """Hand over so many of the bytes that it holds to a share of their own."""
         other = Share(self._budget)
-        self._note(-size_bytes)
-        other._note(size_bytes)
+        self._whole.give_back(size_bytes)
+        with self._lock:
+            self.held_bytes -= size_bytes
+        other._whole.take(size_bytes)
+        other.held_bytes = size_bytes
         return other
 
     def __enter__(self) -> Self:
@@ -141,11 +135,6 @@ class Share:
     def release(self) -> None:
         """Give everything back; a second time changes nothing. A `with` block ends with it."""
         self.give_back(sys.maxsize)
-
-    def _note(self, size_bytes: int) -> None:
-        with self._whole.lock:
-            self._held_bytes += size_bytes
-            self._whole.held_bytes += size_bytes
 
 
 def unlimited() -> Share:
