@@ -93,8 +93,7 @@ class QueuePlace(Generic[W, A]):
             with contextlib.suppress(TimeoutError):
                 return item.future.result(min(left_s, GONE_S) if queued else left_s)
             if left_s <= GONE_S or not queued:
-                self.give_up(item)
-                raise deadline_passed(NeverStarted if item.future.cancelled() else DeadlineExceeded)
+                raise deadline_passed(NeverStarted if item.future.cancel() else DeadlineExceeded)
             if self._context.is_gone():
                 raise client_gone()
 
