@@ -149,7 +149,7 @@ class Calls:
             self._fail(stream, outcome)
         else:
             stream.record.bytes_out += len(outcome.data) - PREFIX_BYTES
-            stream.put(outcome)
+            stream.out.append(outcome)
             self._limits.allow(ANSWER_FRAMES)
             self._go_on(stream)
 

@@ -31,6 +31,7 @@ from ocrsvc.grpc_server.http2_settings import open_h2
 from ocrsvc.grpc_server.message import Answer
 from ocrsvc.grpc_server.sender import Sender
 from ocrsvc.grpc_server.shutdown import Shutdown
+from ocrsvc.grpc_server.status_codes import LOGGER
 from ocrsvc.grpc_server.stream import Stream
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Send what the block produces; whatever is wrong with the protocol breaks this connection alone."""
+        """Send what the block produces; whatever is wrong, the client's fault or ours, breaks this connection alone."""
         try:
             yield
         except ProtocolError:
@@ -174,6 +175,10 @@ class Connection:
         except FrameRefused as refused:
             self._abort(refused.code)
             self._server.note_refused(self.caller, refused.detail)
+        except Exception:  # noqa: BLE001  the edge: it must not end the loop that serves all others
+            LOGGER.exception("A connection failed")
+            self.broken = True
+            self.close()
         self._sender.collect()
         if not self._calls.have_answers:
             self._sender.stall.note(self._clock(), left=False)

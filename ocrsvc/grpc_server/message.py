@@ -17,16 +17,16 @@ from ocrsvc.serving.request_guard import take_body
 _COPIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """An answer as it is sent.
 
     Attributes:
-        data: With its length in front.
+        data: With its length in front; what is left of it.
         share: Holds the memory for it until the client has taken it.
     """
 
-    data: bytes
+    data: memoryview
     share: Share
 
 
@@ -80,7 +80,7 @@ def pack(response: Any, share: Share) -> Answer:
     share.take(_COPIES * (PREFIX_BYTES + response.ByteSize()))
     data = frame(response.SerializeToString())
     share.give_back((_COPIES - 1) * len(data))
-    return Answer(data, share)
+    return Answer(memoryview(data), share)
 
 
 def _drop_locals(error: BaseException) -> None:

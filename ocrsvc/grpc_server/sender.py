@@ -40,7 +40,7 @@ class Sender:
 
     Attributes:
         out: What the socket is to take; who has sent some removes it from the front.
-        held_back: Whether answers wait for the socket.
+        held_back: Whether answers wait for the socket, rather than for their client.
         stall: Whether the client takes anything at all.
     """
 

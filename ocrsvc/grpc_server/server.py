@@ -173,18 +173,8 @@ class RpcServer:
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
         while self._queued_streams and self.has_thread:
             next_stream = next(iter(self._queued_streams))
-            waiting = self._queued_streams.pop(next_stream)
-            self._guarded(waiting, partial(waiting.resume, next_stream))
-        self._guarded(connection, partial(connection.answered, stream, outcome))
-
-    def _guarded(self, connection: Connection, turn: Callable[[], None]) -> None:
-        """A turn of a connection; whatever goes wrong in it ends this one alone."""
-        try:
-            turn()
-        except Exception:  # noqa: BLE001  the edge
-            LOGGER.exception("A connection failed")
-            for transport in [each for each in self._transports if each.connection is connection]:
-                transport.drop()
+            self._queued_streams.pop(next_stream).resume(next_stream)
+        connection.answered(stream, outcome)
 
     def _wake(self) -> None:
         # A full pipe wakes the loop as well; a closed one has none.

@@ -27,14 +27,6 @@ _SILENT_S: Final = 2.0
 _IDLE_S: Final = 300.0
 
 
-@dataclass(slots=True)
-class Outgoing:
-    """An answer, or what is left of it, and the share that holds it."""
-
-    data: memoryview
-    share: Share
-
-
 @dataclass(eq=False, slots=True)
 class Stream:
     """One call under way.
@@ -73,7 +65,7 @@ class Stream:
     is_queued: bool = False
     ended: bool = False
     begun: bool = False
-    out: deque[Outgoing] = field(default_factory=deque)
+    out: deque[Answer] = field(default_factory=deque)
     stall: StallDetector = field(default_factory=StallDetector)
     trailers: list[tuple[str, str]] | None = None
     _held_bytes: int = 0
@@ -113,10 +105,6 @@ class Stream:
         self._held_bytes -= sent.size
         self.arriving.give_back(sent.size)
         return self.share.split(sent.size)
-
-    def put(self, answer: Answer) -> None:
-        """An answer is to be sent."""
-        self.out.append(Outgoing(memoryview(answer.data), answer.share))
 
     def overdue(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
         """With what it is to be ended because it has taken too long; None while it has not.
