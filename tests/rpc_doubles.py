@@ -10,12 +10,13 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 
-from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.grpc_server.call_metrics import CallRecord
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message import Answer, Job
 from ocrsvc.grpc_server.method import Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.stream import Stream
 from ocrsvc.serving.memory_budget import Budget, Callers
@@ -31,31 +32,36 @@ EMPTY = prefixed(b"")
 REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
 
 
-class Lone:
-    """What a connection needs of its server; answers nothing, and counts what is held."""
-
-    most_bytes = 1000
-    limit_s = 60.0
-    turn_s = 0.02
+class Records(CallMetrics):
+    """Keeps the calls that are over."""
 
     def __init__(self) -> None:
+        self.under_way = 0
+        self.over: list[CallRecord] = []
+
+    def begin(self) -> None:
+        self.under_way += 1
+
+    def end(self, record: CallRecord) -> None:
+        self.under_way -= 1
+        self.over.append(record)
+
+
+class Lone(RpcServer):
+    """What a connection needs of its server; answers nothing, and counts what is held."""
+
+    def __init__(self) -> None:
+        self.most_bytes, self.limit_s, self.turn_s = 1000, 60.0, 0.02
         self.refused: list[str] = []
         self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
         self.memory = Budget(100_000)
         self.arriving = Budget(90_000)
         self.callers = Callers(2)
-        self.under_way = 0
-        self.over: list[CallRecord] = []
+        self.call_metrics = self.records = Records()
 
-    def call_began(self) -> None:
-        self.under_way += 1
-
-    def call_ended(self, record: CallRecord) -> None:
-        self.under_way -= 1
-        self.over.append(record)
-
-    def check_thread(self) -> None:
-        pass
+    @property
+    def has_thread(self) -> bool:
+        return True
 
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
         connection.answered(stream, outcome_of(job))
@@ -88,9 +94,9 @@ class Slow(Lone):
         self.ran: list[tuple[Stream, Job]] = []
         self.in_line: list[Stream] = []
 
-    def check_thread(self) -> None:
-        if len(self.ran) >= self.threads:
-            raise QueueFull("Busy.")
+    @property
+    def has_thread(self) -> bool:
+        return len(self.ran) < self.threads
 
     def run(self, _connection: Connection, stream: Stream, job: Job) -> None:
         self.ran.append((stream, job))

@@ -43,7 +43,7 @@ from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, js
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
-from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.calls import Calls
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
@@ -530,14 +530,14 @@ UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
     turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, faults = getattr(Connection, turn), list[Exception]()
+    real, faults = getattr(Calls, turn), list[Exception]()
 
-    def fail_once(connection: Connection, *given: Any) -> None:
+    def fail_once(calls: Calls, *given: Any) -> None:
         if faults:
             raise faults.pop()
-        real(connection, *given)
+        real(calls, *given)
 
-    monkeypatch.setattr(Connection, turn, fail_once)
+    monkeypatch.setattr(Calls, turn, fail_once)
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with serving(gate.method(), listener), calling(port) as one, calling(port, UNSHARED) as other:

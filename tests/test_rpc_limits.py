@@ -290,7 +290,7 @@ def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPat
         pair.move()
         pair.client.send_data(number, EMPTY, end_stream=True)
         pair.move()
-    assert (pair.connection.broken, host.under_way, host.refused) == (False, 0, [])
+    assert (pair.connection.broken, host.records.under_way, host.refused) == (False, 0, [])
     assert {told.get("grpc-status", "415") for told in pair.told.values()} <= {"12", "14", "415"}
 
 

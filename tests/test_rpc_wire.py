@@ -232,7 +232,7 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
             connection.receive(sent)
     connection.check_time_limits()
     connection.close()
-    assert (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way) == (0, 0, 0, 0)
+    assert (connection.calls, host.memory.held_bytes, len(host.callers), host.records.under_way) == (0, 0, 0, 0)
 
 
 def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:

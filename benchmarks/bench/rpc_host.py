@@ -19,12 +19,13 @@ from h2.events import TrailersReceived
 from bench.bent_connections import GOAWAY, bent_talk
 from bench.bent_messages import GoodCall, bend_message, good_calls
 from bench.decoding import DecodingReader
-from ocrsvc.errors import OcrsvcError, QueueFull
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message import Answer, Job
 from ocrsvc.grpc_server.message_limits import parse
 from ocrsvc.grpc_server.method import Call
+from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.stream import Stream
 from ocrsvc.grpc_server.transport import MAX_UNSENT_BYTES
@@ -41,14 +42,28 @@ _FRAME_HEAD_BYTES = 9
 _AN_AGE_S = 1e6
 
 
-class Host:
+class Counted(CallMetrics):
+    """Knows besides how many calls are under way."""
+
+    under_way = 0
+
+    def begin(self) -> None:
+        """See CallMetrics."""
+        self.under_way += 1
+        super().begin()
+
+    def end(self, record: CallRecord) -> None:
+        """See CallMetrics."""
+        self.under_way -= 1
+        super().end(record)
+
+
+class Host(RpcServer):
     """What a connection needs of its server; answers when it is told to."""
 
-    most_bytes = 1 << 18
-    limit_s = 30.0
-    turn_s = 0.02
-
     def __init__(self) -> None:
+        self.most_bytes, self.limit_s, self.turn_s = 1 << 18, 30.0, 0.02
+        self.threads = THREADS
         store = MetricsStore()
         self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common))
         self.memory = Budget(1 << 20)
@@ -56,40 +71,29 @@ class Host:
         self.callers = Callers(50)
         self.now_s = time.monotonic()
         self.tick_s = 0.0
-        self.under_way = 0
-        self._call_metrics = CallMetrics(store.common)
-        self._running: deque[tuple[Connection, Stream, Job]] = deque()
+        self.call_metrics = self.counted = Counted(store.common)
+        self._jobs: deque[tuple[Connection, Stream, Job]] = deque()
         self._in_line: dict[Stream, Connection] = {}
 
-    def call_began(self) -> None:
-        """See host.ServerInterface."""
-        self.under_way += 1
-        self._call_metrics.begin()
-
-    def call_ended(self, record: CallRecord) -> None:
-        """See host.ServerInterface."""
-        self.under_way -= 1
-        self._call_metrics.end(record)
-
-    def check_thread(self) -> None:
-        """See host.ServerInterface."""
-        if len(self._running) >= THREADS:
-            raise QueueFull("All threads are busy.")
+    @property
+    def has_thread(self) -> bool:
+        """See RpcServer."""
+        return len(self._jobs) < THREADS
 
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """See host.ServerInterface."""
-        self._running.append((connection, stream, job))
+        """See RpcServer."""
+        self._jobs.append((connection, stream, job))
 
     def enqueue(self, connection: Connection, stream: Stream) -> None:
-        """See host.ServerInterface."""
+        """See RpcServer."""
         self._in_line[stream] = connection
 
     def dequeue(self, stream: Stream) -> None:
-        """See host.ServerInterface."""
+        """See RpcServer."""
         del self._in_line[stream]
 
     def note_refused(self, caller: str, detail: str) -> None:
-        """See host.ServerInterface."""
+        """See RpcServer."""
 
     def clock(self) -> float:
         """For the connections: time passes by being looked at, so that turns end anywhere."""
@@ -98,9 +102,9 @@ class Host:
 
     def work(self) -> None:
         """Answer what runs, until nothing does."""
-        while self._running:
-            connection, stream, job = self._running.popleft()
-            while self._in_line and len(self._running) < THREADS:
+        while self._jobs:
+            connection, stream, job = self._jobs.popleft()
+            while self._in_line and len(self._jobs) < THREADS:
                 next_stream, waiting = next(iter(self._in_line.items()))
                 del self._in_line[next_stream]
                 waiting.resume(next_stream)
@@ -191,7 +195,7 @@ class Bench:
         ended = self._end(connection, outs)
         connection.close()
         host.work()
-        held = (connection.calls, host.memory.held_bytes, len(host.callers), host.under_way)
+        held = (connection.calls, host.memory.held_bytes, len(host.callers), host.counted.under_way)
         assert held == (0, 0, 0, 0), f"calls, bytes, callers and counted calls are still held: {held}"
         host.tick_s = 0.0
         self._sent += 1

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
 
 from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, WorkerMetrics
-
-_BEGUN: Final = ((IN_FLIGHT.of(), 1),)
-_OVER: Final = (IN_FLIGHT.of(), -1)
 
 
 @dataclass(slots=True)
@@ -56,17 +52,18 @@ class CallMetrics:
 
     def begin(self) -> None:
         """One call more is under way."""
-        self._metrics.record(_BEGUN)
+        self._metrics.count(IN_FLIGHT)
 
     def end(self, record: CallRecord) -> None:
         """A call is over."""
         seconds, why = time.monotonic() - record.began_s, _why(record)
         times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.timed else ()
-        self._metrics.record((_OVER, (REQUESTS.of(record.adapter, record.code.name, why), 1)), times)
+        counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
         if record.error is not None:
-            self._metrics.count(FAILURES, why)
+            counts.append((FAILURES.of(why), 1))
         if isinstance(record.error, Refused):
-            self._metrics.count(REFUSED, why)
+            counts.append((REFUSED.of(why), 1))
+        self._metrics.record(counts, times)
         if self._access_log is not None:
             self._access_log.put(_event(record, why, seconds))
 

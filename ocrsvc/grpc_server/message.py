@@ -17,52 +17,60 @@ from ocrsvc.serving.request_guard import take_body
 _COPIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """An answer as it is sent.
 
     Attributes:
-        data: With its length in front.
+        data: With its length in front; what is left of it.
         share: Holds the memory for it until the client has taken it.
     """
 
-    data: bytes
+    data: memoryview
     share: Share
 
 
+@dataclass(slots=True)
 class Job:
     """Makes the answer to one message, in any thread, once.
 
-    Args:
+    Attributes:
         method: Answers it.
-        sent: The message as it came.
+        sent: The message as it came; None once it was opened.
         call: What is known of the call; its share holds the bytes of `sent`, and gives back all that is taken here.
         most_bytes: What a message may unpack to.
         memory: Of which the answer takes its share.
     """
 
-    def __init__(self, method: Method, sent: ReceivedMessage, call: Call, most_bytes: int, memory: Budget) -> None:
-        self._method = method
-        self._sent: ReceivedMessage | None = sent
-        self._call = call
-        self._most_bytes = most_bytes
-        self._memory = memory
+    method: Method
+    sent: ReceivedMessage | None
+    call: Call
+    most_bytes: int
+    memory: Budget
+
+    def outcome(self) -> Answer | BaseException:
+        """The answer, or the error that the caller gets in place of it."""
+        try:
+            return self()
+        except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
+            _drop_locals(error)
+            return error
 
     def __call__(self) -> Answer:
         """Make it. Raises OcrsvcError, CallFailed."""
         # Pixels that an engine still works on are in a part of their own, which is not released here.
-        with self._call.share as share:
-            return pack(self._method.answer(self._open(share), self._call), Share(self._memory))
+        with self.call.share as share:
+            return pack(self.method.answer(self._open(share), self.call), Share(self.memory))
 
     def _open(self, share: Share) -> Any:
         """The message; what it was made of is dropped."""
-        sent, self._sent = self._sent, None
-        if self._call.gone.is_set() or sent is None:
+        sent, self.sent = self.sent, None
+        if self.call.gone.is_set() or sent is None:
             raise CallFailed(Code.CANCELLED, "The client has gone.")
         take_body(sent.data)
-        plain = sent.plain(self._most_bytes, share)
+        plain = sent.plain(self.most_bytes, share)
         before_bytes = share.held_bytes
-        message = parse(self._method.request, plain, share)
+        message = parse(self.method.request, plain, share)
         share.give_back(before_bytes)
         return message
 
@@ -72,10 +80,10 @@ def pack(response: Any, share: Share) -> Answer:
     share.take(_COPIES * (PREFIX_BYTES + response.ByteSize()))
     data = frame(response.SerializeToString())
     share.give_back((_COPIES - 1) * len(data))
-    return Answer(data, share)
+    return Answer(memoryview(data), share)
 
 
-def drop_locals(error: BaseException) -> None:
+def _drop_locals(error: BaseException) -> None:
     """Free what the functions held that this error has left: else images would wait for the garbage collector."""
     link: BaseException | None = error
     while link is not None:

@@ -2,13 +2,12 @@
 
 They are read at run time into a pool of our own. Generated code would go into protobuf's one global pool, where it
 clashes with that of every client package for the same service in the same process, and would tie us to one range of
-protobuf versions. The files here keep to the part of the language that `_Parser` knows.
+protobuf versions. The files here keep to the part of the language that `_read` knows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +15,9 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_fa
 
 FOLDER: Final = Path(__file__).parent / "protos"
 
-_TOKEN: Final = re.compile(r'//[^\n]*|"[^"]*"|[\w.]+|[{}<>=;,]')
+_COMMENT: Final = re.compile(r"//[^\n]*")
+_STATEMENT: Final = re.compile(r"([^;{}]*)([;{}])")
+_WORD: Final = re.compile(r"[\w./]+")
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final = {
     name: getattr(_FIELD, f"TYPE_{name.upper()}")
@@ -36,7 +37,7 @@ class Messages:
         for known in (any_pb2, wrappers_pb2):
             self._pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
         for name in names:
-            file = _Parser(name, (FOLDER / name).read_text(encoding="utf-8")).file()
+            file = _read(name, (FOLDER / name).read_text(encoding="utf-8"))
             self._pool.AddSerializedFile(file.SerializeToString())
 
     def __getitem__(self, name: str) -> Any:
@@ -44,87 +45,69 @@ class Messages:
         return message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
 
 
-class _Parser:
-    """Reads one file: proto3 messages, enums, oneofs, maps and imports; no options, services or extensions."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._tokens: Iterator[str] = (token for token in _TOKEN.findall(text) if not token.startswith("//"))
-        self._file = descriptor_pb2.FileDescriptorProto(name=name)
-
-    def file(self) -> Any:
-        """The whole file as a descriptor."""
-        for word in self._tokens:
-            if word == "message":
-                self._message(self._file.message_type.add(name=self._next()))
-            elif word == "enum":
-                self._enum(self._file.enum_type.add(name=self._next()))
-            else:
-                self._statement(word)
-        return self._file
-
-    def _statement(self, word: str) -> None:
-        value = [word for word in iter(self._next, ";") if word != "="]
-        if word == "syntax":
-            self._file.syntax = value[0].strip('"')
-        elif word == "package":
-            self._file.package = value[0]
+def _read(name: str, text: str) -> Any:
+    """One file as its descriptor: proto3 messages, enums, oneofs, maps and imports; no options or services."""
+    open_: list[Any] = [descriptor_pb2.FileDescriptorProto(name=name)]
+    for statement, end in _STATEMENT.findall(_COMMENT.sub("", text)):
+        words = _WORD.findall(statement)
+        if end == "{":
+            open_.append(_begin(open_[-1], *words))
+        elif end == "}":
+            open_.pop()
+        elif len(open_) == 1:
+            _declare(open_[0], *words)
         else:
-            assert word == "import", word
-            self._file.dependency.append(value[0].strip('"'))
+            _add(open_[-2], open_[-1], words)
+    return open_[0]
 
-    def _message(self, message: Any) -> None:
-        assert self._next() == "{"
-        for word in iter(self._next, "}"):
-            if word == "message":
-                self._message(message.nested_type.add(name=self._next()))
-            elif word == "enum":
-                self._enum(message.enum_type.add(name=self._next()))
-            elif word == "oneof":
-                self._oneof(message)
-            else:
-                self._field(message, word)
 
-    def _enum(self, enum: Any) -> None:
-        assert self._next() == "{"
-        for word in iter(self._next, "}"):
-            assert self._next() == "="
-            enum.value.add(name=word, number=int(self._next()))
-            assert self._next() == ";"
+def _begin(outer: Any, word: str, name: str) -> Any:
+    """Add what a block stands for to what the block is in."""
+    if word == "enum":
+        return outer.enum_type.add(name=name)
+    if word == "oneof":
+        return outer.oneof_decl.add(name=name)
+    assert word == "message", word
+    return (outer.message_type if hasattr(outer, "message_type") else outer.nested_type).add(name=name)
 
-    def _oneof(self, message: Any) -> None:
-        message.oneof_decl.add(name=self._next())
-        assert self._next() == "{"
-        for word in iter(self._next, "}"):
-            self._field(message, word).oneof_index = len(message.oneof_decl) - 1
 
-    def _field(self, message: Any, word: str) -> Any:
-        field = message.field.add(label=_FIELD.LABEL_OPTIONAL)
-        if word in ("repeated", "map"):
-            field.label = _FIELD.LABEL_REPEATED
-        kind = self._next() if word == "repeated" else word
-        if word == "map":
-            assert self._next() == "<"
-            key, _, value, _ = self._next(), self._next(), self._next(), self._next()
-            field.name = self._next()
-            kind = self._map_entry(message, field.name, key, value)
-        else:
-            field.name = self._next()
-        _set_type(field, kind)
-        assert self._next() == "="
-        field.number = int(self._next())
-        assert self._next() == ";"
-        return field
+def _declare(file: Any, word: str, value: str) -> None:
+    """A statement outside all blocks."""
+    if word == "import":
+        file.dependency.append(value)
+    else:
+        assert word in ("syntax", "package"), word
+        setattr(file, word, value)
 
-    def _map_entry(self, message: Any, name: str, key: str, value: str) -> str:
-        """Add the message that a map is made of; its name."""
-        entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
-        entry.options.map_entry = True
-        for number, (part, kind) in enumerate((("key", key), ("value", value)), start=1):
-            _set_type(entry.field.add(name=part, number=number, label=_FIELD.LABEL_OPTIONAL), kind)
-        return str(entry.name)
 
-    def _next(self) -> str:
-        return next(self._tokens)
+def _add(outer: Any, inner: Any, words: list[str]) -> None:
+    """Add a field to a message, or to the message that a oneof is in; or a value to an enum."""
+    if isinstance(inner, descriptor_pb2.EnumDescriptorProto):
+        inner.value.add(name=words[0], number=int(words[1]))
+    elif isinstance(inner, descriptor_pb2.OneofDescriptorProto):
+        _add_field(outer, *words).oneof_index = len(outer.oneof_decl) - 1
+    else:
+        _add_field(inner, *words)
+
+
+def _add_field(message: Any, *words: str) -> Any:
+    """Add a field: its kind, name and number; in front of them `repeated`, or `map` and the kind of the keys."""
+    *before, kind, name, number = words
+    if before[:1] == ["map"]:
+        kind = _add_map_entry(message, name, before[1], kind)
+    label = _FIELD.LABEL_REPEATED if before else _FIELD.LABEL_OPTIONAL
+    field = message.field.add(name=name, number=int(number), label=label)
+    _set_type(field, kind)
+    return field
+
+
+def _add_map_entry(message: Any, name: str, key: str, value: str) -> str:
+    """Add the message that a map is made of; its name."""
+    entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
+    entry.options.map_entry = True
+    for number, (part, kind) in enumerate((("key", key), ("value", value)), start=1):
+        _set_type(entry.field.add(name=part, number=number, label=_FIELD.LABEL_OPTIONAL), kind)
+    return str(entry.name)
 
 
 def _set_type(field: Any, kind: str) -> None:

@@ -20,11 +20,11 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
 
-from ocrsvc.errors import OcrsvcError, QueueFull
-from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.http2_settings import MAX_FRAME
-from ocrsvc.grpc_server.message import Answer, Job, drop_locals
+from ocrsvc.grpc_server.message import Answer, Job
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.status_codes import LOGGER
 from ocrsvc.grpc_server.stream import Stream
@@ -85,11 +85,9 @@ class RpcServer:
         self.turn_s = _TURN_S
         self.memory, self.callers = limits.memory, limits.callers
         self.arriving = Budget(int(max(ARRIVING_SHARE * limits.memory.total_bytes, most_bytes + MAX_FRAME)))
-        call_metrics = call_metrics or CallMetrics(MetricsStore().common)
-        self.call_began: Callable[[], None] = call_metrics.begin
-        self.call_ended: Callable[[CallRecord], None] = call_metrics.end
+        self.call_metrics = call_metrics or CallMetrics(MetricsStore().common)
         self._listeners = list(listeners)
-        self._threads = threads
+        self.threads = threads
         self._on_call = on_call
         self._guarding = limits.guard.request if limits.guard is not None else _unguarded
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
@@ -139,38 +137,33 @@ class RpcServer:
         os.close(self._wake_write)
         return clean
 
-    def check_thread(self) -> None:
-        """See host.ServerInterface."""
-        if self._running >= self._threads:
-            raise QueueFull(f"All {self._threads} threads are busy.", "Try again in a moment.")
+    @property
+    def has_thread(self) -> bool:
+        """Whether a thread is free. This and the next four: on the loop's thread."""
+        return self._running < self.threads
 
     def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """See host.ServerInterface."""
+        """Make an answer in a pool thread, of which one is free; `connection.answered` follows."""
         self._running += 1
         self._on_call(1)
         self._pool.submit(self._work, connection, stream, job)
 
     def enqueue(self, connection: Connection, stream: Stream) -> None:
-        """See host.ServerInterface."""
+        """Call `connection.resume` once a thread is free."""
         self._queued_streams[stream] = connection
 
     def dequeue(self, stream: Stream) -> None:
-        """See host.ServerInterface."""
+        """Remove the stream from those that wait for a thread."""
         self._queued_streams.pop(stream, None)
 
     def note_refused(self, caller: str, detail: str) -> None:
-        """See host.ServerInterface."""
+        """A connection was ended for what its client sent."""
         self._warn("A gRPC connection from %s was ended for %s", caller or "a unix socket", detail)
 
     def _work(self, connection: Connection, stream: Stream, job: Job) -> None:
         """Pool thread: make one answer."""
-        outcome: Answer | BaseException
-        try:
-            with self._guarding(stream.record.path, stream.record.id):
-                outcome = job()
-        except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
-            drop_locals(error)
-            outcome = error
+        with self._guarding(stream.record.path, stream.record.id):
+            outcome = job.outcome()
         self._done.append(partial(self._finish, connection, stream, outcome))
         self._wake()
 
@@ -178,20 +171,10 @@ class RpcServer:
         self._running -= 1
         self._on_call(-1)
         # Before this stream's next message: otherwise one stream could keep a thread for ever.
-        while self._queued_streams and self._running < self._threads:
+        while self._queued_streams and self.has_thread:
             next_stream = next(iter(self._queued_streams))
-            waiting = self._queued_streams.pop(next_stream)
-            self._guarded(waiting, partial(waiting.resume, next_stream))
-        self._guarded(connection, partial(connection.answered, stream, outcome))
-
-    def _guarded(self, connection: Connection, turn: Callable[[], None]) -> None:
-        """A turn of a connection; whatever goes wrong in it ends this one alone."""
-        try:
-            turn()
-        except Exception:  # noqa: BLE001  the edge
-            LOGGER.exception("A connection failed")
-            for transport in [each for each in self._transports if each.connection is connection]:
-                transport.drop()
+            self._queued_streams.pop(next_stream).resume(next_stream)
+        connection.answered(stream, outcome)
 
     def _wake(self) -> None:
         # A full pipe wakes the loop as well; a closed one has none.

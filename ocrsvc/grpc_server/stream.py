@@ -10,6 +10,7 @@ from ocrsvc.grpc_server.call_metrics import CallRecord
 from ocrsvc.grpc_server.message import Answer
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.slow_readers import StallDetector
+from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage
 from ocrsvc.serving.memory_budget import Share
 
@@ -19,13 +20,11 @@ STREAM_BYTES: Final = 1 << 13
 EXEMPT_BYTES: Final = STREAM_BYTES + (1 << 11)
 """What a call may hold that is answered even where no memory is left: a health check, and its few headers."""
 
-
-@dataclass(slots=True)
-class Outgoing:
-    """An answer, or what is left of it, and the share that holds it."""
-
-    data: memoryview
-    share: Share
+# A call whose answer is not there at its deadline is given up by its own thread first; then by the loop.
+_GRACE_S: Final = 0.5
+# How long a stream of requests may be silent while its worker leaves, and ever.
+_SILENT_S: Final = 2.0
+_IDLE_S: Final = 300.0
 
 
 @dataclass(eq=False, slots=True)
@@ -38,13 +37,13 @@ class Stream:
         record: What is counted and logged of it once it is over.
         exempt: Whether it is served without memory being free for it, as long as it is small.
         caller: Whose call it counts as; None for none.
-        pending: The next message, once it is complete.
-        unacknowledged: Bytes of it that flow control has not given back to the client.
+        unacknowledged: Bytes of its messages that flow control has not given back to the client.
         active_s: When it was last heard of, or answered.
         message_s: When the message began that is not complete.
         busy: Whether a message is being answered.
         is_queued: Whether it waits for a thread.
         ended: Whether the client has sent everything.
+        begun: Whether the headers before the first answer have been sent.
         out: Answers that have not left yet.
         stall: Whether the client reads them.
         trailers: The status, once it is known; sent after `out`.
@@ -59,7 +58,6 @@ class Stream:
     record: CallRecord
     exempt: bool = False
     caller: str | None = None
-    pending: deque[ReceivedMessage] = field(default_factory=deque)
     unacknowledged: int = 0
     active_s: float = 0.0
     message_s: float = 0.0
@@ -67,7 +65,7 @@ class Stream:
     is_queued: bool = False
     ended: bool = False
     begun: bool = False
-    out: deque[Outgoing] = field(default_factory=deque)
+    out: deque[Answer] = field(default_factory=deque)
     stall: StallDetector = field(default_factory=StallDetector)
     trailers: list[tuple[str, str]] | None = None
     _held_bytes: int = 0
@@ -88,9 +86,18 @@ class Stream:
 
     def arrive(self, data: bytes) -> None:
         """More of its messages came. Raises QueueFull, BodyTooLarge."""
+        if not self.reader.held_bytes:
+            self.message_s = self.active_s
         self.arriving.take(len(data))
         self.hold(len(data))
         self.reader.feed(data)
+
+    def take_message(self, now_s: float) -> ReceivedMessage:
+        """Begin the next message, which is complete. Raises CallFailed."""
+        sent = self.reader.take()
+        self.message_s = now_s
+        self.record.bytes_in += len(sent.data)
+        return sent
 
     def hand_over(self, sent: ReceivedMessage) -> Share:
         """The share of a message that is begun; its bytes are of no more concern here. Raises as `count`."""
@@ -99,20 +106,39 @@ class Stream:
         self.arriving.give_back(sent.size)
         return self.share.split(sent.size)
 
-    def put(self, answer: Answer) -> None:
-        """An answer is to be sent."""
-        self.out.append(Outgoing(memoryview(answer.data), answer.share))
+    def overdue(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
+        """With what it is to be ended because it has taken too long; None while it has not.
 
-    def drop_out(self) -> None:
-        """Drop the answers that nobody reads."""
+        Args:
+            now_s: On the loop's clock.
+            message_limit_s: How long a message may take to arrive.
+            draining_s: Since when the worker ends, if it does.
+        """
+        if self.trailers is not None or self.out:
+            # Being sent, which nothing cuts off but its rate; meanwhile its client may be unable to send the rest.
+            self.message_s = now_s
+        elif now_s - self.call.deadline > _GRACE_S:
+            return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        elif self.method.streaming and not self.busy and not self.is_queued:
+            return self._silent(now_s, message_limit_s, draining_s)
+        return None
+
+    def _silent(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
+        """As `overdue`, for a stream of requests that waits for its client."""
+        silent_s = now_s - max(draining_s or 0.0, self.active_s)
+        if self.reader.held_bytes and now_s - self.message_s > message_limit_s:
+            return CallFailed(Code.DEADLINE_EXCEEDED, "The message did not come in time.")
+        if draining_s is not None and silent_s > _SILENT_S:
+            return CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream.")
+        if silent_s > _IDLE_S:
+            return CallFailed(Code.UNAVAILABLE, "The stream was silent for long; begin a new one.")
+        return None
+
+    def drop(self) -> None:
+        """Give back all that it holds; nobody reads its answers."""
         while self.out:
             left = self.out.popleft()
             left.share.give_back(len(left.data))
-
-    def drop(self) -> None:
-        """Give back all that it holds."""
-        self.drop_out()
-        self.pending.clear()
         self.reader.clear()
         self.arriving.release()
         self.share.release()

@@ -7,14 +7,11 @@ import random
 import selectors
 import socket
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.sender import FILL_BYTES
 from ocrsvc.grpc_server.slow_readers import StallDetector
-from ocrsvc.grpc_server.status_codes import LOGGER
 from ocrsvc.serving.memory_budget import Share
 
 FIRST_BYTES_S: Final = 10.0
@@ -65,7 +62,7 @@ class Transport:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        selector.register(sock, self._events, self._on_ready)
+        selector.register(sock, self._events, self._read)
 
     @property
     def waiting(self) -> bool:
@@ -81,13 +78,12 @@ class Transport:
     def go_on(self) -> None:
         """The connection's next turn, if it has more to do."""
         if self in self._others and self.waiting:
-            self._guarded(self.connection.go_on)
+            self.connection.go_on()
 
-    def _on_ready(self, events: int) -> None:
-        if events & selectors.EVENT_READ:
-            self._read()
-
-    def _read(self) -> None:
+    def _read(self, events: int) -> None:
+        """The socket is ready; `write` follows in every round."""
+        if not events & selectors.EVENT_READ:
+            return
         try:
             data = self._sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -97,27 +93,17 @@ class Transport:
         if not data:
             self.drop()
         elif self._closing_s is None:
-            self._guarded(partial(self.connection.receive, data))
+            self.connection.receive(data)
         else:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _LINGER_BYTES:
                 self.drop()
 
-    def _guarded(self, turn: Callable[[], None]) -> None:
-        try:
-            turn()
-        except Exception:  # noqa: BLE001  the edge
-            # One connection's trouble, ours or h2's, must not end the loop that serves all others.
-            LOGGER.exception("A connection failed")
-            self.drop()
-
     def write(self) -> None:
         """Send what there is, as far as the client takes it; close what is finished."""
         if self not in self._others or not self._send():
             return
-        self._guarded(self.connection.send_more)
-        if self not in self._others:
-            return
+        self.connection.send_more()
         out = self.connection.take_out()
         reading = 0 if len(out) >= MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
         self._want(reading | (selectors.EVENT_WRITE if out else 0))
@@ -152,12 +138,12 @@ class Transport:
             self.drop()
             return
         if now_s - connection.began_s > self._age_s:
-            self._guarded(connection.begin_shutdown)
-        self._guarded(connection.check_time_limits)
+            connection.begin_shutdown()
+        connection.check_time_limits()
 
     def close_now(self) -> None:
         """Close at once, with a GOAWAY as far as the socket takes it."""
-        self._guarded(self.connection.close_now)
+        self.connection.close_now()
         if self in self._others and self._send():
             self.drop()
 
@@ -181,4 +167,4 @@ class Transport:
     def _want(self, events: int) -> None:
         if events != self._events:
             self._events = events
-            self._selector.modify(self._sock, events, self._on_ready)
+            self._selector.modify(self._sock, events, self._read)

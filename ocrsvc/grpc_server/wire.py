@@ -78,6 +78,15 @@ class MessageReader:
         """What came."""
         self._data += data
 
+    def is_plain(self, most_bytes: int) -> bool:
+        """Whether the next message, which is complete, is not packed and has at most so many bytes."""
+        packed, length = self._next()
+        return not packed and PREFIX_BYTES + length <= most_bytes
+
+    def is_last(self) -> bool:
+        """Whether nothing came behind the next message, which is complete."""
+        return len(self._data) == PREFIX_BYTES + self._next()[1]
+
     def is_ready(self) -> bool:
         """Whether the next message is complete.
 
@@ -98,7 +107,7 @@ class MessageReader:
         """The next message, which is complete. Raises CallFailed as `is_ready`."""
         packed, length = self._next()
         end = PREFIX_BYTES + length
-        if len(self._data) == end:
+        if self.is_last():
             # Most messages come alone, and need no copy.
             data, self._data = memoryview(self._data)[PREFIX_BYTES:], bytearray()
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -33,59 +33,54 @@ def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
         messages: With those of FILE.
         model: Reads the images.
     """
-    return _about_the_service(messages, model) | _about_the_model(messages, model) | _inferring(messages, model)
+    return _describing(messages, model) | _inferring(messages, model)
 
 
-def _about_the_service(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    live, ready = messages["inference.ServerLiveResponse"], messages["inference.ServerReadyResponse"]
-    metadata = messages["inference.ServerMetadataResponse"]
-    index, loaded = messages["inference.RepositoryIndexResponse"], messages["inference.RepositoryModelLoadResponse"]
+def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    """The methods that need no engine."""
 
-    def load(request: Any, _call: Call) -> Any:
+    def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> tuple[str, Method]:
+        """One whose answer has the members that `members` makes of the request."""
+        response = messages[f"inference.{name}Response"]
+
+        def answer(request: Any, _call: Call) -> Any:
+            return json_format.ParseDict(members(request), response())
+
+        return SERVICE + name, Method(messages[f"inference.{name}Request"], answer, quick=True)
+
+    def of_the_model(name: str, members: Callable[[], Mapping[str, Any]]) -> tuple[str, Method]:
+        """One that names the model."""
+
+        def checked(request: Any) -> Mapping[str, Any]:
+            check_model(request.name, request.version)
+            return members()
+
+        return method(name, checked)
+
+    def list_models(request: Any) -> Mapping[str, Any]:
+        return {"models": v2_metadata.repository_index(ready=model.ready, only_ready=request.ready)}
+
+    def load(request: Any) -> Mapping[str, Any]:
         check_model(request.model_name)
-        return loaded()
+        return {}
 
-    def list_models(request: Any, _call: Call) -> Any:
-        return index(models=v2_metadata.repository_index(ready=model.ready, only_ready=request.ready))
-
-    return {
-        SERVICE + "ServerLive": _quick(messages, "ServerLiveRequest", lambda _request, _call: live(live=True)),
-        SERVICE + "ServerReady": _quick(messages, "ServerReadyRequest", lambda _r, _c: ready(ready=model.ready)),
-        SERVICE + "ServerMetadata": _quick(
-            messages, "ServerMetadataRequest", lambda _r, _c: metadata(**v2_metadata.server_metadata())
-        ),
-        SERVICE + "RepositoryIndex": _quick(messages, "RepositoryIndexRequest", list_models),
-        SERVICE + "RepositoryModelLoad": _quick(messages, "RepositoryModelLoadRequest", load),
-    }
-
-
-def _about_the_model(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    ready = messages["inference.ModelReadyResponse"]
-    metadata, config = messages["inference.ModelMetadataResponse"], messages["inference.ModelConfigResponse"]
-    statistics = messages["inference.ModelStatisticsResponse"]
-
-    def model_ready(request: Any, _call: Call) -> Any:
-        check_model(request.name, request.version)
-        return ready(ready=model.ready)
-
-    def model_metadata(request: Any, _call: Call) -> Any:
-        check_model(request.name, request.version)
-        return json_format.ParseDict(v2_metadata.model_metadata(), metadata())
-
-    def model_config(request: Any, _call: Call) -> Any:
-        check_model(request.name, request.version)
-        return json_format.ParseDict({"config": v2_metadata.model_config()}, config())
-
-    def model_statistics(request: Any, _call: Call) -> Any:
+    def statistics(request: Any) -> Mapping[str, Any]:
         check_model(request.name or NAME, request.version)
-        return json_format.ParseDict(v2_metadata.model_statistics(model.store.read()), statistics())
+        return v2_metadata.model_statistics(model.store.read())
 
-    return {
-        SERVICE + "ModelReady": _quick(messages, "ModelReadyRequest", model_ready),
-        SERVICE + "ModelMetadata": _quick(messages, "ModelMetadataRequest", model_metadata),
-        SERVICE + "ModelConfig": _quick(messages, "ModelConfigRequest", model_config),
-        SERVICE + "ModelStatistics": _quick(messages, "ModelStatisticsRequest", model_statistics),
-    }
+    return dict(
+        (
+            method("ServerLive", lambda _: {"live": True}),
+            method("ServerReady", lambda _: {"ready": model.ready}),
+            method("ServerMetadata", lambda _: v2_metadata.server_metadata()),
+            method("RepositoryIndex", list_models),
+            method("RepositoryModelLoad", load),
+            of_the_model("ModelReady", lambda: {"ready": model.ready}),
+            of_the_model("ModelMetadata", v2_metadata.model_metadata),
+            of_the_model("ModelConfig", lambda: {"config": v2_metadata.model_config()}),
+            method("ModelStatistics", statistics),
+        )
+    )
 
 
 def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
@@ -109,10 +104,6 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
         SERVICE + "ModelInfer": Method(request_class, infer),
         SERVICE + "ModelStreamInfer": Method(request_class, infer_in_stream, streaming=True),
     }
-
-
-def _quick(messages: Messages, request: str, answer: Any) -> Method:
-    return Method(messages[f"inference.{request}"], answer, quick=True)
 
 
 def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
