@@ -7,11 +7,11 @@ must be ready for a boundary split between two reads.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from werkzeug.http import parse_options_header
 
 from ocrsvc.errors import BodyTooLarge, CallerError
+from ocrsvc.http.content import Part
 from ocrsvc.imaging.percent import part_of
 
 MAX_PARTS = 1000
@@ -26,21 +26,6 @@ MAX_NEAR_MISSES = 10_000
 # A delimiter goes on with "--" (the last one) or ends its line; anything else is data that happens to look like one.
 _TAIL = re.compile(rb"(--)|[ \t]*\r\n")
 _FOLD = re.compile(rb"\r\n[ \t]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a form.
-
-    Attributes:
-        name: Name of the field.
-        filename: The client's name of the file, used in responses only; None for a field that is no file.
-        data: The content, as sent.
-    """
-
-    name: str
-    filename: str | None
-    data: bytes
 
 
 def split_parts(body: bytes, content_type: str) -> list[Part]:

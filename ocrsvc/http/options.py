@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
-from ocrsvc.http.request import as_text, parse_decimal
+from ocrsvc.http.field_values import as_text, parse_decimal
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions, Rotate
 from ocrsvc.serving.work_queue import PRIORITIES, Priority

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
 import orjson
@@ -10,7 +9,6 @@ from flask import Response, request
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.http.error_responses import Failure
-from ocrsvc.http.request import ParsedRequest, is_image, last_field
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
@@ -21,8 +19,6 @@ JSON_TYPE: Final = "application/json"
 # What says of an upload that it is no image, whichever way.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 
-_TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
-_FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 # The longest sides of a smaller copy that an engine can be asked to read.
 _MIN_SIDE_PX: Final = 16
 _MAX_SIDE_PX: Final = 65_535
@@ -58,20 +54,6 @@ def is_reported_in_a_200(error: Exception) -> bool:
     return isinstance(error, CallerError) and error.status not in {403, 408, 413}
 
 
-def parse_flag(text: str) -> bool:
-    """A truth value in any of the words that pydantic takes. Raises ValueError."""
-    word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError(text)
-    return word in _TRUE
-
-
-def flag(parsed: ParsedRequest, name: str) -> bool | None:
-    """The truth value in a field; None for one that is missing or empty. Raises ValueError."""
-    text = last_field(parsed, name)
-    return parse_flag(text) if text else None
-
-
 def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own flag, passed on
     """The option `rotate`: the engine finds how the page is turned, unless an explicit no switches that off."""
     return "0" if asked is False else "auto"
@@ -96,11 +78,3 @@ def is_url(text: object) -> bool:
     if isinstance(head, bytes):
         head = head.decode("latin-1")
     return head.startswith(("http://", "https://"))
-
-
-def any_file(parsed: ParsedRequest, besides: Collection[str] = ()) -> bytes | None:
-    """The first file of a form, whatever its field is called; else a body that is an image."""
-    for part in parsed.files:
-        if part.data and part.name not in besides:
-            return part.data
-    return parsed.raw if parsed.raw is not None and is_image(parsed.raw) else None

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-from flask import Response, request
+from flask import Response
 
 from ocrsvc.errors import CallerError
-from ocrsvc.http.body import share_of
+from ocrsvc.http.body_parser import limited_parsing
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import context_of, deadline_of, left_s, limited_parsing, shown
+from ocrsvc.http.request import request
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
-from ocrsvc.model_api.model import FixedTimeLimit, OcrModel
+from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.rest import JSON_TYPE, answer_ready, compressed, receive_body
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
@@ -34,9 +35,8 @@ LABEL: Final = "stable"
 
 def predict(settings: Settings, model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
-    deadline = deadline_of(request.environ, settings.deadline_s)
-    by_rows, images = _receive(settings, deadline, name, version, label)
-    pages = model.infer(images, ReadOptions(), FixedTimeLimit(left_s(deadline), context_of(request.environ)))
+    by_rows, images = _receive(settings, name, version, label)
+    pages = model.infer(images, ReadOptions(), request)
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 
@@ -84,15 +84,12 @@ def check_signature(signature: object) -> None:
         raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
 
 
-def _receive(
-    settings: Settings, deadline: float, name: str, version: str | None, label: str | None
-) -> tuple[bool, list[bytes]]:
+def _receive(settings: Settings, name: str, version: str | None, label: str | None) -> tuple[bool, list[bytes]]:
     """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    body = receive_body(request.environ, settings.max_body_bytes)
+    deadline, body = request.deadline, receive_body(settings.max_body_bytes)
     check_servable(name, version, label)
-    share = share_of(request.environ)
-    with limited_parsing(share, len(body), deadline):
-        return _read_request(body, share)
+    with limited_parsing(request.share, len(body), deadline):
+        return _read_request(body, request.share)
 
 
 def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:

@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
-from ocrsvc.http.body import read_body, share_of
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Environ, request_id
+from ocrsvc.http.request import request
 from ocrsvc.model_api.metadata import NotOffered
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
-from ocrsvc.serving.request_guard import take_body
 
 JSON_TYPE: Final = "application/json"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
@@ -89,28 +87,21 @@ def compressed(response: Response) -> Response:
     return response
 
 
-def receive_body(environ: Environ, max_body_bytes: int) -> bytes:
-    """The whole body, decompressed; raises as `read_body`, and NotOffered for an encoding that is not known."""
-    body = read_body(environ, max_body_bytes)
-    take_body(body, request_id(environ))
-    encoding = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+def receive_body(max_body_bytes: int) -> bytes:
+    """The whole body, decompressed; raises as `Request.take_body`, and NotOffered for an encoding that is not known."""
+    body = request.take_body()
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body
     if encoding not in _WINDOW_BITS:
         raise NotOffered(f"The Content-Encoding {encoding[:40]!r} is not known.", "Send gzip, deflate, or neither.")
-    return _decompress(environ, body, _WINDOW_BITS[encoding], max_body_bytes)
-
-
-def _decompress(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
-    """A compressed body's content, counted in place of the body. Raises CallerError, BodyTooLarge, QueueFull."""
-    share = share_of(environ)
     try:
-        decompressed = decompress(body, window_bits, most, share)
+        decompressed = decompress(body, _WINDOW_BITS[encoding], max_body_bytes, request.share)
     except TooLarge as error:
-        raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.") from error
+        raise BodyTooLarge(f"The body unpacks to more than {max_body_bytes} bytes.", "Send a smaller image.") from error
     except Damaged as error:
         raise CallerError(f"The compressed body is damaged: {error}.", "Send it again.") from error
-    share.give_back(len(body))
+    request.share.give_back(len(body))
     return decompressed
 
 

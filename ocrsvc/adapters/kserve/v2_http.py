@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import infer_arrays
 from ocrsvc.errors import CallerError
-from ocrsvc.http.body import share_of
+from ocrsvc.http.body_parser import limited_parsing
+from ocrsvc.http.content import is_image
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import context_of, deadline_of, is_image, left_s, limited_parsing, shown
+from ocrsvc.http.request import request
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
 from ocrsvc.model_api.model import FixedTimeLimit, limit_in
@@ -71,9 +73,8 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
     blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        asked = _receive(settings, deadline, name, version)
-        time_limit = FixedTimeLimit(limit_in(asked.parameters, left_s(deadline)), context_of(request.environ))
+        asked = _receive(settings, name, version)
+        time_limit = FixedTimeLimit(limit_in(asked.parameters, request.left_s), request.context)
         names = list(asked.outputs)
         arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, time_limit)
         return _answer(asked, arrays)
@@ -95,8 +96,8 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
         return json_answer(v2_metadata.model_statistics(model.store.read()))
 
     def index() -> Response:
-        body = receive_body(request.environ, settings.max_body_bytes)
-        only_ready = parse_json(body, share_of(request.environ)).get("ready") is True if body else False
+        body = receive_body(settings.max_body_bytes)
+        only_ready = parse_json(body, request.share).get("ready") is True if body else False
         return json_answer(v2_metadata.repository_index(ready=model.ready, only_ready=only_ready))
 
     def load(name: str) -> Response:
@@ -130,13 +131,12 @@ def _unload(name: str) -> Response:
     raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
 
 
-def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _InferRequest:
+def _receive(settings: Settings, name: str, version: str | None) -> _InferRequest:
     """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    body = receive_body(request.environ, settings.max_body_bytes)
+    deadline, body = request.deadline, receive_body(settings.max_body_bytes)
     check_model(name, version or "")
-    share = share_of(request.environ)
-    with limited_parsing(share, len(body), deadline):
-        return _read_request(body, request.headers.get(HEADER_LENGTH), share)
+    with limited_parsing(request.share, len(body), deadline):
+        return _read_request(body, request.headers.get(HEADER_LENGTH), request.share)
 
 
 def _read_request(body: bytes, header_length: str | None, share: Share) -> _InferRequest:
