@@ -36,7 +36,7 @@ LABEL: Final = "stable"
 def predict(settings: Settings, model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     by_rows, images = _receive(settings, name, version, label)
-    pages = model.infer(images, ReadOptions(), request)
+    pages = model.infer(images, ReadOptions(), request.left_s, request.context)
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 

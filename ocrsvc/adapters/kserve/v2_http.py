@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -16,7 +16,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.infer import infer_arrays
+from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
 from ocrsvc.errors import CallerError
 from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.content import is_image
@@ -25,9 +25,8 @@ from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.model import FixedTimeLimit, limit_in
 from ocrsvc.model_api.rest import answer_ready, compressed, empty_answer, json_answer, receive_body, serve_paths
-from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
+from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
 
@@ -41,30 +40,20 @@ _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
-class _InferRequest:
-    """One inference request.
+class _HttpRequest:
+    """An inference request, and how it is to be answered.
 
     Attributes:
+        asked: The request.
         id: For the answer.
-        parameters: Of the request.
-        name: Of its input.
-        elements: Of that input.
-        batch: The shape that they came in.
-        outputs: Names asked for, and whether each is answered as raw bytes; none asks for all.
-        binary: Whether those not named are.
+        outputs: Whether each output asked for is answered as raw bytes.
+        binary: Whether all others are.
     """
 
-    id: object
-    parameters: Mapping[str, Any]
-    name: str
-    elements: list[bytes]
-    batch: Shape
-    outputs: Mapping[str, bool]
+    asked: InferRequest
+    id: object = None
+    outputs: Mapping[str, bool] = field(default_factory=dict)
     binary: bool = False
-
-    def is_binary(self, output: str) -> bool:
-        """Whether an output is answered as raw bytes."""
-        return self.outputs.get(output, self.binary)
 
 
 def make_kserve_v2(context: AdapterContext) -> Blueprint:
@@ -73,11 +62,8 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
     blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
-        asked = _receive(settings, name, version)
-        time_limit = FixedTimeLimit(limit_in(asked.parameters, request.left_s), request.context)
-        names = list(asked.outputs)
-        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, time_limit)
-        return _answer(asked, arrays)
+        sent = _receive(settings, name, version)
+        return _answer(sent, infer_arrays(model, sent.asked, request.left_s, request.context))
 
     def metadata(name: str, version: str | None) -> Response:
         check_model(name, version or "")
@@ -131,7 +117,7 @@ def _unload(name: str) -> Response:
     raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
 
 
-def _receive(settings: Settings, name: str, version: str | None) -> _InferRequest:
+def _receive(settings: Settings, name: str, version: str | None) -> _HttpRequest:
     """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
     deadline, body = request.deadline, receive_body(settings.max_body_bytes)
     check_model(name, version or "")
@@ -139,7 +125,7 @@ def _receive(settings: Settings, name: str, version: str | None) -> _InferReques
         return _read_request(body, request.headers.get(HEADER_LENGTH), request.share)
 
 
-def _read_request(body: bytes, header_length: str | None, share: Share) -> _InferRequest:
+def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
     """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
 
     Raises:
@@ -157,7 +143,7 @@ def _read_request(body: bytes, header_length: str | None, share: Share) -> _Infe
     parameters = _members(head.get("parameters"), "parameters")
     binary = parameters.get("binary_data_output") is True
     elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
-    return _InferRequest(_id(head), parameters, name, elements, batch, outputs, binary)
+    return _HttpRequest(InferRequest(name, elements, batch, list(outputs), parameters), _id(head), outputs, binary)
 
 
 def _id(head: Mapping[str, object]) -> object:
@@ -180,12 +166,12 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 
-def _raw_request(raw: memoryview) -> _InferRequest:
+def _raw_request(raw: memoryview) -> _HttpRequest:
     """The whole body is the one input: an image file, with or without its length in front."""
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
-    return _InferRequest(None, {}, IMAGE.name, [bytes(image)], (1,), {})
+    return _HttpRequest(InferRequest(IMAGE.name, [bytes(image)], (1,), (), {}))
 
 
 def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
@@ -240,11 +226,11 @@ def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
     return wanted
 
 
-def _answer(asked: _InferRequest, arrays: list[Array]) -> Response:
+def _answer(sent: _HttpRequest, arrays: list[Array]) -> Response:
     raw: list[bytes] = []
-    head: dict[str, object] = {"id": asked.id} if asked.id else {}
+    head: dict[str, object] = {"id": sent.id} if sent.id else {}
     head |= {"model_name": NAME, "model_version": VERSION}
-    head["outputs"] = [_output(array, raw, binary=asked.is_binary(array.name)) for array in arrays]
+    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in arrays]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
         return compressed(Response(members, content_type="application/json"))
