@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.errors import BadOption, OcrsvcError
@@ -17,7 +16,7 @@ from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, read_pages
+from ocrsvc.http.responses import JSON_TYPE, as_json, read_pages
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
@@ -99,7 +98,7 @@ def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Respo
         "pages_total": sum(file.total for file in files),
         "timing": timing_to_dict(total_of(readings, total_s)),
     }
-    return Response(orjson.dumps(answer), content_type="application/json")
+    return as_json(answer)
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:

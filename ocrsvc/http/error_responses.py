@@ -41,7 +41,7 @@ class Failure:
         code: Short and stable, for programs.
         title, detail, remedy: For people; remedy may be empty.
         retryable: Whether the same request may succeed later.
-        headers: What the status asks for: Retry-After, Allow.
+        headers: What the status asks for: Retry-After, Allow; every response with an error status gets them.
         is_refusal: Whether the service was healthy, and did not take the request now.
     """
 
@@ -99,12 +99,14 @@ def problem(error: Exception) -> Response:
     """Any exception as problem JSON; for Flask's `errorhandler`."""
     failure = failure_of(error)
     body = orjson.dumps(problem_dict(failure, request.id))
-    return Response(body, failure.status, failure.headers, content_type=PROBLEM_TYPE)
+    return Response(body, failure.status, content_type=PROBLEM_TYPE)
 
 
 def finish(response: Response) -> Response:
-    """Give every answer its id, and keep caches from holding it; for Flask's `after_request`."""
+    """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
     response = _within_memory(response)
+    if response.status_code >= 400 and request.failures:
+        response.headers.extend(request.failures[-1].headers)
     response.headers[ID_HEADER] = request.id
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response

@@ -8,7 +8,6 @@ import orjson
 from flask import Response, request
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
-from ocrsvc.http.error_responses import Failure
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
@@ -34,15 +33,9 @@ def read_pages(
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
 
 
-def as_json(answer: object, status: int = 200, content_type: str = JSON_TYPE) -> Response:
+def as_json(answer: object, status: int = 200) -> Response:
     """The answer as compact JSON in UTF-8."""
-    return Response(orjson.dumps(answer), status, content_type=content_type)
-
-
-def with_headers(response: Response, failure: Failure) -> Response:
-    """The response with the headers that the failure asks for: Retry-After, Allow."""
-    response.headers.extend(failure.headers)
-    return response
+    return Response(orjson.dumps(answer), status, content_type=JSON_TYPE)
 
 
 def is_reported_in_a_200(error: Exception) -> bool:

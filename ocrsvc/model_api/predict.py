@@ -16,10 +16,11 @@ from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
 from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.rest import JSON_TYPE, answer_ready, compressed, receive_body
+from ocrsvc.model_api.rest import answer_ready, compressed, receive_body
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share

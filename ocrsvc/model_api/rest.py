@@ -7,17 +7,16 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import orjson
 from flask import Blueprint, Response
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json
 from ocrsvc.model_api.metadata import NotOffered
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 
-JSON_TYPE: Final = "application/json"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 
 View = Callable[..., Response]
@@ -54,20 +53,13 @@ def serve_paths(blueprint: Blueprint, roots: Sequence[str], routes: Sequence[Rou
 def failure(error: Exception) -> Response:
     """Any exception as {"error": …}, with its true status."""
     reported = failure_of(error)
-    text = str(reported)
-    if isinstance(error, NotFound | MethodNotAllowed):
-        text = error.name
-    return Response(orjson.dumps({"error": text}), reported.status, reported.headers, content_type=JSON_TYPE)
+    text = error.name if isinstance(error, NotFound | MethodNotAllowed) else str(reported)
+    return as_json({"error": text}, reported.status)
 
 
 def json_answer(answer: object, status: int = 200) -> Response:
     """JSON, compressed if the client asked for it."""
-    return compressed(Response(orjson.dumps(answer), status, content_type=JSON_TYPE))
-
-
-def empty_answer() -> Response:
-    """200 without a body."""
-    return Response(b"", 200, content_type=JSON_TYPE)
+    return compressed(as_json(answer, status))
 
 
 def compressed(response: Response) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,9 +23,10 @@ from ocrsvc.http.content import is_image
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.rest import answer_ready, compressed, empty_answer, json_answer, receive_body, serve_paths
+from ocrsvc.model_api.rest import View, answer_ready, compressed, json_answer, receive_body, serve_paths
 from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
@@ -65,21 +66,19 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
         sent = _receive(settings, name, version)
         return _answer(sent, infer_arrays(model, sent.asked, request.left_s, request.context))
 
-    def metadata(name: str, version: str | None) -> Response:
-        check_model(name, version or "")
-        return json_answer(v2_metadata.model_metadata())
+    def described(describe: Callable[[], object]) -> View:
+        def answer(name: str = NAME, version: str | None = None) -> Response:
+            check_model(name, version or "")
+            return json_answer(describe())
 
-    def config(name: str, version: str | None) -> Response:
-        check_model(name, version or "")
-        return json_answer(v2_metadata.model_config())
+        return answer
+
+    def statistics() -> object:
+        return v2_metadata.model_statistics(model.store.read())
 
     def model_ready(name: str, version: str | None) -> Response:
         check_model(name, version or "")
         return answer_ready({"name": NAME, "ready": model.ready}, ready=model.ready)
-
-    def statistics(name: str | None = None, version: str | None = None) -> Response:
-        check_model(name or NAME, version or "")
-        return json_answer(v2_metadata.model_statistics(model.store.read()))
 
     def index() -> Response:
         body = receive_body(settings.max_body_bytes)
@@ -88,7 +87,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
     def load(name: str) -> Response:
         check_model(name)
-        return empty_answer()
+        return Response(content_type=JSON_TYPE)
 
     serve_paths(
         blueprint,
@@ -98,11 +97,11 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
             ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
             ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
             ("GET", r"/v2/models", lambda: json_answer({"models": [NAME]})),
-            ("GET", r"/v2/models/stats", statistics),
-            ("GET", _MODEL, metadata),
+            ("GET", r"/v2/models/stats", described(statistics)),
+            ("GET", _MODEL, described(v2_metadata.model_metadata)),
             ("GET", _MODEL + "/ready", model_ready),
-            ("GET", _MODEL + "/config", config),
-            ("GET", _MODEL + "/stats", statistics),
+            ("GET", _MODEL + "/config", described(v2_metadata.model_config)),
+            ("GET", _MODEL + "/stats", described(statistics)),
             ("POST", _MODEL + "/infer", infer),
             ("POST", r"/v2/repository/index", index),
             ("POST", _REPOSITORY + "/load", load),
@@ -233,7 +232,7 @@ def _answer(sent: _HttpRequest, arrays: list[Array]) -> Response:
     head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in arrays]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
-        return compressed(Response(members, content_type="application/json"))
+        return compressed(Response(members, content_type=JSON_TYPE))
     response = Response(b"".join([members, *raw]), content_type=BINARY_TYPE)
     response.headers[HEADER_LENGTH] = str(len(members))
     return compressed(response)

@@ -17,7 +17,7 @@ from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, is_reported_in_a_200, with_headers
+from ocrsvc.http.responses import as_json, is_reported_in_a_200
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
@@ -92,9 +92,7 @@ def _answer(number: int, message: str, result: str | None = None, status: int = 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if failure.status in {404, 405}:
-        return with_headers(
-            Response(f"{failure.title}\n", failure.status, content_type="text/plain; charset=utf-8"), failure
-        )
+        return Response(f"{failure.title}\n", failure.status, content_type="text/plain; charset=utf-8")
     if isinstance(error, _NoService):
         return _answer(NO_SERVICE, NO_SERVICE_TEXT)
     if type(error) not in {CallerError, _WrongType} and is_reported_in_a_200(error):
@@ -102,4 +100,4 @@ def _failure(error: Exception) -> Response:
     message = str(failure)
     code = GRPC_CODES.get(failure.status, INVALID_ARGUMENT if isinstance(error, CallerError) else UNKNOWN)
     answer = {"error": message, "code": code, "message": message, "details": []}
-    return with_headers(as_json(answer, failure.status), failure)
+    return as_json(answer, failure.status)

@@ -16,7 +16,7 @@ from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, with_headers
+from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Reading, ReadOptions
 
@@ -97,4 +97,4 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     status = NO_MODULE if isinstance(error, _NoModule) else NOT_JSON if type(error) is CallerError else FAILED
     answer = {"msg": str(failure), "results": "", "status": status}
-    return with_headers(as_json(answer, 200 if is_reported_in_a_200(error) else failure.status), failure)
+    return as_json(answer, 200 if is_reported_in_a_200(error) else failure.status)

@@ -12,7 +12,7 @@ from ocrsvc.adapters.paddlex.members import parse_members
 from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, as_json, with_headers
+from ocrsvc.http.responses import JSON_TYPE, as_json
 
 HEALTHY: Final = "Healthy"
 
@@ -46,4 +46,4 @@ def _members(content: Content) -> dict[str, object]:
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     status, envelope = failure_envelope(error, failure, g.get("log_id"))
-    return with_headers(as_json(envelope, status), failure)
+    return as_json(envelope, status)

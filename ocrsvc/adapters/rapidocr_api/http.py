@@ -18,7 +18,7 @@ from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, rotate_option, with_headers
+from ocrsvc.http.responses import as_json, rotate_option
 from ocrsvc.records import Page, ReadOptions
 
 FILE_FIELDS: Final = ("image_file",)
@@ -98,4 +98,4 @@ def _failure(error: Exception) -> Response:
     detail: object = failure.title if failure.status in {404, 405} else str(failure)
     if isinstance(error, _BadField):
         detail = [error.item]
-    return with_headers(as_json({"detail": detail}, failure.status), failure)
+    return as_json({"detail": detail}, failure.status)

@@ -130,11 +130,6 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if isinstance(error, NothingSent):
         failure = replace(failure, detail=NOTHING_SENT, remedy="")
-    response = _json({"code": failure.status, "msg": str(failure)}, failure.status)
-    response.headers.extend(failure.headers)
-    return response
-
-
-def _json(answer: object, status: int) -> Response:
-    """JSON as the standard library writes it, which is what clients of the original have seen: spaces, ASCII only."""
-    return Response(json.dumps(answer), status, content_type="application/json")
+    # As the standard library writes it, which is what clients of the original have seen: spaces, ASCII only.
+    answer = json.dumps({"code": failure.status, "msg": str(failure)})
+    return Response(answer, failure.status, content_type="application/json")

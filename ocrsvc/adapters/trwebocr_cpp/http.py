@@ -47,7 +47,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    return Response(_text(error) or str(failure), failure.status, failure.headers, content_type=TEXT_TYPE)
+    return Response(_text(error) or str(failure), failure.status, content_type=TEXT_TYPE)
 
 
 def _text(error: Exception) -> str:

@@ -28,7 +28,7 @@ from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, with_headers
+from ocrsvc.http.responses import as_json
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 
@@ -215,4 +215,4 @@ def _error_members(error: Exception, failure: Failure) -> dict[str, object]:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    return with_headers(as_json(_error_members(error, failure), failure.status), failure)
+    return as_json(_error_members(error, failure), failure.status)

@@ -29,7 +29,7 @@ from ocrsvc.adapters.umi_ocr.images import (
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, with_headers
+from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -88,8 +88,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if failure.status in {404, 405}:
-        answer = Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-        return with_headers(answer, failure)
+        return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
     # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
@@ -97,7 +96,7 @@ def _failure(error: Exception) -> Response:
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
     if of_documents:
         answer.content_type = JSON_TYPE
-    return with_headers(answer, failure)
+    return answer
 
 
 def _as_html(answer: object, status: int = 200) -> Response:
