@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final
 
 from ocrsvc.errors import BodyTooLarge, CallerError, QueueFull
 from ocrsvc.http.body_receiver import ReceivedBody, too_large
 from ocrsvc.serving.memory_budget import Share
 
 _STEP_BYTES: Final = 1 << 20
-
-
-class Stream(Protocol):
-    """wsgi.input, as far as it is used here."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; fewer at the end."""
-        ...
 
 
 def read_body(environ: dict[str, Any], max_body_bytes: int, share: Share) -> bytes:
@@ -56,7 +48,7 @@ def read_body(environ: dict[str, Any], max_body_bytes: int, share: Share) -> byt
     return body
 
 
-def _read_up_to(stream: Stream, size: int, share: Share) -> bytes:
+def _read_up_to(stream: IO[bytes], size: int, share: Share) -> bytes:
     """`size` bytes, or fewer if the stream ends before; counted piece by piece. Raises QueueFull, BodyTooLarge."""
     pieces: list[bytes] = []
     while size:

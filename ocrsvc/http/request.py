@@ -44,6 +44,7 @@ class Request(flask.Request):
 
     Attributes:
         received: The body as the event loop received it; None under another server.
+        max_body_bytes: The largest body.
         share: Its account of memory.
         began_s, taken_s: When its head was there, and when a thread took it, on `time.monotonic`.
         admitted_caller: The caller under whose name it counts; None for nobody.
@@ -62,6 +63,7 @@ class Request(flask.Request):
         self.admitted_caller: str | None = None
         self.failures: list[Failure] = []
         self.response: flask.Response | None = None
+        self.max_body_bytes = settings.max_body_bytes
         self._settings = settings
         self._content: Content | OcrsvcError | None = None
 
@@ -130,7 +132,7 @@ class Request(flask.Request):
 
     def take_body(self) -> bytes:
         """The whole body, once, for what parses it without `content`. Raises what `content` raises of a body."""
-        body = read_body(self.environ, self._settings.max_body_bytes, self.share)
+        body = read_body(self.environ, self.max_body_bytes, self.share)
         take_body(body, self.id)
         return body
 

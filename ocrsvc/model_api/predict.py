@@ -12,7 +12,6 @@ import orjson
 from flask import Response
 
 from ocrsvc.errors import CallerError
-from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
@@ -20,11 +19,10 @@ from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
 from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.rest import answer_ready, compressed, receive_body
+from ocrsvc.model_api.rest import answer_ready, compressed, parse_received
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings.settings import Settings
 
 SIGNATURE: Final = "serving_default"
 METHOD: Final = "tensorflow/serving/predict"
@@ -34,9 +32,10 @@ LABEL: Final = "stable"
 """The one version label: TensorFlow Serving's own examples use it for the version that serves."""
 
 
-def predict(settings: Settings, model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
+def predict(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
-    by_rows, images = _receive(settings, name, version, label)
+    check_servable(name, version, label)
+    by_rows, images = parse_received(lambda body: _read_request(body, request.share))
     pages = model.infer(images, ReadOptions(), request.left_s, request.context)
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
@@ -83,14 +82,6 @@ def check_signature(signature: object) -> None:
     if signature not in (None, "", SIGNATURE):
         name = shown(signature)[:100]
         raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
-
-
-def _receive(settings: Settings, name: str, version: str | None, label: str | None) -> tuple[bool, list[bytes]]:
-    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    deadline, body = request.deadline, receive_body(settings.max_body_bytes)
-    check_servable(name, version, label)
-    with limited_parsing(request.share, len(body), deadline):
-        return _read_request(body, request.share)
 
 
 def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from flask import Blueprint, Response
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
+from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
@@ -19,6 +20,7 @@ from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 
+T = TypeVar("T")
 View = Callable[..., Response]
 Route = tuple[str, str, View]
 """A method, a pattern for the whole path whose named groups are the view's arguments, and the view."""
@@ -79,18 +81,30 @@ def compressed(response: Response) -> Response:
     return response
 
 
-def receive_body(max_body_bytes: int) -> bytes:
-    """The whole body, decompressed; raises as `Request.take_body`, and NotOffered for an encoding that is not known."""
-    body = request.take_body()
+def parse_received(parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of the whole body, decompressed, which nothing holds any more afterwards.
+
+    Raises:
+        NotOffered: Its encoding is not known.
+        OcrsvcError: As `Request.take_body`, and as `parse`.
+    """
+    deadline, body = request.deadline, _decompressed(request.take_body())
+    with limited_parsing(request.share, len(body), deadline):
+        return parse(body)
+
+
+def _decompressed(body: bytes) -> bytes:
+    """What the body unpacks to, counted in its place. Raises NotOffered, CallerError, BodyTooLarge, QueueFull."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body
     if encoding not in _WINDOW_BITS:
         raise NotOffered(f"The Content-Encoding {encoding[:40]!r} is not known.", "Send gzip, deflate, or neither.")
+    most_bytes = request.max_body_bytes
     try:
-        decompressed = decompress(body, _WINDOW_BITS[encoding], max_body_bytes, request.share)
+        decompressed = decompress(body, _WINDOW_BITS[encoding], most_bytes, request.share)
     except TooLarge as error:
-        raise BodyTooLarge(f"The body unpacks to more than {max_body_bytes} bytes.", "Send a smaller image.") from error
+        raise BodyTooLarge(f"The body unpacks to more than {most_bytes} bytes.", "Send a smaller image.") from error
     except Damaged as error:
         raise CallerError(f"The compressed body is damaged: {error}.", "Send it again.") from error
     request.share.give_back(len(body))

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from flask import Blueprint, Response
@@ -18,7 +18,6 @@ from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
 from ocrsvc.errors import CallerError
-from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.content import is_image
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
@@ -26,10 +25,11 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.rest import View, answer_ready, compressed, json_answer, receive_body, serve_paths
+from ocrsvc.model_api.rest import View, answer_ready, compressed, json_answer, parse_received, serve_paths
 from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings.settings import Settings
+
+T = TypeVar("T")
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_TYPE: Final = "application/octet-stream"
@@ -59,11 +59,13 @@ class _HttpRequest:
 
 def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Everything below /v2, over a model."""
-    settings, model = context.settings, context.model
+    model = context.model
     blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
-        sent = _receive(settings, name, version)
+        check_model(name, version or "")
+        header_length = request.headers.get(HEADER_LENGTH)
+        sent = parse_received(lambda body: _read_request(body, header_length, request.share))
         return _answer(sent, infer_arrays(model, sent.asked, request.left_s, request.context))
 
     def described(describe: Callable[[], object]) -> View:
@@ -81,8 +83,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
         return answer_ready({"name": NAME, "ready": model.ready}, ready=model.ready)
 
     def index() -> Response:
-        body = receive_body(settings.max_body_bytes)
-        only_ready = parse_json(body, request.share).get("ready") is True if body else False
+        only_ready = parse_received(lambda body: bool(body) and parse_json(body, request.share).get("ready") is True)
         return json_answer(v2_metadata.repository_index(ready=model.ready, only_ready=only_ready))
 
     def load(name: str) -> Response:
@@ -116,14 +117,6 @@ def _unload(name: str) -> Response:
     raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
 
 
-def _receive(settings: Settings, name: str, version: str | None) -> _HttpRequest:
-    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    deadline, body = request.deadline, receive_body(settings.max_body_bytes)
-    check_model(name, version or "")
-    with limited_parsing(request.share, len(body), deadline):
-        return _read_request(body, request.headers.get(HEADER_LENGTH), request.share)
-
-
 def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
     """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
 
@@ -137,9 +130,9 @@ def _read_request(body: bytes, header_length: str | None, share: Share) -> _Http
         return _raw_request(raw)
     head = parse_json(head_bytes, share)
     tensor = _only_input(head)
-    name = _text(tensor, "name")
-    batch = check_input(name, _text(tensor, "datatype"), _list(tensor, "shape"))
-    parameters = _members(head.get("parameters"), "parameters")
+    name = _member(tensor, "name", str)
+    batch = check_input(name, _member(tensor, "datatype", str), _member(tensor, "shape", list))
+    parameters = _parameters(head)
     binary = parameters.get("binary_data_output") is True
     elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
     return _HttpRequest(InferRequest(name, elements, batch, list(outputs), parameters), _id(head), outputs, binary)
@@ -174,15 +167,15 @@ def _raw_request(raw: memoryview) -> _HttpRequest:
 
 
 def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
-    inputs = _list(head, "inputs")
+    inputs: list[object] = _member(head, "inputs", list)
     if len(inputs) != 1:
         raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
-    return _members(inputs[0], "inputs[0]")
+    return _as_object(inputs[0], "inputs[0]")
 
 
 def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: Share) -> list[bytes]:
     """The elements of the input, from behind the JSON or out of it. Raises BadTensor, QueueFull."""
-    parameters = _members(tensor.get("parameters"), "parameters")
+    parameters = _parameters(tensor)
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
             sent_size = shown(parameters["binary_data_size"])[:40]
@@ -191,7 +184,7 @@ def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: 
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
         return unpack_elements(raw, count)
-    texts = _flat(_list(tensor, "data"))
+    texts = _flat(_member(tensor, "data", list))
     if len(texts) != count:
         raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
     if parameters.get("content_type") == "base64":
@@ -216,12 +209,12 @@ def _flat(values: list[object], depth: int = 0) -> list[str]:
 def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
     """The outputs asked for, and whether each is answered as raw bytes. Raises NotOffered."""
     wanted = {}
-    for item in _list(head, "outputs") if head.get("outputs") else []:
-        output = _members(item, "outputs")
-        own = _members(output.get("parameters"), "parameters")
+    for item in _member(head, "outputs", list) if head.get("outputs") else []:
+        output = _as_object(item, "outputs")
+        own = _parameters(output)
         if own.get("classification"):
             raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
-        wanted[_text(output, "name")] = own.get("binary_data", default) is True
+        wanted[_member(output, "name", str)] = own.get("binary_data", default) is True
     return wanted
 
 
@@ -248,23 +241,20 @@ def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object
     return output | {"data": values if isinstance(values, list) else values.ravel()}
 
 
-def _members(value: object, name: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
+def _parameters(members: Mapping[str, object]) -> Mapping[str, Any]:
+    sent = members.get("parameters")
+    return {} if sent is None else _as_object(sent, "parameters")
+
+
+def _as_object(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise CallerError(f"{name} is not an object.", "See the Open Inference Protocol.")
     return value
 
 
-def _text(members: Mapping[str, object], name: str) -> str:
+def _member(members: Mapping[str, object], name: str, kind: type[T]) -> T:
     value = members.get(name)
-    if not isinstance(value, str):
-        raise CallerError(f"{name!r} is missing, or no text.", "See the Open Inference Protocol.")
-    return value
-
-
-def _list(members: Mapping[str, object], name: str) -> list[Any]:
-    value = members.get(name)
-    if not isinstance(value, list):
-        raise CallerError(f"{name!r} is missing, or no list.", "See the Open Inference Protocol.")
+    if not isinstance(value, kind):
+        word = "text" if kind is str else "list"
+        raise CallerError(f"{name!r} is missing, or no {word}.", "See the Open Inference Protocol.")
     return value

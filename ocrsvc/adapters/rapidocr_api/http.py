@@ -6,7 +6,6 @@ Its success response to the letter; its errors as FastAPI shapes them, with true
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from flask import Blueprint, Response
@@ -78,10 +77,6 @@ def _options(content: Content) -> ReadOptions:
         raise _BadField(
             "value_error", "use_rec", "Value error, without recognition there is nothing to answer", "false"
         )
-    return _as_read_options(flags)
-
-
-def _as_read_options(flags: Mapping[str, bool | None]) -> ReadOptions:
     return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False)
 
 
