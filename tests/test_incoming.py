@@ -399,6 +399,22 @@ def test_no_body_causes_anything_but_an_error_of_the_caller(body: bytes, content
     assert all(isinstance(image, bytes) for image in found)
 
 
+@pytest.mark.parametrize("body", [b'{"image": ', b'{"image": "QUJD"}'])
+def test_a_body_is_taken_apart_once_and_what_is_wrong_with_it_is_said_each_time(body: bytes) -> None:
+    memory = Budget(1000)
+    request = Request(environ(body, JSON), Settings(), memory)
+    said = []
+    for _ in range(2):
+        try:
+            said.append(str(request.content.fields))
+        except CallerError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+    assert memory.held_bytes > 0
+    request.end()
+    assert memory.held_bytes == 0
+
+
 def test_a_body_at_the_limit_is_read_and_one_byte_more_is_not() -> None:
     assert read_body(environ(bytes(100)), 100, unlimited()) == bytes(100)
     with pytest.raises(BodyTooLarge, match="101 bytes is larger than the limit of 100 bytes"):

@@ -106,7 +106,7 @@ def finish(response: Response) -> Response:
     """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
     response = _within_memory(response)
     if response.status_code >= 400 and request.failures:
-        response.headers.extend(request.failures[-1].headers)
+        response.headers.update(request.failures[-1].headers)
     response.headers[ID_HEADER] = request.id
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
-from flask import Response, request
+from flask import Response
 
-from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
+from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnsupportedImage
+from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.records import Reading, ReadOptions, Rotate
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
@@ -31,6 +33,15 @@ def read_pages(
     if may_have_pages(data):
         return reader.read_files([data], options, limit_s, context, most=most)[0]
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
+
+
+def read_images(
+    reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions
+) -> list[Reading | OcrsvcError]:
+    """What was read of each image of this thread's request, or why it was not. Raises as `Reader.read_many`."""
+    files = [image for image in images if isinstance(image, bytes)]
+    outcomes = iter(reader.read_many(files, options, request.left_s, request.context))
+    return [next(outcomes) if isinstance(image, bytes) else image for image in images]
 
 
 def as_json(answer: object, status: int = 200) -> Response:

@@ -16,8 +16,7 @@ from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200
-from ocrsvc.pipeline.read import Reader
+from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images
 from ocrsvc.records import Line, Reading, ReadOptions
 
 IMAGE_FIELDS: Final = ("images",)
@@ -41,20 +40,14 @@ def make_paddlehub(context: AdapterContext) -> Blueprint:
         if module not in MODULES:
             raise _NoModule(f"Module {module} is not available.")
         images = request.content.images(IMAGE_FIELDS, IMAGE_FIELDS)
-        pages = _pages(reader, images, ReadOptions(detect=module != "ocr_rec"))
+        pages = [_lines(outcome) for outcome in read_images(reader, images, ReadOptions(detect=module != "ocr_rec"))]
         return as_json({"msg": "", "results": MODULES[module](pages), "status": OK})
 
     return blueprint
 
 
-def _pages(reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions) -> list[tuple[Line, ...]]:
-    """The lines of each image; none for what is no image, as in the original. Raises any other error."""
-    datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, options, request.left_s, request.context))
-    return [_lines(next(outcomes) if isinstance(image, bytes) else image) for image in images]
-
-
 def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
+    """The lines of an image; none for what is no image, as in the original. Raises any other error."""
     if isinstance(outcome, Reading):
         return outcome.page.lines
     if isinstance(outcome, NO_IMAGE):

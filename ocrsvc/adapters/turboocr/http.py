@@ -28,7 +28,7 @@ from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json
+from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 
@@ -124,10 +124,7 @@ def _read(reader: Reader, data: bytes) -> Response:
 def _read_batch(reader: Reader, content: Content) -> Response:
     if not content.members.get("images"):
         raise _Coded("EMPTY_BATCH", "Empty images array")
-    images = content.images((), ("images",))
-    datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, ReadOptions(), request.left_s, request.context))
-    return _batch([next(outcomes) if isinstance(image, bytes) else image for image in images])
+    return _batch(read_images(reader, content.images((), ("images",)), ReadOptions()))
 
 
 def _raw_image(content: Content) -> bytes:
