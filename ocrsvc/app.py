@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flask import Flask
@@ -14,7 +15,8 @@ from ocrsvc.api.web_page import make_page
 from ocrsvc.http.admission import guarded, install_admission, shared_limits_of
 from ocrsvc.http.error_responses import install
 from ocrsvc.http.origins import install_origins
-from ocrsvc.http.request_metrics import RequestMetrics, counted, metrics_of_one_process
+from ocrsvc.http.request import Request
+from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics, metrics_of_one_process
 from ocrsvc.http.responses import cut_accepted
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
@@ -51,16 +53,19 @@ def create_app(
         tasks: Where documents wait to be read while nobody is connected; None takes none in.
     """
     request_metrics = request_metrics or metrics_of_one_process()
+    limits = limits or shared_limits_of(settings)
     app = App("ocrsvc", static_folder=None, template_folder=None)
+    # Flask calls it with the environ.
+    app.request_class = partial(Request, settings=settings, memory=limits.memory)  # type: ignore[assignment]
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
+    install_request_metrics(app, request_metrics)
     install(app)
-    # As Flask documents for middleware.
-    limits = limits or shared_limits_of(settings)
-    application = app.wsgi_app if limits.guard is None else guarded(app.wsgi_app, limits.guard)
-    app.wsgi_app = counted(application, request_metrics)  # type: ignore[method-assign, assignment]
-    app.register_blueprint(make_api(settings, reader))
+    if limits.guard is not None:
+        # As Flask documents for middleware.
+        app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
+    app.register_blueprint(make_api(reader))
     app.register_blueprint(make_ops(reader))
     app.register_blueprint(make_operators(settings, reader, request_metrics))
     model = OcrModel(reader, request_metrics.store, request_metrics.worker_metrics)

@@ -6,16 +6,17 @@ The port decides first: at a usual port that is bound for an adapter, that adapt
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
-from flask import Flask, request
+from flask import Flask
 from werkzeug.routing import Rule
 
-from ocrsvc.http.request import parse_early
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.http.request import Request, request
 from ocrsvc.registry import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
-Environ = dict[str, Any]
 Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
 """(path, method) to the rules of the adapters that have both; only where they are several."""
 
@@ -32,11 +33,11 @@ def choose_by_head(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def choose_adapter() -> None:
-        here = _adapters_at(request.environ, settings.usual_ports)
+        here = _adapters_at(request.environ.get("SERVER_PORT", ""), settings.usual_ports)
         if request.url_rule is not None:
             rivals = shared.get((request.url_rule.rule, request.method))
             if rivals:
-                request.url_rule = rivals[by_head(request.environ, here.intersection(rivals) or rivals)]
+                request.url_rule = rivals[by_head(request, here.intersection(rivals) or rivals)]
         elif len(owners := here or _owners(rules, request.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
             request.url_rule = rules[next(iter(owners))][0]
@@ -51,45 +52,40 @@ def choose_by_body(app: Flask, settings: Settings) -> None:
         if request.url_rule is None or request.method != "POST":
             return
         rivals = shared.get((request.url_rule.rule, request.method), {})
-        here = _adapters_at(request.environ, settings.usual_ports)
+        here = _adapters_at(request.environ.get("SERVER_PORT", ""), settings.usual_ports)
         left = here.intersection(rivals) or rivals
         if len(left) > 1:
-            name = next((name for name in _by_body(request.environ, settings) if name in left), None)
+            name = next((name for name in _by_body(request) if name in left), None)
             request.url_rule = rivals[name] if name else request.url_rule
 
 
-def by_head(environ: Environ, rivals: Collection[str]) -> str:
+def by_head(asked: Request, rivals: Collection[str]) -> str:
     """The one of several adapters that suits the method and the type of the body."""
     if len(rivals) == 1:
         return next(iter(rivals))
-    if environ["REQUEST_METHOD"] != "POST":
+    if asked.method != "POST":
         # The service's own page tells browsers and programs apart by itself.
         return "page" if "page" in rivals else min(rivals)
-    first = "rapidocr_api" if _mimetype(environ) in FORMS else "paddlex"
+    first = "rapidocr_api" if asked.mimetype in FORMS else "paddlex"
     return first if first in rivals else min(rivals)
 
 
-def _mimetype(environ: Environ) -> str:
-    return str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
-
-
-def _by_body(environ: Environ, settings: Settings) -> Iterator[str]:
+def _by_body(asked: Request) -> Iterator[str]:
     """The adapters that this body fits, best first; a form is RapidOCR's, JSON is PaddleX's, unless a name tells."""
-    mimetype = _mimetype(environ)
-    if mimetype == "multipart/form-data":
+    if asked.mimetype == "multipart/form-data":
         yield "rapidocr_api"
         return
-    sent = parse_early(environ, settings.max_body_bytes, settings.deadline_s)
-    if sent is not None:
-        names = {name for name, _ in sent.fields}
-        yield from (name for name, entry in adapters().items() if not names.isdisjoint(entry.members))
-    if mimetype == "application/x-www-form-urlencoded" or (sent is not None and sent.raw is not None):
+    raw = None
+    # What cannot be read, its adapter reports.
+    with suppress(OcrsvcError):
+        raw, members = asked.content.raw, asked.content.members
+        yield from (name for name, entry in adapters().items() if not members.keys().isdisjoint(entry.members))
+    if asked.mimetype == "application/x-www-form-urlencoded" or raw is not None:
         yield "rapidocr_api"
 
 
-def _adapters_at(environ: Environ, bound: Collection[str]) -> frozenset[str]:
+def _adapters_at(port: str, bound: Collection[str]) -> frozenset[str]:
     """The adapters for whose sake this port is bound."""
-    port = environ.get("SERVER_PORT", "")
     return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
 
 

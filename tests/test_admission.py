@@ -17,7 +17,7 @@ from web_support import KnownEngine, json_of, picture
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.http.admission import caller_of
+from ocrsvc.http.request import Request
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.settings.settings import Settings
@@ -88,6 +88,10 @@ def wait_for_waiting(engine: Gated, images: int) -> None:
         assert time.monotonic() < end_s
 
 
+def caller_of(environ: dict[str, Any], header: str) -> str:
+    return Request(environ, Settings(caller_header=header)).caller
+
+
 class Untouched(io.RawIOBase):
     """A body that nobody may read: the refusal comes before."""
 
@@ -151,8 +155,8 @@ def test_the_caller_is_the_last_entry_of_the_header_else_the_address(
 )
 def test_a_customer_with_a_whole_ipv6_network_is_one_caller(address: str, expected: str) -> None:
     assert caller_of({"REMOTE_ADDR": address}, "") == expected
-    header = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REAL_IP": "2001:db8::1"}
-    assert caller_of(header, "X-Real-IP") == "2001:db8::1", "what a header names is the operator's choice"
+    sent = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REAL_IP": "2001:db8::1"}
+    assert caller_of(sent, "X-Real-IP") == "2001:db8::1", "what a header names is the operator's choice"
 
 
 def test_a_full_queue_refuses_before_the_body_is_read() -> None:

@@ -27,14 +27,17 @@ from web_support import running_app
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.wire import escaped, timeout_s
+from ocrsvc.http.content import is_image
+from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
-from ocrsvc.http.request import allowed_s, is_image, parse_decimal, priority_of, request_id
+from ocrsvc.http.request import Request, allowed_s, parse_priority
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.registry import adapters
+from ocrsvc.settings.settings import Settings
 
 Run = Callable[[bytes], object]
 
@@ -91,9 +94,9 @@ PARSERS: Final[dict[str, Run]] = {
     "is_pdf": is_pdf,
     "may_have_pages": may_have_pages,
     "open_picture": lambda data: open_encoded_image(data, _LIMITS),
-    "request_id": lambda data: request_id({"HTTP_X_REQUEST_ID": data.decode("latin-1")}),
-    "allowed_s": lambda data: allowed_s({"HTTP_X_REQUEST_TIMEOUT": data.decode("latin-1")}, 60.0),
-    "priority_of": lambda data: priority_of({"HTTP_X_PRIORITY": data.decode("latin-1")}),
+    "request_id": lambda data: Request({"HTTP_X_REQUEST_ID": data.decode("latin-1")}, Settings()).id,
+    "allowed_s": lambda data: allowed_s(data.decode("latin-1"), 60.0),
+    "parse_priority": lambda data: parse_priority(data.decode("latin-1")),
     "grpc-timeout": lambda data: timeout_s(data.decode("latin-1")),
     "grpc-message": lambda data: escaped(data.decode("latin-1")),
     **{

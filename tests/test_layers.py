@@ -98,7 +98,7 @@ def test_a_module_imports_only_from_layers_below(module: str) -> None:
         ("ocrsvc.settings", "from ocrsvc import app"),
         ("ocrsvc.records", "import ocrsvc.nowhere"),
         ("ocrsvc.http.request", "from ocrsvc.api.native import make_api"),
-        ("ocrsvc.grpc_server.server", "from ocrsvc.http.request import receive"),
+        ("ocrsvc.grpc_server.server", "from ocrsvc.http.request import request"),
         ("ocrsvc.adapters.trwebocr.http", "from ocrsvc.api.native import make_api"),
     ],
 )

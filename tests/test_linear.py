@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import time
 import tracemalloc
@@ -21,11 +20,12 @@ from ocrsvc.adapters.paddlex.members import MEMBERS, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.umi_ocr import images as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
-from ocrsvc.http.body import SHARE_KEY
+from ocrsvc.http.body_parser import limited_parsing, parse_body
+from ocrsvc.http.content import Content
+from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
-from ocrsvc.http.request import ParsedRequest, as_text, images_or_errors, limited_parsing, receive
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
@@ -33,7 +33,7 @@ from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
 from ocrsvc.serving.decompression import Damaged, decompress
-from ocrsvc.serving.memory_budget import Budget, Share
+from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 from ocrsvc.settings.settings import Settings
 
 Parse = Callable[[bytes], object]
@@ -98,14 +98,14 @@ def flood(unit: bytes, size: int) -> bytes:
     return unit * (size // len(unit))
 
 
-def environ(body: bytes, content_type: str, share: Share | None = None) -> dict[str, Any]:
-    more = {SHARE_KEY: share} if share is not None else {}
-    given = {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body)), "CONTENT_TYPE": content_type}
-    return {**given, "QUERY_STRING": "", **more}
+def content(body: bytes, content_type: str, account: Share | None = None) -> Content:
+    account = account or unlimited()
+    account.take(len(body))
+    return parse_body(body, content_type, (), account, NEVER)
 
 
-def images(body: bytes, content_type: str, share: Share | None = None) -> list[bytes | OcrsvcError]:
-    return images_or_errors(receive(environ(body, content_type, share), 1 << 30, NEVER), ("file",), ("image",))
+def images(body: bytes, content_type: str, account: Share | None = None) -> list[bytes | OcrsvcError]:
+    return content(body, content_type, account).images(("file",), ("image",))
 
 
 def within_json(before: str, after: str) -> Callable[[Parse], Parse]:
@@ -128,9 +128,9 @@ def members(body: bytes) -> dict[str, Any]:
     return parse_json(body)
 
 
-def fields(text: bytes) -> ParsedRequest:
+def fields(text: bytes) -> Content:
     names = ("language", "OCREngine", "isCreateSearchablePdf", "detectOrientation", "use_det", "use_cls")
-    return ParsedRequest(fields=tuple((name, text) for name in names))
+    return Content(fields=tuple((name, text) for name in names))
 
 
 def each(*works: Callable[[], object]) -> None:
@@ -149,7 +149,7 @@ def foreign_options(text: bytes) -> None:
     each(
         lambda: ocr_space_http._options(sent),
         lambda: rapidocr_api_http._options(sent),
-        lambda: paddle_serving_http.to_pairs(ParsedRequest(fields=(("key", [word]), ("value", [word])))),
+        lambda: paddle_serving_http.to_pairs(Content(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
         *(lambda name=name: parse_members({"file": "QUJD", name: word}, share()) for name in MEMBERS),
         lambda: predict.check_signature(word),
@@ -306,11 +306,11 @@ def test_what_a_body_becomes_is_asked_for_before_it_is_made(
     with pytest.raises(BodyTooLarge, match="more memory"):
         images(body, content_type, account)
     with pytest.raises(BodyTooLarge, match="more memory"):
-        receive(environ(body, content_type, account), 1 << 30, NEVER)
-    parsed = receive(environ(body, content_type, wider), 1 << 30, NEVER)
+        content(body, content_type, account)
+    sent = content(body, content_type, wider)
     # The body itself is given back: nothing holds it any more.
     assert BODY <= wider.held_bytes < BODY + 1000
-    assert len(images_or_errors(parsed, (), ("image",))) == 1
+    assert len(sent.images((), ("image",))) == 1
     assert wider.held_bytes == pytest.approx(1.75 * BODY, abs=1000)
 
 
@@ -320,8 +320,8 @@ def test_few_large_bodies_are_taken_apart_at_once_and_no_small_one_waits_for_the
             others.enter_context(limited_parsing(share(), BODY, NEVER))
         with pytest.raises(DeadlineExceeded), limited_parsing(share(), BODY, time.monotonic()):
             pass
-        assert receive(environ(b'{"image":"QUJD"}', JSON), 1 << 30, NEVER).fields == (("image", "QUJD"),)
-    assert receive(environ(json_of(b"QUJD")[0], JSON), 1 << 30, NEVER).fields
+        assert content(b'{"image":"QUJD"}', JSON).fields == (("image", "QUJD"),)
+    assert content(json_of(b"QUJD")[0], JSON).fields
 
 
 def nested(depth: int) -> list[Any]:

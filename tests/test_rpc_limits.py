@@ -97,7 +97,7 @@ def test_what_a_message_becomes_is_asked_for_before_it_is_parsed() -> None:
 
 def test_images_count_in_the_calls_own_share() -> None:
     share = unlimited()
-    assert Call(time.monotonic() + 1, share=share).within(0.5).context.share is share
+    assert Call(time.monotonic() + 1, share=share).context.share is share
 
 
 def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> None:

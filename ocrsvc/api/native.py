@@ -7,40 +7,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
+from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
-from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, images_or_errors, left_s, receive, request_id
-from ocrsvc.http.responses import JSON_TYPE, read_pages
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE, as_json, read_pages
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Reading, total_of
-from ocrsvc.serving.work_queue import RequestContext
-from ocrsvc.settings.settings import Settings
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
 
 Outcome = Reading | OcrsvcError
 
 
-def make_api(settings: Settings, reader: Reader) -> Blueprint:
+def make_api(reader: Reader) -> Blueprint:
     """POST /v1/ocr over a reader."""
     api = Blueprint("api", __name__)
 
     @api.post("/v1/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        asked = read_options(_option_fields(parsed))
-        images = images_or_errors(parsed, IMAGE_FIELDS, IMAGE_FIELDS)
-        files = _read(reader, images, asked, left_s(deadline), context_of(request.environ, asked.priority))
+        asked = read_options(_option_fields(request.content))
+        files = _read(reader, request.content.images(IMAGE_FIELDS, IMAGE_FIELDS), asked)
         _raise_if_all_failed(files)
         form = OUTPUT_FORMATS.get(asked.format or _accepted())
         if form is not None:
@@ -50,28 +45,23 @@ def make_api(settings: Settings, reader: Reader) -> Blueprint:
     return api
 
 
-def _option_fields(parsed: ParsedRequest) -> list[tuple[str, object]]:
+def _option_fields(content: Content) -> list[tuple[str, object]]:
     """What is neither an image nor a file; raises BadOption for a file in a field that is not read."""
-    for part in parsed.files:
+    for part in content.files:
         if part.name not in IMAGE_FIELDS:
             raise BadOption(
                 f"A file came in the field {part.name[:40]!r}, which is not read.",
                 f"Send files in the field {IMAGE_FIELDS[0]!r}.",
             )
-    return [(name, value) for name, value in parsed.fields if name not in IMAGE_FIELDS]
+    return [(name, value) for name, value in content.fields if name not in IMAGE_FIELDS]
 
 
-def _read(
-    reader: Reader,
-    images: Sequence[bytes | OcrsvcError],
-    asked: RequestedOptions,
-    limit_s: float,
-    context: RequestContext,
-) -> list[FileRead]:
+def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: RequestedOptions) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
+    context = replace(request.context, priority=asked.priority or request.priority)
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
-        return [read_pages(reader, images[0], asked.read, limit_s, context)]
-    return reader.read_files(images, asked.read, limit_s, context, asked.pages)
+        return [read_pages(reader, images[0], asked.read, request.left_s, context)]
+    return reader.read_files(images, asked.read, request.left_s, context, asked.pages)
 
 
 def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
@@ -100,19 +90,15 @@ def _as_text(files: Sequence[FileRead], form: OutputFormat) -> Response:
 
 
 def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Response:
-    answer_id = request_id(request.environ)
     readings = [reading for file in files for reading in file.readings]
     answer = {
-        "id": answer_id,
+        "id": request.id,
         "engine": readings[0].engine,
-        "pages": [
-            _page(outcome, number, answer_id, lines=lines) | source
-            for number, source, outcome in _numbered_pages(files)
-        ],
+        "pages": [_page(outcome, number, lines=lines) | source for number, source, outcome in _numbered_pages(files)],
         "pages_total": sum(file.total for file in files),
         "timing": timing_to_dict(total_of(readings, total_s)),
     }
-    return Response(orjson.dumps(answer), content_type="application/json")
+    return as_json(answer)
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
@@ -130,7 +116,7 @@ def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, obje
     ]
 
 
-def _page(outcome: Outcome, number: int, answer_id: str, *, lines: bool) -> dict[str, object]:
+def _page(outcome: Outcome, number: int, *, lines: bool) -> dict[str, object]:
     if isinstance(outcome, Reading):
         return page_to_dict(outcome.page, number, lines=lines)
-    return {"page": number, "error": problem_dict(failure_of(outcome), answer_id)}
+    return {"page": number, "error": problem_dict(failure_of(outcome), request.id)}

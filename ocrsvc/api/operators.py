@@ -19,6 +19,7 @@ from ocrsvc.api.openapi import openapi
 from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import check_origin, is_loopback_address
 from ocrsvc.http.request_metrics import RequestMetrics
+from ocrsvc.http.responses import as_json
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -40,17 +41,17 @@ def make_ops(reader: Reader) -> Blueprint:
 
     @ops.get("/healthz")
     def healthz() -> Response:
-        return _json({"status": "ok"})
+        return as_json({"status": "ok"})
 
     @ops.get("/readyz")
     def readyz() -> Response:
         if not reader.ready:
             raise NotReady("No engine is warm in this worker.", "Ask again in a moment.", _READY_RETRY_S)
-        return _json({"status": "ready"})
+        return as_json({"status": "ready"})
 
     @ops.get("/version")
     def version() -> Response:
-        return _json({"name": "ocrsvc", "version": __version__, "engine": _described(reader), "libraries": libraries})
+        return as_json({"name": "ocrsvc", "version": __version__, "engine": _described(reader), "libraries": libraries})
 
     @ops.get("/openapi.json")
     def description_of_the_api() -> Response:
@@ -80,11 +81,11 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
     @operators.get("/ops/workers")
     def workers() -> Response:
         arbiter = os.getppid() if request_metrics.worker_table.head.base else None
-        return _json({"arbiter_pid": arbiter, "workers": workers_to_list(request_metrics.worker_table)})
+        return as_json({"arbiter_pid": arbiter, "workers": workers_to_list(request_metrics.worker_table)})
 
     @operators.get("/ops/quarantine")
     def quarantine() -> Response:
-        return _json(
+        return as_json(
             {"images": _entries(request_metrics.image_denylist), "requests": _entries(request_metrics.body_denylist)}
         )
 
@@ -92,7 +93,7 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
     @operators.delete("/ops/quarantine/<digest>")
     def release(digest: str | None = None) -> Response:
         lists = (request_metrics.image_denylist, request_metrics.body_denylist)
-        return _json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
+        return as_json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
 
     return operators
 
@@ -142,7 +143,3 @@ def _library_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _json(answer: object) -> Response:
-    return Response(orjson.dumps(answer), content_type="application/json")

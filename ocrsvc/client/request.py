@@ -86,7 +86,7 @@ def query_of(options: Mapping[str, object]) -> dict[str, str]:
 
 def _as_text(value: object) -> str:
     if isinstance(value, float):
-        # The service takes no exponents.
+        # Without an exponent, however small.
         return f"{value:.9f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -26,10 +26,6 @@ class Call:
     gone: threading.Event = field(default_factory=threading.Event)
     share: Share = field(default_factory=unlimited)
 
-    def within(self, limit_s: float) -> Call:
-        """The same call, with at most so much time from now on."""
-        return Call(min(self.deadline, time.monotonic() + limit_s), self.gone, self.share)
-
     @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: until the client cancels, or goes."""

@@ -9,24 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from flask import Flask, request
+from flask import Flask
 from werkzeug.wsgi import get_path_info
 
-from ocrsvc.http.body import SHARE_KEY, received
-from ocrsvc.http.request import priority_of
+from ocrsvc.http.request import Environ, request
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.memory_budget import Share, SharedLimits, make_shared_limits, network_of
+from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import Percentage, bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 
-Environ = dict[str, Any]
-
 WITHOUT_ENGINE: Final = "is_without_engine"
 """A view function with this attribute, true, answers without the engine, so that no free place is needed."""
 
-_CALLER_KEY: Final = "ocrsvc.caller"
 # A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
 _MOST_REQUEST_BYTES: Final = 384 * 2**20
 
@@ -36,34 +32,28 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, limits: Sh
 
     Args:
         app: The application.
-        settings: Used are caller_requests and caller_header.
+        settings: Used is caller_requests.
         reader: Knows whether a place in front of the engine is free.
-        limits: For bodies and callers.
+        limits: For callers.
     """
-    callers, memory = limits.callers, limits.memory
 
     @app.before_request
     def admit() -> None:
         if request.method != "POST" or request.routing_exception is not None:
             return
-        environ = request.environ
-        priority = priority_of(environ)
+        priority = request.priority
         if settings.caller_requests:
-            name = caller_of(environ, settings.caller_header)
-            callers.enter(name)
-            environ[_CALLER_KEY] = name
-        if received(environ) is None:
-            environ[SHARE_KEY] = Share(memory)
+            caller = request.caller
+            limits.callers.enter(caller)
+            request.admitted_caller = caller
         if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
             reader.check_capacity(priority)
 
     @app.teardown_request
     def leave(_error: BaseException | None) -> None:
-        name, share = request.environ.get(_CALLER_KEY), request.environ.get(SHARE_KEY)
-        if name is not None:
-            callers.leave(name)
-        if share is not None:
-            share.release()
+        if request.admitted_caller is not None:
+            limits.callers.leave(request.admitted_caller)
+        request.end()
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
@@ -92,9 +82,3 @@ def memory_of_requests(given: int | Percentage | None, workers: int, whole_bytes
     if known is not None:
         return known
     return min(_MOST_REQUEST_BYTES, whole_bytes // (4 * workers)) if whole_bytes else _MOST_REQUEST_BYTES
-
-
-def caller_of(environ: Environ, header: str) -> str:
-    """The caller's address: the last entry of the header, which the nearest proxy has written, else the remote one."""
-    sent = environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
-    return sent.rpartition(",")[2].strip() or network_of(environ.get("REMOTE_ADDR", ""))

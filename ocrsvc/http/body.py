@@ -1,41 +1,23 @@
-"""The body of a request: as the event loop received it, or, under another server, as `wsgi.input` gives it."""
+"""Reads the body of a request: as the event loop received it, or, under another server, from its `wsgi.input`."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final
 
 from ocrsvc.errors import BodyTooLarge, CallerError, QueueFull
 from ocrsvc.http.body_receiver import ReceivedBody, too_large
-from ocrsvc.serving.memory_budget import Share, unlimited
-
-Environ = dict[str, Any]
-
-SHARE_KEY: Final = "ocrsvc.share"
-"""Where a request's environ holds its account of memory when the event loop did not make one; see `share_of`."""
+from ocrsvc.serving.memory_budget import Share
 
 _STEP_BYTES: Final = 1 << 20
 
 
-class Stream(Protocol):
-    """wsgi.input, as far as it is used here."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; fewer at the end."""
-        ...
-
-
-def received(environ: Environ) -> ReceivedBody | None:
-    """What the event loop received; None under another server."""
-    stream = environ.get("wsgi.input")
-    return stream if isinstance(stream, ReceivedBody) else None
-
-
-def read_body(environ: Environ, max_body_bytes: int) -> bytes:
-    """The whole body, once; counted on the request's account of memory before it is there.
+def read_body(environ: dict[str, Any], max_body_bytes: int, share: Share) -> bytes:
+    """The whole body, once; counted before it is there.
 
     Args:
         environ: Of the request.
         max_body_bytes: What is kept in memory at most.
+        share: The request's account of memory.
 
     Raises:
         BodyTooLarge: It is larger than `max_body_bytes`.
@@ -43,46 +25,17 @@ def read_body(environ: Environ, max_body_bytes: int) -> bytes:
         QueueFull: Other requests hold the memory that this one needs.
         CallerError: It ends before its declared length, or its chunks are malformed.
     """
-    body = received(environ)
-    if body is not None:
-        return body.take()
-    length = declared_length(environ)
-    if length is None and not environ.get("wsgi.input_terminated"):
+    stream = environ.get("wsgi.input")
+    if isinstance(stream, ReceivedBody):
+        return stream.take()
+    declared = environ.get("CONTENT_LENGTH") or ""
+    length = int(declared) if declared.isdecimal() else None
+    if stream is None or (length is None and not environ.get("wsgi.input_terminated")):
         return b""
     if length is not None and length > max_body_bytes:
         raise too_large(length, max_body_bytes)
-    return _read_stream(environ, length, max_body_bytes)
-
-
-def declared_length(environ: Environ) -> int | None:
-    """What the header Content-Length says; None without one."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    return int(length) if length.isdecimal() else None
-
-
-def share_of(environ: Environ) -> Share:
-    """The request's account of memory; one without a bound where admission is not installed."""
-    body = received(environ)
-    if body is not None:
-        return body.share
-    if SHARE_KEY not in environ:
-        environ[SHARE_KEY] = unlimited()
-    share: Share = environ[SHARE_KEY]
-    return share
-
-
-def is_gone(environ: Environ) -> bool:
-    """Whether the client of this request has closed its connection; False where the connection is not known.
-
-    Never blocks. Safe from any thread: a connection that was closed here in the meantime counts as gone.
-    """
-    body = received(environ)
-    return body is not None and body.is_gone()
-
-
-def _read_stream(environ: Environ, length: int | None, max_body_bytes: int) -> bytes:
     try:
-        body = _read_up_to(environ["wsgi.input"], max_body_bytes + 1 if length is None else length, share_of(environ))
+        body = _read_up_to(stream, max_body_bytes + 1 if length is None else length, share)
     except (QueueFull, BodyTooLarge):
         raise
     except Exception as error:
@@ -95,7 +48,7 @@ def _read_stream(environ: Environ, length: int | None, max_body_bytes: int) -> b
     return body
 
 
-def _read_up_to(stream: Stream, size: int, share: Share) -> bytes:
+def _read_up_to(stream: IO[bytes], size: int, share: Share) -> bytes:
     """`size` bytes, or fewer if the stream ends before; counted piece by piece. Raises QueueFull, BodyTooLarge."""
     pieces: list[bytes] = []
     while size:

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
-from flask import Flask, Response, current_app, has_request_context, request
+from flask import Flask, Response, current_app, has_request_context
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import OcrsvcError, Refused
-from ocrsvc.http.body import share_of
-from ocrsvc.http.request import ID_HEADER, request_id
+from ocrsvc.http.request import ID_HEADER, request
 
 LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
-_FAILURES_KEY: Final = "ocrsvc.failures_told"
-_RESPONSE_KEY: Final = "ocrsvc.answer"
-_NO_ADAPTER: Final = "none"
 # Asking would cost more than such a response holds, and the report of a refusal must not be refused.
 _SMALL_RESPONSE_BYTES: Final = 1 << 14
 
@@ -45,7 +41,7 @@ class Failure:
         code: Short and stable, for programs.
         title, detail, remedy: For people; remedy may be empty.
         retryable: Whether the same request may succeed later.
-        headers: What the status asks for: Retry-After, Allow.
+        headers: What the status asks for: Retry-After, Allow; every response with an error status gets them.
         is_refusal: Whether the service was healthy, and did not take the request now.
     """
 
@@ -66,14 +62,8 @@ def failure_of(error: BaseException) -> Failure:
     """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
     failure = _failure_of(error)
     if has_request_context():
-        request.environ.setdefault(_FAILURES_KEY, []).append(failure)
+        request.failures.append(failure)
     return failure
-
-
-def reported_failures(environ: dict[str, Any]) -> list[Failure]:
-    """The failures that the response to a request reports: its own, or those of single images in it."""
-    failures: list[Failure] = environ.get(_FAILURES_KEY, [])
-    return failures
 
 
 def _failure_of(error: BaseException) -> Failure:
@@ -108,17 +98,18 @@ def problem_dict(failure: Failure, answer_id: str) -> dict[str, object]:
 def problem(error: Exception) -> Response:
     """Any exception as problem JSON; for Flask's `errorhandler`."""
     failure = failure_of(error)
-    body = orjson.dumps(problem_dict(failure, request_id(request.environ)))
-    return Response(body, failure.status, failure.headers, content_type=PROBLEM_TYPE)
+    body = orjson.dumps(problem_dict(failure, request.id))
+    return Response(body, failure.status, content_type=PROBLEM_TYPE)
 
 
 def finish(response: Response) -> Response:
-    """Give every answer its id, and keep caches from holding it; for Flask's `after_request`."""
-    environ = request.environ
+    """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
     response = _within_memory(response)
-    response.headers[ID_HEADER] = request_id(environ)
+    if response.status_code >= 400 and request.failures:
+        response.headers.update(request.failures[-1].headers)
+    response.headers[ID_HEADER] = request.id
     response.headers.setdefault("Cache-Control", "no-store")
-    environ[_RESPONSE_KEY] = (request.blueprint or _NO_ADAPTER, response)
+    request.response = response
     return response
 
 
@@ -128,18 +119,12 @@ def _within_memory(response: Response) -> Response:
     if size_bytes <= _SMALL_RESPONSE_BYTES:
         return response
     try:
-        share_of(request.environ).take(size_bytes)
+        request.share.take(size_bytes)
     except OcrsvcError as error:
         response.close()
         # In the shape of its adapter.
         return current_app.make_response(current_app.handle_user_exception(error))
     return response
-
-
-def adapter_and_response(environ: dict[str, Any]) -> tuple[str, Response]:
-    """The name of the adapter that answered a request that is over ("none": the router did), and its response."""
-    answered: tuple[str, Response] = environ[_RESPONSE_KEY]
-    return answered
 
 
 def install(app: Flask) -> None:
@@ -169,4 +154,4 @@ def _id_method_path() -> tuple[str, str, str]:
     """Id, method and path of the request; what comes by another way than HTTP has none."""
     if not has_request_context():
         return "-", "-", "-"
-    return request_id(request.environ), request.method, request.path
+    return request.id, request.method, request.path

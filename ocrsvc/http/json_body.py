@@ -26,7 +26,7 @@ MAX_JSON_QUOTES: Final = 50_000
 MAX_OUTLINE_BYTES: Final = 4 << 20
 """Of what is left without the long texts."""
 
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _LONG: Final = 1024
 _STEP_BYTES: Final = 1 << 20
 _NAME_END: Final = re.compile(rb"[ \t\r\n]*:")
@@ -178,7 +178,7 @@ def _is_plain(body: bytes, begin: int, end: int) -> bool:
 
 
 def _begin_of(body: bytes) -> int:
-    return len(_BOM) if body.startswith(_BOM) else 0
+    return len(BOM) if body.startswith(BOM) else 0
 
 
 def _quoted(body: bytes, at: int) -> Iterator[tuple[int, int]]:

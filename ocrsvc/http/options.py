@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
-from ocrsvc.http.request import as_text, parse_decimal
+from ocrsvc.http.field_values import as_text, parse_decimal
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
-from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 MIN_SIDE_PX: Final = 16
@@ -52,15 +52,6 @@ class Option:
     help: str
 
 
-def _one_of(*values: str) -> Callable[[str], object]:
-    def parse(text: str) -> str:
-        if text.lower() not in values:
-            raise ValueError(text)
-        return text.lower()
-
-    return parse
-
-
 def _parse_bool(text: str) -> bool:
     word = text.lower()
     if word not in _TRUE | _FALSE:
@@ -81,30 +72,28 @@ def _parse_share(text: str) -> float:
     return share
 
 
-_BOOL_WORDS: Final = "true or false (also 1, 0, yes, no, on, off)"
+def _bool(default: str, help_text: str) -> Option:
+    return Option(_parse_bool, "true or false (also 1, 0, yes, no, on, off)", {"type": "boolean"}, default, help_text)
+
+
+def _choice(values: Sequence[str], accepted: str, default: str | None, help_text: str) -> Option:
+    def parse(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(text)
+        return text.lower()
+
+    return Option(parse, accepted, {"type": "string", "enum": list(values)}, default, help_text)
+
 
 OPTIONS: Final[Mapping[str, Option]] = {
-    "rotate": Option(
-        _one_of(*_ROTATIONS),
+    "rotate": _choice(
+        _ROTATIONS,
         "one of " + ", ".join(_ROTATIONS),
-        {"type": "string", "enum": list(_ROTATIONS)},
         "auto",
         "Clockwise turn in degrees that makes the page upright; auto finds it.",
     ),
-    "detect": Option(
-        _parse_bool,
-        _BOOL_WORDS,
-        {"type": "boolean"},
-        "true",
-        "Find the lines first; false reads the whole image as one line.",
-    ),
-    "upright_boxes": Option(
-        _parse_bool,
-        _BOOL_WORDS,
-        {"type": "boolean"},
-        "false",
-        "Give boxes horizontal and vertical sides.",
-    ),
+    "detect": _bool("true", "Find the lines first; false reads the whole image as one line."),
+    "upright_boxes": _bool("false", "Give boxes horizontal and vertical sides."),
     "max_side": Option(
         _parse_side,
         f"a whole number of pixels from {MIN_SIDE_PX} to {MAX_SIDE_PX}",
@@ -120,24 +109,16 @@ OPTIONS: Final[Mapping[str, Option]] = {
         None,
         "Lines read with less confidence are left out. Left out itself, the engine decides.",
     ),
-    "decoder": Option(
-        _one_of("greedy", "beam"),
+    "decoder": _choice(
+        ("greedy", "beam"),
         "greedy or beam",
-        {"type": "string", "enum": ["greedy", "beam"]},
         "greedy",
         "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
     ),
-    "lines": Option(
-        _parse_bool,
-        _BOOL_WORDS,
-        {"type": "boolean"},
-        "true",
-        "Give the list of lines with boxes and confidences in JSON; false gives the text alone.",
-    ),
-    "format": Option(
-        _one_of(*_FORMATS),
+    "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
+    "format": _choice(
+        _FORMATS,
         "one of " + ", ".join(_FORMATS),
-        {"type": "string", "enum": list(_FORMATS)},
         None,
         f"The form of the answer: JSON; {'; '.join(form.help for form in OUTPUT_FORMATS.values())}. "
         "Left out, the header Accept decides, else JSON.",
@@ -149,10 +130,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
         None,
         "Which pages of a document are read. Left out, all are.",
     ),
-    "priority": Option(
-        _one_of(*PRIORITIES),
+    "priority": _choice(
+        PRIORITIES,
         " or ".join(PRIORITIES),
-        {"type": "string", "enum": list(PRIORITIES)},
         None,
         "Batch lets interactive requests go first. Left out, the header X-Priority decides, else interactive.",
     ),
@@ -166,22 +146,9 @@ def read_options(fields: Iterable[tuple[str, object]]) -> RequestedOptions:
         BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
     """
     values = _parse_all(fields)
-    lines, answer_format = bool(values.pop("lines", True)), cast("str | None", values.pop("format", None))
-    priority = cast("Priority | None", values.pop("priority", None))
-    pages = cast(Ranges, values.pop("pages", ALL))
-    return RequestedOptions(_as_read_options(values), lines, answer_format, pages, priority)
-
-
-def _as_read_options(values: Mapping[str, Any]) -> ReadOptions:
-    plain = ReadOptions()
-    return ReadOptions(
-        rotate=cast(Rotate, values.get("rotate", plain.rotate)),
-        detect=values.get("detect", plain.detect),
-        upright_boxes=values.get("upright_boxes", plain.upright_boxes),
-        max_side=values.get("max_side", plain.max_side),
-        min_confidence=values.get("min_confidence", plain.min_confidence),
-        decoder=values.get("decoder", plain.decoder),
-    )
+    lines, answer_format, priority = values.pop("lines", True), values.pop("format", None), values.pop("priority", None)
+    pages: Ranges = values.pop("pages", ALL)
+    return RequestedOptions(ReadOptions(**values), lines, answer_format, pages, priority)
 
 
 def _parse_all(fields: Iterable[tuple[str, object]]) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from flask import Response
+from flask import Flask, Response
 from werkzeug.wsgi import get_path_info
 
-from ocrsvc.http.error_responses import adapter_and_response, reported_failures
-from ocrsvc.http.request import request_id
+from ocrsvc.http.request import request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.metrics_store import (
@@ -25,10 +23,8 @@ from ocrsvc.telemetry.metrics_store import (
 )
 from ocrsvc.telemetry.worker_table import WorkerTable
 
-Environ = dict[str, Any]
-Application = Callable[[Environ, Any], Iterable[bytes]]
-
 _SUCCESS: Final = "ok"
+_NO_ADAPTER: Final = "none"
 # What JSON's writer takes; a client may declare any length.
 _MOST_BYTES: Final = 2**63 - 1
 
@@ -60,57 +56,51 @@ def metrics_of_one_process() -> RequestMetrics:
     return RequestMetrics(store, store.common)
 
 
-def counted(application: Application, request_metrics: RequestMetrics) -> Application:
-    """A WSGI application whose every request is counted, from its headers to its answer.
-
-    Around the application and not in Flask's own hooks, which cost twice as much as the counting.
-    """
+def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None:
+    """Count every request of the application, from its head to its response; called before all other hooks."""
     worker_metrics, access_log = request_metrics.worker_metrics, request_metrics.access_log
-    begun, over = ((IN_FLIGHT.of(), 1),), (IN_FLIGHT.of(), -1)
+    over = (IN_FLIGHT.of(), -1)
 
-    def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
-        began_s = time.monotonic()
-        worker_metrics.record(begun)
-        try:
-            body = application(environ, start_response)
-        except BaseException:
+    @app.before_request
+    def begin() -> None:
+        worker_metrics.record(((IN_FLIGHT.of(), 1),))
+
+    @app.teardown_request
+    def end(_error: BaseException | None) -> None:
+        response = request.response
+        if response is None:
             worker_metrics.record((over,))
-            raise
-        seconds, (adapter, response) = time.monotonic() - began_s, adapter_and_response(environ)
-        code = _count_failures(worker_metrics, environ, response.status_code)
+            return
+        seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
+        code = _count_failures(worker_metrics, response.status_code)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
         worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),))
         if access_log is not None:
-            access_log.put(_event(environ, response, adapter, code, seconds))
-        return body
-
-    return run
+            access_log.put(_event(response, adapter, code, seconds))
 
 
-def _count_failures(worker_metrics: WorkerMetrics, environ: Environ, status: int) -> str:
+def _count_failures(worker_metrics: WorkerMetrics, status: int) -> str:
     """Count what failed in this request; returns the code of the request itself."""
-    reported = reported_failures(environ)
-    for failure in reported:
+    for failure in request.failures:
         worker_metrics.count(FAILURES, failure.code)
         if failure.is_refusal:
             worker_metrics.count(REFUSED, failure.code)
     if status < 400:
         return _SUCCESS
-    return reported[-1].code if reported else f"http_{status}"
+    return request.failures[-1].code if request.failures else f"http_{status}"
 
 
-def _event(environ: Environ, response: Response, adapter: str, code: str, seconds: float) -> Event:
-    length = environ.get("CONTENT_LENGTH") or ""
+def _event(response: Response, adapter: str, code: str, seconds: float) -> Event:
     return Event(
         at_s=time.time() - seconds,
-        id=request_id(environ),
-        client=environ.get("REMOTE_ADDR") or "",
-        method=environ["REQUEST_METHOD"],
-        path=get_path_info(environ),
+        id=request.id,
+        client=request.remote_addr or "",
+        method=request.method,
+        path=get_path_info(request.environ),
         door=adapter,
         status=response.status_code,
         code=code,
-        bytes_in=min(int(length), _MOST_BYTES) if length.isdecimal() else 0,
+        bytes_in=min(request.content_length or 0, _MOST_BYTES),
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
     )

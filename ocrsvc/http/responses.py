@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
-from flask import Response, request
+from flask import Response
 
-from ocrsvc.errors import BadBase64, BrokenImage, CallerError, UnsupportedImage
-from ocrsvc.http.error_responses import Failure
-from ocrsvc.http.request import ParsedRequest, is_image, last_field
+from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnsupportedImage
+from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions, Rotate
+from ocrsvc.records import Reading, ReadOptions, Rotate
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
 # What says of an upload that it is no image, whichever way.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 
-_TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
-_FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 # The longest sides of a smaller copy that an engine can be asked to read.
 _MIN_SIDE_PX: Final = 16
 _MAX_SIDE_PX: Final = 65_535
@@ -38,15 +35,18 @@ def read_pages(
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
 
 
-def as_json(answer: object, status: int = 200, content_type: str = JSON_TYPE) -> Response:
+def read_images(
+    reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions
+) -> list[Reading | OcrsvcError]:
+    """What was read of each image of this thread's request, or why it was not. Raises as `Reader.read_many`."""
+    files = [image for image in images if isinstance(image, bytes)]
+    outcomes = iter(reader.read_many(files, options, request.left_s, request.context))
+    return [next(outcomes) if isinstance(image, bytes) else image for image in images]
+
+
+def as_json(answer: object, status: int = 200) -> Response:
     """The answer as compact JSON in UTF-8."""
-    return Response(orjson.dumps(answer), status, content_type=content_type)
-
-
-def with_headers(response: Response, failure: Failure) -> Response:
-    """The response with the headers that the failure asks for: Retry-After, Allow."""
-    response.headers.extend(failure.headers)
-    return response
+    return Response(orjson.dumps(answer), status, content_type=JSON_TYPE)
 
 
 def is_reported_in_a_200(error: Exception) -> bool:
@@ -56,20 +56,6 @@ def is_reported_in_a_200(error: Exception) -> bool:
     proxies, browsers and retries look at.
     """
     return isinstance(error, CallerError) and error.status not in {403, 408, 413}
-
-
-def parse_flag(text: str) -> bool:
-    """A truth value in any of the words that pydantic takes. Raises ValueError."""
-    word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError(text)
-    return word in _TRUE
-
-
-def flag(parsed: ParsedRequest, name: str) -> bool | None:
-    """The truth value in a field; None for one that is missing or empty. Raises ValueError."""
-    text = last_field(parsed, name)
-    return parse_flag(text) if text else None
 
 
 def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own flag, passed on
@@ -96,11 +82,3 @@ def is_url(text: object) -> bool:
     if isinstance(head, bytes):
         head = head.decode("latin-1")
     return head.startswith(("http://", "https://"))
-
-
-def any_file(parsed: ParsedRequest, besides: Collection[str] = ()) -> bytes | None:
-    """The first file of a form, whatever its field is called; else a body that is an image."""
-    for part in parsed.files:
-        if part.data and part.name not in besides:
-            return part.data
-    return parsed.raw if parsed.raw is not None and is_image(parsed.raw) else None

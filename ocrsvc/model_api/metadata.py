@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,7 +85,7 @@ def check_model(name: str, version: str = "") -> None:
         raise UnknownModel(f"Request for unknown model: '{name}' version {version[:20]} is not found")
 
 
-def wanted_outputs(names: list[str], asked: str = IMAGE.name) -> list[str]:
+def wanted_outputs(names: Sequence[str], asked: str = IMAGE.name) -> list[str]:
     """The outputs to answer for the input `asked`: those named, each once, or all.
 
     Raises:

@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
+from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, WorkerMetrics, count_model_request
 
 OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence")
-
-
-class TimeLimit(Protocol):
-    """The time limit and the context of one request."""
-
-    @property
-    def left_s(self) -> float:
-        """Seconds from now within which the answer is worth having."""
-        ...
-
-    @property
-    def context(self) -> RequestContext:
-        """Its priority, and whether its client still waits."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedTimeLimit:
-    """So many seconds from when this was made; see TimeLimit."""
-
-    left_s: float
-    context: RequestContext = DEFAULT_CONTEXT
 
 
 class OcrModel:
@@ -58,33 +35,36 @@ class OcrModel:
         """Whether the engine of this worker is warm."""
         return self.reader.ready
 
-    def infer(self, images: Sequence[bytes], options: ReadOptions, time_limit: TimeLimit) -> list[Page]:
+    def infer(
+        self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
+    ) -> list[Page]:
         """One page for each image; the first image that fails fails the request, because no tensor can say so.
 
         Args:
             images: Image files.
             options: For all of them.
-            time_limit: How long, and whether still, somebody waits for the answer.
+            limit_s: Seconds within which the answer is worth having.
+            context: Whether still somebody waits for it.
 
         Raises:
             OcrsvcError: As Reader.read; of several images it says which one.
         """
         began_s = time.monotonic()
         try:
-            readings = self._read(images, options, time_limit)
+            readings = self._read(images, options, limit_s, context)
         except OcrsvcError:
             self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), time.monotonic() - began_s),))
             raise
         count_model_request(self._worker_metrics, readings, time.monotonic() - began_s)
         return [reading.page for reading in readings]
 
-    def _read(self, images: Sequence[bytes], options: ReadOptions, time_limit: TimeLimit) -> list[Reading]:
+    def _read(
+        self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
+    ) -> list[Reading]:
         if len(images) == 1:
-            return [self.reader.read(images[0], options, time_limit.left_s, time_limit.context)]
+            return [self.reader.read(images[0], options, limit_s, context)]
         readings: list[Reading] = []
-        for number, outcome in enumerate(
-            self.reader.read_many(images, options, time_limit.left_s, time_limit.context), start=1
-        ):
+        for number, outcome in enumerate(self.reader.read_many(images, options, limit_s, context), start=1):
             if isinstance(outcome, OcrsvcError):
                 outcome.detail = f"Image {number} of {len(images)}: {outcome.detail}"
                 raise outcome

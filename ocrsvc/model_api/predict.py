@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-from flask import Response, request
+from flask import Response
 
 from ocrsvc.errors import CallerError
-from ocrsvc.http.body import share_of
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import context_of, deadline_of, left_s, limited_parsing, shown
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
-from ocrsvc.model_api.model import FixedTimeLimit, OcrModel
-from ocrsvc.model_api.rest import JSON_TYPE, answer_ready, compressed, receive_body
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.rest import answer_ready, compressed, parse_received
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings.settings import Settings
 
 SIGNATURE: Final = "serving_default"
 METHOD: Final = "tensorflow/serving/predict"
@@ -32,11 +32,11 @@ LABEL: Final = "stable"
 """The one version label: TensorFlow Serving's own examples use it for the version that serves."""
 
 
-def predict(settings: Settings, model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
+def predict(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
-    deadline = deadline_of(request.environ, settings.deadline_s)
-    by_rows, images = _receive(settings, deadline, name, version, label)
-    pages = model.infer(images, ReadOptions(), FixedTimeLimit(left_s(deadline), context_of(request.environ)))
+    check_servable(name, version, label)
+    by_rows, images = parse_received(lambda body: _read_request(body, request.share))
+    pages = model.infer(images, ReadOptions(), request.left_s, request.context)
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 
@@ -82,17 +82,6 @@ def check_signature(signature: object) -> None:
     if signature not in (None, "", SIGNATURE):
         name = shown(signature)[:100]
         raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
-
-
-def _receive(
-    settings: Settings, deadline: float, name: str, version: str | None, label: str | None
-) -> tuple[bool, list[bytes]]:
-    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    body = receive_body(request.environ, settings.max_body_bytes)
-    check_servable(name, version, label)
-    share = share_of(request.environ)
-    with limited_parsing(share, len(body), deadline):
-        return _read_request(body, share)
 
 
 def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:

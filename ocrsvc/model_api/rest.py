@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
-from ocrsvc.http.body import read_body, share_of
+from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import Environ, request_id
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json
 from ocrsvc.model_api.metadata import NotOffered
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
-from ocrsvc.serving.request_guard import take_body
 
-JSON_TYPE: Final = "application/json"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 
+T = TypeVar("T")
 View = Callable[..., Response]
 Route = tuple[str, str, View]
 """A method, a pattern for the whole path whose named groups are the view's arguments, and the view."""
@@ -56,20 +55,13 @@ def serve_paths(blueprint: Blueprint, roots: Sequence[str], routes: Sequence[Rou
 def failure(error: Exception) -> Response:
     """Any exception as {"error": …}, with its true status."""
     reported = failure_of(error)
-    text = str(reported)
-    if isinstance(error, NotFound | MethodNotAllowed):
-        text = error.name
-    return Response(orjson.dumps({"error": text}), reported.status, reported.headers, content_type=JSON_TYPE)
+    text = error.name if isinstance(error, NotFound | MethodNotAllowed) else str(reported)
+    return as_json({"error": text}, reported.status)
 
 
 def json_answer(answer: object, status: int = 200) -> Response:
     """JSON, compressed if the client asked for it."""
-    return compressed(Response(orjson.dumps(answer), status, content_type=JSON_TYPE))
-
-
-def empty_answer() -> Response:
-    """200 without a body."""
-    return Response(b"", 200, content_type=JSON_TYPE)
+    return compressed(as_json(answer, status))
 
 
 def compressed(response: Response) -> Response:
@@ -89,28 +81,33 @@ def compressed(response: Response) -> Response:
     return response
 
 
-def receive_body(environ: Environ, max_body_bytes: int) -> bytes:
-    """The whole body, decompressed; raises as `read_body`, and NotOffered for an encoding that is not known."""
-    body = read_body(environ, max_body_bytes)
-    take_body(body, request_id(environ))
-    encoding = environ.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+def parse_received(parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of the whole body, decompressed, which nothing holds any more afterwards.
+
+    Raises:
+        NotOffered: Its encoding is not known.
+        OcrsvcError: As `Request.take_body`, and as `parse`.
+    """
+    deadline, body = request.deadline, _decompressed(request.take_body())
+    with limited_parsing(request.share, len(body), deadline):
+        return parse(body)
+
+
+def _decompressed(body: bytes) -> bytes:
+    """What the body unpacks to, counted in its place. Raises NotOffered, CallerError, BodyTooLarge, QueueFull."""
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body
     if encoding not in _WINDOW_BITS:
         raise NotOffered(f"The Content-Encoding {encoding[:40]!r} is not known.", "Send gzip, deflate, or neither.")
-    return _decompress(environ, body, _WINDOW_BITS[encoding], max_body_bytes)
-
-
-def _decompress(environ: Environ, body: bytes, window_bits: int, most: int) -> bytes:
-    """A compressed body's content, counted in place of the body. Raises CallerError, BodyTooLarge, QueueFull."""
-    share = share_of(environ)
+    most_bytes = request.max_body_bytes
     try:
-        decompressed = decompress(body, window_bits, most, share)
+        decompressed = decompress(body, _WINDOW_BITS[encoding], most_bytes, request.share)
     except TooLarge as error:
-        raise BodyTooLarge(f"The body unpacks to more than {most} bytes.", "Send a smaller image.") from error
+        raise BodyTooLarge(f"The body unpacks to more than {most_bytes} bytes.", "Send a smaller image.") from error
     except Damaged as error:
         raise CallerError(f"The compressed body is damaged: {error}.", "Send it again.") from error
-    share.give_back(len(body))
+    request.share.give_back(len(body))
     return decompressed
 
 

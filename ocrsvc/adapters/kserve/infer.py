@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ocrsvc.adapters.paddlex.envelope import infer as infer_as_paddlex
 from ocrsvc.model_api.metadata import JSON_IN, JSON_OUT, BadTensor, wanted_outputs
-from ocrsvc.model_api.model import OcrModel, TimeLimit, options_in
+from ocrsvc.model_api.model import OcrModel, limit_in, options_in
 from ocrsvc.model_api.tensors import Array, Shape, arrays_of, image_of
+from ocrsvc.serving.work_queue import RequestContext
 
 
-def infer_arrays(
-    model: OcrModel,
-    name: str,
-    elements: Sequence[bytes],
-    batch: Shape,
-    names: list[str],
-    parameters: Mapping[str, object],
-    time_limit: TimeLimit,
-) -> list[Array]:
-    """The outputs of these names, or all of them.
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """One inference request.
+
+    Attributes:
+        name: Of its one input: an image's, or that of PaddleX's JSON.
+        elements: Of that input.
+        batch: The shape that they came in, as `check_input` gave it.
+        outputs: Names asked for; none asks for all.
+        parameters: Of the request; reading options and a timeout are taken from them.
+    """
+
+    name: str
+    elements: Sequence[bytes]
+    batch: Shape
+    outputs: Sequence[str]
+    parameters: Mapping[str, object]
+
+
+def infer_arrays(model: OcrModel, asked: InferRequest, limit_s: float, context: RequestContext) -> list[Array]:
+    """The outputs asked for.
 
     Args:
         model: Reads the images.
-        name: Of the input: an image's, or that of PaddleX's JSON.
-        elements: Those of the input.
-        batch: Shape of the input, as `check_input` gave it.
-        names: Outputs asked for; none is all.
-        parameters: Of the request; reading options are taken from them.
-        time_limit: Of the client.
+        asked: The request.
+        limit_s: Seconds within which the client wants its answer, unless the request itself names fewer.
+        context: Whether it still waits.
 
     Raises:
         OcrsvcError: As OcrModel.infer; BadTensor for outputs that there are not; BadOption.
     """
-    wanted = wanted_outputs(names, name)
-    if name == JSON_IN:
-        if len(elements) != 1:
+    limit_s = limit_in(asked.parameters, limit_s)
+    wanted = wanted_outputs(asked.outputs, asked.name)
+    if asked.name == JSON_IN:
+        if len(asked.elements) != 1:
             raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
-        return [Array(JSON_OUT, "BYTES", batch, [_answered_as_paddlex(model, elements[0], time_limit).decode()])]
-    pages = model.infer(
-        [image_of(element, time_limit.context.share) for element in elements], options_in(parameters), time_limit
-    )
-    return arrays_of(pages, wanted, batch)
-
-
-def _answered_as_paddlex(model: OcrModel, body: bytes, time_limit: TimeLimit) -> bytes:
-    """PaddleX's JSON for PaddleX's JSON, as its "high-stability serving" puts both into tensors of a model."""
-    return infer_as_paddlex(body, model.reader, time_limit.left_s, time_limit.context)[1]
+        # As PaddleX's "high-stability serving" puts its JSON into tensors of a model.
+        _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context)
+        return [Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])]
+    images = [image_of(element, context.share) for element in asked.elements]
+    return arrays_of(model.infer(images, options_in(asked.parameters), limit_s, context), wanted, asked.batch)

@@ -16,13 +16,10 @@ _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 
 def make_kserve_v1(context: AdapterContext) -> Blueprint:
     """The list of models, their readiness and predictions, over a model."""
-    settings, model = context.settings, context.model
+    model = context.model
     blueprint = Blueprint("kserve_v1", __name__)
     # Where both have a path this adapter's is the more exact one, so that it answers for TensorFlow Serving as well.
-    both = "tfserving" in settings.dialects
-
-    def run(name: str) -> Response:
-        return predict(settings, model, name, None, None)
+    both = "tfserving" in context.settings.dialects
 
     serve_paths(
         blueprint,
@@ -30,7 +27,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
         (
             ("GET", "/v1/models", lambda: json_answer({"models": [NAME]})),
             ("GET", _MODEL, lambda name: status(model, name)),
-            ("POST", _MODEL + ":predict", run),
+            ("POST", _MODEL + ":predict", lambda name: predict(model, name, None, None)),
             ("POST", _MODEL + ":explain", _explain),
             *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),) if both else ()),
         ),

@@ -10,13 +10,13 @@ from google.protobuf import json_format
 
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.infer import infer_arrays
+from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.grpc_server.status_codes import CallFailed, failure_of
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.model import OcrModel, limit_in
+from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -110,10 +110,9 @@ def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> An
     check_model(request.model_name, request.model_version)
     tensor, batch = _input(request)
     elements = _elements(request, tensor, math.prod(batch))
-    parameters = _parameters(request.parameters)
-    time_limit = call.within(limit_in(parameters, call.left_s))
+    asked = InferRequest(tensor.name, elements, batch, _wanted(request), _parameters(request.parameters))
     response = response_class(model_name=NAME, model_version=VERSION, id=request.id)
-    for array in infer_arrays(model, tensor.name, elements, batch, _wanted(request), parameters, time_limit):
+    for array in infer_arrays(model, asked, call.left_s, call.context):
         _add(response, array, raw=bool(request.raw_input_contents))
     return response
 

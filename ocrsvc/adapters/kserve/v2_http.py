@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.infer import infer_arrays
+from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
 from ocrsvc.errors import CallerError
-from ocrsvc.http.body import share_of
+from ocrsvc.http.content import is_image
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import context_of, deadline_of, is_image, left_s, limited_parsing, shown
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.model import FixedTimeLimit, limit_in
-from ocrsvc.model_api.rest import answer_ready, compressed, empty_answer, json_answer, receive_body, serve_paths
-from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
+from ocrsvc.model_api.rest import View, answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.settings.settings import Settings
+
+T = TypeVar("T")
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_TYPE: Final = "application/octet-stream"
@@ -39,69 +41,54 @@ _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
-class _InferRequest:
-    """One inference request.
+class _HttpRequest:
+    """An inference request, and how it is to be answered.
 
     Attributes:
+        asked: The request.
         id: For the answer.
-        parameters: Of the request.
-        name: Of its input.
-        elements: Of that input.
-        batch: The shape that they came in.
-        outputs: Names asked for, and whether each is answered as raw bytes; none asks for all.
-        binary: Whether those not named are.
+        outputs: Whether each output asked for is answered as raw bytes.
+        binary: Whether all others are.
     """
 
-    id: object
-    parameters: Mapping[str, Any]
-    name: str
-    elements: list[bytes]
-    batch: Shape
-    outputs: Mapping[str, bool]
+    asked: InferRequest
+    id: object = None
+    outputs: Mapping[str, bool] = field(default_factory=dict)
     binary: bool = False
-
-    def is_binary(self, output: str) -> bool:
-        """Whether an output is answered as raw bytes."""
-        return self.outputs.get(output, self.binary)
 
 
 def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Everything below /v2, over a model."""
-    settings, model = context.settings, context.model
+    model = context.model
     blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        asked = _receive(settings, deadline, name, version)
-        time_limit = FixedTimeLimit(limit_in(asked.parameters, left_s(deadline)), context_of(request.environ))
-        names = list(asked.outputs)
-        arrays = infer_arrays(model, asked.name, asked.elements, asked.batch, names, asked.parameters, time_limit)
-        return _answer(asked, arrays)
-
-    def metadata(name: str, version: str | None) -> Response:
         check_model(name, version or "")
-        return json_answer(v2_metadata.model_metadata())
+        header_length = request.headers.get(HEADER_LENGTH)
+        sent = parse_received(lambda body: _read_request(body, header_length, request.share))
+        return _answer(sent, infer_arrays(model, sent.asked, request.left_s, request.context))
 
-    def config(name: str, version: str | None) -> Response:
-        check_model(name, version or "")
-        return json_answer(v2_metadata.model_config())
+    def described(describe: Callable[[], object]) -> View:
+        def answer(name: str = NAME, version: str | None = None) -> Response:
+            check_model(name, version or "")
+            return json_answer(describe())
+
+        return answer
+
+    def statistics() -> object:
+        return v2_metadata.model_statistics(model.store.read())
 
     def model_ready(name: str, version: str | None) -> Response:
         check_model(name, version or "")
         return answer_ready({"name": NAME, "ready": model.ready}, ready=model.ready)
 
-    def statistics(name: str | None = None, version: str | None = None) -> Response:
-        check_model(name or NAME, version or "")
-        return json_answer(v2_metadata.model_statistics(model.store.read()))
-
     def index() -> Response:
-        body = receive_body(request.environ, settings.max_body_bytes)
-        only_ready = parse_json(body, share_of(request.environ)).get("ready") is True if body else False
+        only_ready = parse_received(lambda body: bool(body) and parse_json(body, request.share).get("ready") is True)
         return json_answer(v2_metadata.repository_index(ready=model.ready, only_ready=only_ready))
 
     def load(name: str) -> Response:
         check_model(name)
-        return empty_answer()
+        return Response(content_type=JSON_TYPE)
 
     serve_paths(
         blueprint,
@@ -111,11 +98,11 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
             ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
             ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
             ("GET", r"/v2/models", lambda: json_answer({"models": [NAME]})),
-            ("GET", r"/v2/models/stats", statistics),
-            ("GET", _MODEL, metadata),
+            ("GET", r"/v2/models/stats", described(statistics)),
+            ("GET", _MODEL, described(v2_metadata.model_metadata)),
             ("GET", _MODEL + "/ready", model_ready),
-            ("GET", _MODEL + "/config", config),
-            ("GET", _MODEL + "/stats", statistics),
+            ("GET", _MODEL + "/config", described(v2_metadata.model_config)),
+            ("GET", _MODEL + "/stats", described(statistics)),
             ("POST", _MODEL + "/infer", infer),
             ("POST", r"/v2/repository/index", index),
             ("POST", _REPOSITORY + "/load", load),
@@ -130,16 +117,7 @@ def _unload(name: str) -> Response:
     raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
 
 
-def _receive(settings: Settings, deadline: float, name: str, version: str | None) -> _InferRequest:
-    """What the body asks for, which nothing holds any more afterwards. Raises OcrsvcError."""
-    body = receive_body(request.environ, settings.max_body_bytes)
-    check_model(name, version or "")
-    share = share_of(request.environ)
-    with limited_parsing(share, len(body), deadline):
-        return _read_request(body, request.headers.get(HEADER_LENGTH), share)
-
-
-def _read_request(body: bytes, header_length: str | None, share: Share) -> _InferRequest:
+def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
     """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
 
     Raises:
@@ -152,12 +130,12 @@ def _read_request(body: bytes, header_length: str | None, share: Share) -> _Infe
         return _raw_request(raw)
     head = parse_json(head_bytes, share)
     tensor = _only_input(head)
-    name = _text(tensor, "name")
-    batch = check_input(name, _text(tensor, "datatype"), _list(tensor, "shape"))
-    parameters = _members(head.get("parameters"), "parameters")
+    name = _member(tensor, "name", str)
+    batch = check_input(name, _member(tensor, "datatype", str), _member(tensor, "shape", list))
+    parameters = _parameters(head)
     binary = parameters.get("binary_data_output") is True
     elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
-    return _InferRequest(_id(head), parameters, name, elements, batch, outputs, binary)
+    return _HttpRequest(InferRequest(name, elements, batch, list(outputs), parameters), _id(head), outputs, binary)
 
 
 def _id(head: Mapping[str, object]) -> object:
@@ -180,24 +158,24 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 
-def _raw_request(raw: memoryview) -> _InferRequest:
+def _raw_request(raw: memoryview) -> _HttpRequest:
     """The whole body is the one input: an image file, with or without its length in front."""
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
-    return _InferRequest(None, {}, IMAGE.name, [bytes(image)], (1,), {})
+    return _HttpRequest(InferRequest(IMAGE.name, [bytes(image)], (1,), (), {}))
 
 
 def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
-    inputs = _list(head, "inputs")
+    inputs: list[object] = _member(head, "inputs", list)
     if len(inputs) != 1:
         raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
-    return _members(inputs[0], "inputs[0]")
+    return _as_object(inputs[0], "inputs[0]")
 
 
 def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: Share) -> list[bytes]:
     """The elements of the input, from behind the JSON or out of it. Raises BadTensor, QueueFull."""
-    parameters = _members(tensor.get("parameters"), "parameters")
+    parameters = _parameters(tensor)
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
             sent_size = shown(parameters["binary_data_size"])[:40]
@@ -206,7 +184,7 @@ def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: 
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
         return unpack_elements(raw, count)
-    texts = _flat(_list(tensor, "data"))
+    texts = _flat(_member(tensor, "data", list))
     if len(texts) != count:
         raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
     if parameters.get("content_type") == "base64":
@@ -231,23 +209,23 @@ def _flat(values: list[object], depth: int = 0) -> list[str]:
 def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
     """The outputs asked for, and whether each is answered as raw bytes. Raises NotOffered."""
     wanted = {}
-    for item in _list(head, "outputs") if head.get("outputs") else []:
-        output = _members(item, "outputs")
-        own = _members(output.get("parameters"), "parameters")
+    for item in _member(head, "outputs", list) if head.get("outputs") else []:
+        output = _as_object(item, "outputs")
+        own = _parameters(output)
         if own.get("classification"):
             raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
-        wanted[_text(output, "name")] = own.get("binary_data", default) is True
+        wanted[_member(output, "name", str)] = own.get("binary_data", default) is True
     return wanted
 
 
-def _answer(asked: _InferRequest, arrays: list[Array]) -> Response:
+def _answer(sent: _HttpRequest, arrays: list[Array]) -> Response:
     raw: list[bytes] = []
-    head: dict[str, object] = {"id": asked.id} if asked.id else {}
+    head: dict[str, object] = {"id": sent.id} if sent.id else {}
     head |= {"model_name": NAME, "model_version": VERSION}
-    head["outputs"] = [_output(array, raw, binary=asked.is_binary(array.name)) for array in arrays]
+    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in arrays]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
-        return compressed(Response(members, content_type="application/json"))
+        return compressed(Response(members, content_type=JSON_TYPE))
     response = Response(b"".join([members, *raw]), content_type=BINARY_TYPE)
     response.headers[HEADER_LENGTH] = str(len(members))
     return compressed(response)
@@ -263,23 +241,20 @@ def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object
     return output | {"data": values if isinstance(values, list) else values.ravel()}
 
 
-def _members(value: object, name: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
+def _parameters(members: Mapping[str, object]) -> Mapping[str, Any]:
+    sent = members.get("parameters")
+    return {} if sent is None else _as_object(sent, "parameters")
+
+
+def _as_object(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise CallerError(f"{name} is not an object.", "See the Open Inference Protocol.")
     return value
 
 
-def _text(members: Mapping[str, object], name: str) -> str:
+def _member(members: Mapping[str, object], name: str, kind: type[T]) -> T:
     value = members.get(name)
-    if not isinstance(value, str):
-        raise CallerError(f"{name!r} is missing, or no text.", "See the Open Inference Protocol.")
-    return value
-
-
-def _list(members: Mapping[str, object], name: str) -> list[Any]:
-    value = members.get(name)
-    if not isinstance(value, list):
-        raise CallerError(f"{name!r} is missing, or no list.", "See the Open Inference Protocol.")
+    if not isinstance(value, kind):
+        word = "text" if kind is str else "list"
+        raise CallerError(f"{name!r} is missing, or no {word}.", "See the Open Inference Protocol.")
     return value

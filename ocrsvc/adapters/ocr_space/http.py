@@ -9,50 +9,29 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames
+from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_image, last_field, left_s, receive
+from ocrsvc.http.request import request
 from ocrsvc.http.responses import (
-    any_file,
     as_json,
-    flag,
     is_reported_in_a_200,
     is_url,
     read_pages,
     rotate_option,
-    with_headers,
 )
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.records import Page, Reading, ReadOptions
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")
-LANGUAGES: Final = frozenset(
-    {
-        *(
-            "ara",
-            "bul",
-            "chs",
-            "cht",
-            "hrv",
-            "cze",
-            "dan",
-            "dut",
-            "eng",
-            "fin",
-            "fre",
-            "ger",
-            "gre",
-            "hun",
-            "kor",
-            "ita",
-        ),
-        *("jpn", "nor", "pol", "por", "rus", "slv", "spa", "swe", "tha", "tur", "ukr", "vnm", "auto"),
-    }
+LANGUAGES: Final = (
+    "ara auto bul chs cht cze dan dut eng fin fre ger gre hrv hun ita jpn kor nor pol por rus slv spa swe tha tur ukr "
+    "vnm"
 )
 READ_FILE, READ_PARTLY, FAILED = 1, 2, 3
 FATAL: Final = 4
@@ -70,12 +49,10 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
     @blueprint.post("/Parse/Image")
     def image() -> Response:
         began_s = time.monotonic()
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        options = _options(parsed)
-        overlay = _flag(parsed, "isOverlayRequired") is True
-        most = settings.max_pages
-        file = read_pages(reader, _image(parsed), options, left_s(deadline), context_of(request.environ), most=most)
+        options = _options(request.content)
+        overlay = _flag(request.content, "isOverlayRequired") is True
+        data = _image(request.content)
+        file = read_pages(reader, data, options, request.left_s, request.context, most=settings.max_pages)
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
 
     @blueprint.get("/parse/imageurl")
@@ -138,34 +115,34 @@ def _to_line(text: str, left: float, top: float, width: float, height: float) ->
     return {"LineText": text, "Words": [word], "MaxHeight": height, "MinTop": top}
 
 
-def _options(parsed: ParsedRequest) -> ReadOptions:
+def _options(content: Content) -> ReadOptions:
     """What the fields ask for. Raises BadOption for what is unknown, or cannot be done."""
-    language, engine = (last_field(parsed, name) for name in ("language", "OCREngine"))
+    language, engine = (content.text(name) for name in ("language", "OCREngine"))
     # One model reads all that it can read, so that the language decides nothing.
-    if language and language.lower() not in LANGUAGES:
+    if language and language.lower() not in LANGUAGES.split():
         raise BadOption(f"Value for parameter 'language' is invalid: {language[:20]!r}.")
     if engine and engine not in ENGINES:
         raise BadOption(f"Value for parameter 'OCREngine' is invalid: {engine[:20]!r}.")
-    if _flag(parsed, "isCreateSearchablePdf"):
+    if _flag(content, "isCreateSearchablePdf"):
         raise BadOption("Searchable PDF files are not made here.", "Leave isCreateSearchablePdf out.")
-    return ReadOptions(rotate=rotate_option(_flag(parsed, "detectOrientation")))
+    return ReadOptions(rotate=rotate_option(_flag(content, "detectOrientation")))
 
 
-def _flag(parsed: ParsedRequest, name: str) -> bool | None:
+def _flag(content: Content, name: str) -> bool | None:
     try:
-        return flag(parsed, name)
+        return content.flag(name)
     except ValueError as error:
         raise BadOption(f"Value for parameter '{name}' is invalid: it is neither true nor false.") from error
 
 
-def _image(parsed: ParsedRequest) -> bytes:
+def _image(content: Content) -> bytes:
     """A file under any name, else base64, with a data URI or without."""
-    data = any_file(parsed)
+    data = content.any_file()
     if data is not None:
         return data
-    if last_field(parsed, "url") or any(is_url(value) for name, value in parsed.fields if name == BASE64_FIELD):
+    if content.text("url") or any(is_url(value) for name, value in content.fields if name == BASE64_FIELD):
         raise _no_addresses()
-    return first_image(parsed, (), (BASE64_FIELD,))
+    return content.first_image((), (BASE64_FIELD,))
 
 
 def _no_addresses() -> CallerError:
@@ -184,4 +161,4 @@ def _failure(error: Exception) -> Response:
         "ErrorDetails": failure.title,
         "ProcessingTimeInMilliseconds": "0",
     }
-    return with_headers(as_json(answer, 200 if is_reported_in_a_200(error) else failure.status), failure)
+    return as_json(answer, 200 if is_reported_in_a_200(error) else failure.status)

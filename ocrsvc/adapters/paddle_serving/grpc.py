@@ -39,7 +39,7 @@ def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
         if request.name not in ("", SERVICE):
             return response(err_no=_NO_SERVICE, err_msg="Failed to inference: Service name error.")
         try:
-            pages = model.infer([_image(request, call.share)], ReadOptions(), call)
+            pages = model.infer([_image(request, call.share)], ReadOptions(), call.left_s, call.context)
         except CallerError as error:
             if isinstance(error, ClientGone):
                 raise

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.formats.python_list import to_result
-from ocrsvc.http.body import share_of
+from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, left_s, receive
-from ocrsvc.http.responses import as_json, is_reported_in_a_200, with_headers
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json, is_reported_in_a_200
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
@@ -44,16 +44,14 @@ class _NoService(CallerError):
 
 def make_paddle_serving(context: AdapterContext) -> Blueprint:
     """POST /ocr/{anything} and /{service}/prediction over a reader."""
-    settings, reader = context.settings, context.reader
+    reader = context.reader
     blueprint = Blueprint("paddle_serving", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
     @blueprint.post("/ocr/<_method>")
     def inference(_method: str) -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        sent = to_pairs(receive(request.environ, settings.max_body_bytes, deadline))
-        image = _image(sent, share_of(request.environ))
-        page = reader.read(image, ReadOptions(), left_s(deadline), context_of(request.environ)).page
+        image = _image(to_pairs(request.content), request.share)
+        page = reader.read(image, ReadOptions(), request.left_s, request.context).page
         return _answer(OK, "", result=to_result(page))
 
     @blueprint.post("/<_service>/prediction")
@@ -63,10 +61,9 @@ def make_paddle_serving(context: AdapterContext) -> Blueprint:
     return blueprint
 
 
-def to_pairs(parsed: ParsedRequest) -> dict[str, str]:
+def to_pairs(content: Content) -> dict[str, str]:
     """The members `key` and `value`, side by side. Raises CallerError for other types than lists of text."""
-    members = dict(parsed.fields)
-    keys, values = (_texts(members.get(name), name) for name in ("key", "value"))
+    keys, values = (_texts(content.members.get(name), name) for name in ("key", "value"))
     return dict(zip(keys, values, strict=False))
 
 
@@ -95,9 +92,7 @@ def _answer(number: int, message: str, result: str | None = None, status: int = 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if failure.status in {404, 405}:
-        return with_headers(
-            Response(f"{failure.title}\n", failure.status, content_type="text/plain; charset=utf-8"), failure
-        )
+        return Response(f"{failure.title}\n", failure.status, content_type="text/plain; charset=utf-8")
     if isinstance(error, _NoService):
         return _answer(NO_SERVICE, NO_SERVICE_TEXT)
     if type(error) not in {CallerError, _WrongType} and is_reported_in_a_200(error):
@@ -105,4 +100,4 @@ def _failure(error: Exception) -> Response:
     message = str(failure)
     code = GRPC_CODES.get(failure.status, INVALID_ARGUMENT if isinstance(error, CallerError) else UNKNOWN)
     answer = {"error": message, "code": code, "message": message, "details": []}
-    return with_headers(as_json(answer, failure.status), failure)
+    return as_json(answer, failure.status)

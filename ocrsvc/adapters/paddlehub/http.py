@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import context_of, deadline_of, images_or_errors, left_s, receive
-from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, with_headers
-from ocrsvc.pipeline.read import Reader
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images
 from ocrsvc.records import Line, Reading, ReadOptions
 
 IMAGE_FIELDS: Final = ("images",)
@@ -32,7 +31,7 @@ class _NoModule(CallerError):
 
 def make_paddlehub(context: AdapterContext) -> Blueprint:
     """POST /predict/{module} over a reader."""
-    settings, reader = context.settings, context.reader
+    reader = context.reader
     blueprint = Blueprint("paddlehub", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
@@ -40,26 +39,15 @@ def make_paddlehub(context: AdapterContext) -> Blueprint:
     def predict(module: str) -> Response:
         if module not in MODULES:
             raise _NoModule(f"Module {module} is not available.")
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        images = images_or_errors(parsed, IMAGE_FIELDS, IMAGE_FIELDS)
-        options = ReadOptions(detect=module != "ocr_rec")
-        pages = _pages(reader, images, options, left_s(deadline))
+        images = request.content.images(IMAGE_FIELDS, IMAGE_FIELDS)
+        pages = [_lines(outcome) for outcome in read_images(reader, images, ReadOptions(detect=module != "ocr_rec"))]
         return as_json({"msg": "", "results": MODULES[module](pages), "status": OK})
 
     return blueprint
 
 
-def _pages(
-    reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions, limit_s: float
-) -> list[tuple[Line, ...]]:
-    """The lines of each image; none for what is no image, as in the original. Raises any other error."""
-    datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, options, limit_s, context_of(request.environ)))
-    return [_lines(next(outcomes) if isinstance(image, bytes) else image) for image in images]
-
-
 def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
+    """The lines of an image; none for what is no image, as in the original. Raises any other error."""
     if isinstance(outcome, Reading):
         return outcome.page.lines
     if isinstance(outcome, NO_IMAGE):
@@ -102,4 +90,4 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     status = NO_MODULE if isinstance(error, _NoModule) else NOT_JSON if type(error) is CallerError else FAILED
     answer = {"msg": str(failure), "results": "", "status": status}
-    return with_headers(as_json(answer, 200 if is_reported_in_a_200(error) else failure.status), failure)
+    return as_json(answer, 200 if is_reported_in_a_200(error) else failure.status)

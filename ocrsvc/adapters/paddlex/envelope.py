@@ -29,7 +29,6 @@ from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import Failure, failure_of
 from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.request import left_s
 from ocrsvc.http.responses import NO_IMAGE, read_pages
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check, Image, Page
@@ -78,7 +77,7 @@ def success(asked: PaddlexRequest, reader: Reader, limit_s: float, context: Requ
         if asked.members.get("visualize") is False:
             return {}
         number = None if file.kind == "image" else page.number
-        with reader.decoded_image(asked.data, number, left_s(deadline), context) as image:
+        with reader.decoded_image(asked.data, number, max(0.0, deadline - time.monotonic()), context) as image:
             return _pictures(asked, image, page, held, make_check(context, deadline, time.monotonic))
 
     with context.share.part() as held:

@@ -6,17 +6,18 @@ Its success response to the letter; its errors as FastAPI shapes them, with true
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.box_values import to_boxes, to_scores
+from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, first_image, left_s, receive
-from ocrsvc.http.responses import as_json, flag, rotate_option, with_headers
+from ocrsvc.http.field_values import as_text
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json, rotate_option
 from ocrsvc.records import Page, ReadOptions
 
 FILE_FIELDS: Final = ("image_file",)
@@ -40,17 +41,15 @@ class _BadField(BadOption):
 
 def make_rapidocr_api(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET / over a reader."""
-    settings, reader = context.settings, context.reader
+    reader = context.reader
     blueprint = Blueprint("rapidocr_api", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
     @blueprint.post("/ocr")
     def ocr() -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        options = _options(parsed)
-        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
-        return as_json(to_answer(reader.read(data, options, left_s(deadline), context_of(request.environ)).page))
+        options = _options(request.content)
+        data = request.content.first_image(FILE_FIELDS, TEXT_FIELDS)
+        return as_json(to_answer(reader.read(data, options, request.left_s, request.context).page))
 
     @blueprint.get("/")
     def banner() -> Response:
@@ -68,26 +67,22 @@ def to_answer(page: Page) -> dict[str, dict[str, object]]:
     }
 
 
-def _options(parsed: ParsedRequest) -> ReadOptions:
+def _options(content: Content) -> ReadOptions:
     """What the flags ask for; an empty one counts as not sent. Raises BadOption."""
-    flags = {name: _flag(parsed, name) for name in FLAGS}
-    for name, value in parsed.fields:
+    flags = {name: _flag(content, name) for name in FLAGS}
+    for name, value in content.fields:
         if name in FILE_FIELDS:
             raise _BadField("value_error", name, NOT_A_FILE, as_text(value)[:100])
     if flags["use_rec"] is False:
         raise _BadField(
             "value_error", "use_rec", "Value error, without recognition there is nothing to answer", "false"
         )
-    return _as_read_options(flags)
-
-
-def _as_read_options(flags: Mapping[str, bool | None]) -> ReadOptions:
     return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False)
 
 
-def _flag(parsed: ParsedRequest, name: str) -> bool | None:
+def _flag(content: Content, name: str) -> bool | None:
     try:
-        return flag(parsed, name)
+        return content.flag(name)
     except ValueError as error:
         raise _BadField("bool_parsing", name, NOT_A_BOOL, str(error)[:100]) from error
 
@@ -98,4 +93,4 @@ def _failure(error: Exception) -> Response:
     detail: object = failure.title if failure.status in {404, 405} else str(failure)
     if isinstance(error, _BadField):
         detail = [error.item]
-    return with_headers(as_json({"detail": detail}, failure.status), failure)
+    return as_json({"detail": detail}, failure.status)

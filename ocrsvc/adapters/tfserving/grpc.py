@@ -83,7 +83,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
 def _read(model: OcrModel, elements: Sequence[bytes], call: Call) -> list[Page]:
     """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
     images = [image_of(element, call.share) for element in elements if element]
-    pages = iter(model.infer(images, ReadOptions(), call) if images else ())
+    pages = iter(model.infer(images, ReadOptions(), call.left_s, call.context) if images else ())
     return [next(pages) if element else _NO_PAGE for element in elements]
 
 

@@ -20,11 +20,11 @@ _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/l
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
     """Predictions, status and metadata below /v1/models, over a model."""
-    settings, model = context.settings, context.model
+    model = context.model
     blueprint = Blueprint("tfserving", __name__)
 
     def run(name: str, version: str | None, label: str | None) -> Response:
-        return predict(settings, model, name, version, label)
+        return predict(model, name, version, label)
 
     def model_status(name: str, version: str | None, label: str | None) -> Response:
         return status(model, name, version, label)

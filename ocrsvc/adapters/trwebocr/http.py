@@ -14,18 +14,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.box_values import to_boxes
 from ocrsvc.formats.tr_rects import shrink_page, to_raw_out_text
+from ocrsvc.http.content import Content
 from ocrsvc.http.drawn_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import ParsedRequest, context_of, deadline_of, first_image, last_field, left_s, receive
+from ocrsvc.http.request import request
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
-from ocrsvc.serving.work_queue import RequestContext, make_check
+from ocrsvc.serving.work_queue import make_check
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -50,19 +51,16 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
     @blueprint.post(PATH, strict_slashes=False)
     def tr_run() -> Response:
         began_s = time.monotonic()
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
         if settings.trwebocr_boxes == "poly":
-            return _tr_run_poly(reader, parsed, deadline, began_s)
-        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
-        max_side = _max_side(parsed)
-        context = context_of(request.environ)
-        page = reader.read(data, ReadOptions(max_side=max_side), left_s(deadline), context).page
+            return _tr_run_poly(reader, began_s)
+        data = request.content.first_image(FILE_FIELDS, TEXT_FIELDS)
+        max_side = _max_side(request.content)
+        page = reader.read(data, ReadOptions(max_side=max_side), request.left_s, request.context).page
         answer = {"raw_out": to_raw_out_text(page, max_side).encode()}
-        if last_field(parsed, "is_draw") == "0":
+        if request.content.text("is_draw") == "0":
             return _success(answer | {"speed_time": _spent_s(began_s)})
         shrunk = page if max_side is None else shrink_page(page, max_side)
-        with _drawn(reader, data, shrunk, deadline, context) as picture:
+        with _drawn(reader, data, shrunk) as picture:
             return _success(answer | {"speed_time": _spent_s(began_s), "img_detected": picture})
 
     @blueprint.get(PATH, strict_slashes=False)
@@ -72,13 +70,12 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
     return blueprint
 
 
-def _tr_run_poly(reader: Reader, parsed: ParsedRequest, deadline: float, began_s: float) -> Response:
+def _tr_run_poly(reader: Reader, began_s: float) -> Response:
     """The answer of chineseocr_lite: corners, numbered texts, and always a drawn page."""
-    _check_short_side(parsed)
-    data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
-    context = context_of(request.environ)
-    page = reader.read(data, ReadOptions(), left_s(deadline), context).page
-    with _drawn(reader, data, page, deadline, context) as picture:
+    _check_short_side(request.content)
+    data = request.content.first_image(FILE_FIELDS, TEXT_FIELDS)
+    page = reader.read(data, ReadOptions(), request.left_s, request.context).page
+    with _drawn(reader, data, page) as picture:
         raw_out = json.dumps(to_numbered(page)).encode()
         return _success({"img_detected": picture, "raw_out": raw_out, "speed_time": _spent_s(began_s)})
 
@@ -90,9 +87,9 @@ def to_numbered(page: Page) -> list[list[object]]:
     return [[box, f"{number}、 {line.text}", line.confidence] for number, (box, line) in numbered]
 
 
-def _check_short_side(parsed: ParsedRequest) -> None:
+def _check_short_side(content: Content) -> None:
     """Raises BadOption for a `compress` that chineseocr_lite refuses; the engine sees the page as it sees fit."""
-    sent = last_field(parsed, "compress")
+    sent = content.text("compress")
     if sent is not None and not (_WHOLE.fullmatch(sent) and int(sent) >= SHORTEST_SIDE_PX):
         raise BadOption(f"compress is {sent[:20]!r}: accepted is a whole number from {SHORTEST_SIDE_PX}.")
 
@@ -101,9 +98,9 @@ def _spent_s(began_s: float) -> bytes:
     return str(round(time.monotonic() - began_s, 2)).encode()
 
 
-def _max_side(parsed: ParsedRequest) -> int | None:
+def _max_side(content: Content) -> int | None:
     """The longest side that the field `compress` allows, in pixels; None for one below 1. Raises BadOption."""
-    sent = last_field(parsed, "compress")
+    sent = content.text("compress")
     if sent is None:
         return DEFAULT_COMPRESS_PX
     if not _WHOLE.fullmatch(sent):
@@ -112,11 +109,11 @@ def _max_side(parsed: ParsedRequest) -> int | None:
 
 
 @contextmanager
-def _drawn(reader: Reader, data: bytes, page: Page, deadline: float, context: RequestContext) -> Iterator[bytes]:
+def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
     """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
-    check = make_check(context, deadline, time.monotonic)
-    with context.share.part() as held:
-        with reader.decoded_image(data, limit_s=left_s(deadline), context=context) as image:
+    check = make_check(request.context, request.deadline, time.monotonic)
+    with request.share.part() as held:
+        with reader.decoded_image(data, limit_s=request.left_s, context=request.context) as image:
             picture = drawn_page(image, page, held, check, prefix=b"data:image/jpeg;base64,")
         yield picture
 
@@ -133,11 +130,6 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if isinstance(error, NothingSent):
         failure = replace(failure, detail=NOTHING_SENT, remedy="")
-    response = _json({"code": failure.status, "msg": str(failure)}, failure.status)
-    response.headers.extend(failure.headers)
-    return response
-
-
-def _json(answer: object, status: int) -> Response:
-    """JSON as the standard library writes it, which is what clients of the original have seen: spaces, ASCII only."""
-    return Response(json.dumps(answer), status, content_type="application/json")
+    # As the standard library writes it, which is what clients of the original have seen: spaces, ASCII only.
+    answer = json.dumps({"code": failure.status, "msg": str(failure)})
+    return Response(answer, failure.status, content_type="application/json")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
 from ocrsvc.formats.text import to_bar_separated
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
+from ocrsvc.http.request import request
 from ocrsvc.records import ReadOptions
 
 FILE_FIELDS: Final = ("file",)
@@ -28,17 +28,15 @@ BAD_BODY: Final = "Invalid JSON data"
 
 def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     """POST /api/trocr and GET /hi over a reader."""
-    settings, reader = context.settings, context.reader
+    reader = context.reader
     blueprint = Blueprint("trwebocr_cpp", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
     @blueprint.post("/api/trocr", strict_slashes=False)
     def trocr() -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        data = first_image(parsed, FILE_FIELDS, TEXT_FIELDS)
-        reading = reader.read(data, ReadOptions(), left_s(deadline), context_of(request.environ))
-        return Response(to_bar_separated(reading.page), content_type=TEXT_TYPE)
+        data = request.content.first_image(FILE_FIELDS, TEXT_FIELDS)
+        page = reader.read(data, ReadOptions(), request.left_s, request.context).page
+        return Response(to_bar_separated(page), content_type=TEXT_TYPE)
 
     @blueprint.get("/hi")
     def hi() -> Response:
@@ -49,7 +47,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    return Response(_text(error) or str(failure), failure.status, failure.headers, content_type=TEXT_TYPE)
+    return Response(_text(error) or str(failure), failure.status, content_type=TEXT_TYPE)
 
 
 def _text(error: Exception) -> str:

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 import numpy as np
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 from werkzeug.datastructures import Headers
 
 from ocrsvc.adapters.context import AdapterContext
@@ -24,24 +24,13 @@ from ocrsvc.errors import (
     UnsupportedImage,
 )
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
-from ocrsvc.http.body import read_body, share_of
+from ocrsvc.http.body_parser import limited_parsing
+from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import Failure, failure_of
-from ocrsvc.http.request import (
-    ParsedRequest,
-    context_of,
-    deadline_of,
-    first_image,
-    images_or_errors,
-    left_s,
-    limited_parsing,
-    receive,
-    request_id,
-)
-from ocrsvc.http.responses import any_file, as_json, with_headers
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
-from ocrsvc.serving.request_guard import take_body
-from ocrsvc.settings.settings import Settings
 
 HEALTHY: Final = "ok"
 MAX_SIDE_PX: Final = 16_384
@@ -79,25 +68,25 @@ class _NoPdf(OcrsvcError):
 
 def make_turboocr(context: AdapterContext) -> Blueprint:
     """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels and GET /health over a reader."""
-    settings, reader = context.settings, context.reader
+    reader = context.reader
     blueprint = Blueprint("turboocr", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
     @blueprint.post("/ocr")
     def ocr() -> Response:
-        return _read(reader, first_image(_receive(settings), (), ("image",)), settings)
+        return _read(reader, _content().first_image((), ("image",)))
 
     @blueprint.post("/ocr/raw")
     def raw() -> Response:
-        return _read(reader, _raw_image(_receive(settings)), settings)
+        return _read(reader, _raw_image(_content()))
 
     @blueprint.post("/ocr/pixels")
     def pixels() -> Response:
-        return _read(reader, _pixels(settings), settings)
+        return _read(reader, _pixels())
 
     @blueprint.post("/ocr/batch")
     def batch() -> Response:
-        return _read_batch(reader, _receive(settings), settings)
+        return _read_batch(reader, _content())
 
     @blueprint.post("/ocr/pdf")
     def pdf() -> Response:
@@ -120,49 +109,40 @@ def _add_health(blueprint: Blueprint, reader: Reader) -> None:
         return health()
 
 
-def _receive(settings: Settings) -> ParsedRequest:
+def _content() -> Content:
     _check_parameters()
-    return receive(request.environ, settings.max_body_bytes, deadline_of(request.environ, settings.deadline_s))
+    return request.content
 
 
-def _limit_s(settings: Settings) -> float:
-    return left_s(deadline_of(request.environ, settings.deadline_s))
-
-
-def _read(reader: Reader, data: bytes, settings: Settings) -> Response:
-    reading = reader.read(data, ReadOptions(), _limit_s(settings), context_of(request.environ))
+def _read(reader: Reader, data: bytes) -> Response:
+    reading = reader.read(data, ReadOptions(), request.left_s, request.context)
     response = as_json(to_results(reading.page))
     response.headers["X-Inference-Time-Ms"] = f"{reading.timing.engine_s * 1000:.3f}"
     return response
 
 
-def _read_batch(reader: Reader, parsed: ParsedRequest, settings: Settings) -> Response:
-    if not dict(parsed.fields).get("images"):
+def _read_batch(reader: Reader, content: Content) -> Response:
+    if not content.members.get("images"):
         raise _Coded("EMPTY_BATCH", "Empty images array")
-    images = images_or_errors(parsed, (), ("images",))
-    datas = [image for image in images if isinstance(image, bytes)]
-    outcomes = iter(reader.read_many(datas, ReadOptions(), _limit_s(settings), context_of(request.environ)))
-    return _batch([next(outcomes) if isinstance(image, bytes) else image for image in images])
+    return _batch(read_images(reader, content.images((), ("images",)), ReadOptions()))
 
 
-def _raw_image(parsed: ParsedRequest) -> bytes:
-    data = parsed.raw if parsed.raw is not None else any_file(parsed)
+def _raw_image(content: Content) -> bytes:
+    data = content.raw if content.raw is not None else content.any_file()
     if not data:
         raise _Coded("EMPTY_BODY", "Empty body")
     return data
 
 
-def _pixels(settings: Settings) -> bytes:
+def _pixels() -> bytes:
     """The body's bare pixels as an image file. Raises CallerError."""
     _check_parameters()
     header, size = to_pnm_header(request.headers)
-    body = read_body(request.environ, settings.max_body_bytes)
-    take_body(body, request_id(request.environ))
+    body = request.take_body()
     if len(body) != size:
         raise _Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size} bytes, got {len(body)}")
-    share = share_of(request.environ)
-    with limited_parsing(share, size, deadline_of(request.environ, settings.deadline_s)), share.holding(size):
-        share.take(size)
+    with limited_parsing(request.share, size, request.deadline), request.share.holding(size):
+        request.share.take(size)
         return header + (body if header.startswith(b"P5") else swap_colours(body))
 
 
@@ -232,4 +212,4 @@ def _error_members(error: Exception, failure: Failure) -> dict[str, object]:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    return with_headers(as_json(_error_members(error, failure), failure.status), failure)
+    return as_json(_error_members(error, failure), failure.status)

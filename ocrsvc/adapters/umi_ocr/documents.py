@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc.adapters.umi_ocr.document_files import from_front, make_files, page_of
@@ -34,9 +34,10 @@ from ocrsvc.errors import (
     TooManyPages,
     UnsupportedImage,
 )
-from ocrsvc.http.admission import WITHOUT_ENGINE, caller_of
+from ocrsvc.http.admission import WITHOUT_ENGINE
+from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.request import ParsedRequest, as_text, context_of, deadline_of, left_s, receive
+from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.jobs.store import Task, Tasks, storing
@@ -98,14 +99,14 @@ class _DocumentViews:
 
     def upload(self) -> Response:
         """Take in a document."""
-        deadline, parsed = self._receive()
-        part = next((part for part in parsed.files if part.name == "file" and part.data), None)
+        content = request.content
+        part = next((part for part in content.files if part.name == "file" and part.data), None)
         if part is None:
             raise Coded(NO_FILE, "[Error] No file was uploaded.")
-        name, options = name_of(part.filename or ""), _options_of(dict(parsed.fields).get("json"))
+        name, options = name_of(part.filename or ""), _options_of(content.members.get("json"))
         if not is_pdf(part.data):
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
-        with self._reader.open_document(part.data, left_s(deadline), context_of(request.environ)) as document:
+        with self._reader.open_document(part.data, request.left_s, request.context) as document:
             count = document.count
         read = to_read_options(options)
         about = {
@@ -114,26 +115,24 @@ class _DocumentViews:
             "options": {"rotate": read.rotate, "max_side": read.max_side},
             "asked": {**options, "count": count},
         }
-        caller = caller_of(request.environ, self._settings.caller_header)
-        return as_json({"code": OK, "data": self._tasks.add(part.data, about, caller).id})
+        return as_json({"code": OK, "data": self._tasks.add(part.data, about, request.caller).id})
 
     def result(self) -> Response:
         """Report how far a task is, and what it has read."""
-        sent = dict(self._receive()[1].fields)
+        sent = request.content.members
         with self._asked_for(sent) as task:
             return as_json(_progress(task, sent))
 
     def make(self) -> Response:
         """Make files of what was read, and return where they are."""
-        deadline, parsed = self._receive()
-        sent = dict(parsed.fields)
+        sent = request.content.members
 
         def check() -> None:
-            if not left_s(deadline):
+            if not request.left_s:
                 raise deadline_passed()
 
         with self._asked_for(sent) as task, self._make_limiter.take(check):
-            name, data = make_files(task, sent, self._settings.pdf_dpi, deadline)
+            name, data = make_files(task, sent, self._settings.pdf_dpi, request.deadline)
             self._tasks.put_result_file(task, name, data)
             url = f"{request.host_url}{PATH[1:]}download/{task.id}/{quote(name)}"
             return as_json({"code": OK, "data": url, "name": name})
@@ -153,10 +152,6 @@ class _DocumentViews:
             raise Coded(NOT_THERE, f"{task_id[:100]} does not exist.")
         self._tasks.clear(task)
         return as_json({"code": OK, "data": "Success"})
-
-    def _receive(self) -> tuple[float, ParsedRequest]:
-        deadline = deadline_of(request.environ, self._settings.deadline_s)
-        return deadline, receive(request.environ, self._settings.max_body_bytes, deadline)
 
     @contextmanager
     def _asked_for(self, sent: Mapping[str, Any]) -> Iterator[Task]:

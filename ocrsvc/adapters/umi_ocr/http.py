@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
@@ -28,8 +28,8 @@ from ocrsvc.adapters.umi_ocr.images import (
 )
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
-from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, with_headers
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -55,12 +55,10 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
     @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        members = dict(parsed.fields)
-        options = options_of(members, empty=not members and parsed.raw is None)
-        data = first_image(parsed, (), ("base64",))
-        page = reader.read(data, to_read_options(options), left_s(deadline), context_of(request.environ)).page
+        content = request.content
+        options = options_of(content.members, empty=not content.fields and content.raw is None)
+        data = content.first_image((), ("base64",))
+        page = reader.read(data, to_read_options(options), request.left_s, request.context).page
         return _as_html(to_answer(page, options, time.monotonic() - began_s))
 
     @blueprint.get("/api/ocr/get_options")
@@ -90,8 +88,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if failure.status in {404, 405}:
-        answer = Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-        return with_headers(answer, failure)
+        return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
     # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
@@ -99,7 +96,7 @@ def _failure(error: Exception) -> Response:
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
     if of_documents:
         answer.content_type = JSON_TYPE
-    return with_headers(answer, failure)
+    return answer
 
 
 def _as_html(answer: object, status: int = 200) -> Response:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnsupportedImage
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
-from ocrsvc.http.request import shown
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.responses import clamp_side_px, rotate_option
 from ocrsvc.records import Line, Page, ReadOptions
 

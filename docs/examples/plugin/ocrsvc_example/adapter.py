@@ -6,11 +6,11 @@ import csv
 import io
 from typing import Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.request import context_of, deadline_of, first_image, left_s, receive
+from ocrsvc.http.request import request
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc_example.entries import CsvSettings
 
@@ -28,10 +28,8 @@ def make_csv(context: AdapterContext) -> Blueprint:
 
     @blueprint.post("/csv")
     def read() -> Response:
-        deadline = deadline_of(request.environ, settings.deadline_s)
-        parsed = receive(request.environ, settings.max_body_bytes, deadline)
-        data = first_image(parsed, ("image",), ("image",))
-        reading = reader.read(data, ReadOptions(), left_s(deadline), context_of(request.environ))
+        data = request.content.first_image(("image",), ("image",))
+        reading = reader.read(data, ReadOptions(), request.left_s, request.context)
         return Response(_table(reading.page, separator), content_type=_CSV)
 
     return blueprint
@@ -39,7 +37,7 @@ def make_csv(context: AdapterContext) -> Blueprint:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    return Response(str(failure), failure.status, failure.headers, content_type="text/plain; charset=utf-8")
+    return Response(str(failure), failure.status, content_type="text/plain; charset=utf-8")
 
 
 def _table(page: Page, separator: str) -> str:
