@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import json
 import logging
 import math
@@ -44,6 +45,12 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1_000_000
 SOON_S = 0.3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_garbage_of_other_tests() -> None:
+    """What other modules left to the collector, such as a client's sockets, is closed now and not meanwhile."""
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
