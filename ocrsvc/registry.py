@@ -59,6 +59,8 @@ class AdapterEntry:
         grpc: A GrpcService; None where its clients do not speak gRPC.
         members: Of a JSON object, or fields of a form: a request that has one is meant for this adapter where several
             have the same path.
+        takes_forms: Whether its clients send forms, or the image itself as the body: where several have the same path,
+            such a request is meant for this adapter.
         slow_paths: Beginnings of paths that may take time without using the engine, as downloads do.
         stores_documents: Whether it takes in documents that are read while nobody waits.
         settings, package: As of an EngineEntry.
@@ -69,6 +71,7 @@ class AdapterEntry:
     http: str
     grpc: str | None = None
     members: tuple[str, ...] = ()
+    takes_forms: bool = False
     slow_paths: tuple[str, ...] = ()
     stores_documents: bool = False
     settings: str = ""
@@ -113,6 +116,7 @@ _ADAPTERS: Final = (
         9003,
         "ocrsvc.adapters.rapidocr_api.http:make_rapidocr_api",
         members=("image_file", "image_data"),
+        takes_forms=True,
     ),
     AdapterEntry("paddlex", 8080, "ocrsvc.adapters.paddlex.http:make_paddlex", members=("file",)),
     AdapterEntry("paddlehub", 8868, "ocrsvc.adapters.paddlehub.http:make_paddlehub"),

@@ -66,14 +66,14 @@ def by_head(asked: Request, rivals: Collection[str]) -> str:
     if asked.method != "POST":
         # The service's own page tells browsers and programs apart by itself.
         return "page" if "page" in rivals else min(rivals)
-    first = "rapidocr_api" if asked.mimetype in FORMS else "paddlex"
-    return first if first in rivals else min(rivals)
+    forms = _taking_forms().intersection(rivals) if asked.mimetype in FORMS else ()
+    return min(forms or rivals)
 
 
 def _by_body(asked: Request) -> Iterator[str]:
-    """The adapters that this body fits, best first; a form is RapidOCR's, JSON is PaddleX's, unless a name tells."""
+    """The adapters that this body fits, best first."""
     if asked.mimetype == "multipart/form-data":
-        yield "rapidocr_api"
+        yield from _taking_forms()
         return
     raw = None
     # What cannot be read, its adapter reports.
@@ -81,7 +81,12 @@ def _by_body(asked: Request) -> Iterator[str]:
         raw, members = asked.content.raw, asked.content.members
         yield from (name for name, entry in adapters().items() if not members.keys().isdisjoint(entry.members))
     if asked.mimetype == "application/x-www-form-urlencoded" or raw is not None:
-        yield "rapidocr_api"
+        yield from _taking_forms()
+
+
+def _taking_forms() -> frozenset[str]:
+    """The adapters whose clients send forms."""
+    return frozenset(name for name, entry in adapters().items() if entry.takes_forms)
 
 
 def _adapters_at(port: str, bound: Collection[str]) -> frozenset[str]:
