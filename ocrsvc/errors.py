@@ -15,8 +15,6 @@ SettingsError and EngineUnavailable stop the start instead; they never answer a 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class OcrsvcError(Exception):
     """Base of every failure that ocrsvc raises on purpose; never raised itself.
@@ -29,11 +27,11 @@ class OcrsvcError(Exception):
     the same request may succeed later) and `exit_code` (for the command line, after sysexits.h).
     """
 
-    status: ClassVar[int] = 500
-    code: ClassVar[str] = "internal"
-    title: ClassVar[str] = "Internal error"
-    retryable: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 70
+    status: int = 500
+    code: str = "internal"
+    title: str = "Internal error"
+    retryable: bool = False
+    exit_code: int = 70
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)

@@ -53,7 +53,6 @@ def install_admission(app: Flask, settings: Settings, reader: Reader, limits: Sh
     def leave(_error: BaseException | None) -> None:
         if request.admitted_caller is not None:
             limits.callers.leave(request.admitted_caller)
-        request.end()
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:

@@ -7,7 +7,6 @@ answer it as RFC 9457 problem JSON; the adapters put it into their own shape.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -32,56 +31,37 @@ ROUTING: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A failure as an answer needs it.
+class RouterRefused(OcrsvcError):
+    """There is nothing at this path, or not for this method or caller: what Flask's router refuses."""
 
-    Attributes:
-        status: HTTP status.
-        code: Short and stable, for programs.
-        title, detail, remedy: For people; remedy may be empty.
-        retryable: Whether the same request may succeed later.
-        headers: What the status asks for: Retry-After, Allow; every response with an error status gets them.
-        is_refusal: Whether the service was healthy, and did not take the request now.
-    """
-
-    status: int
-    code: str
-    title: str
-    detail: str
-    remedy: str = ""
-    retryable: bool = False
-    headers: tuple[tuple[str, str], ...] = ()
-    is_refusal: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.detail} {self.remedy}".rstrip()
+    def __init__(self, error: HTTPException) -> None:
+        self.status = error.code or OcrsvcError.status
+        self.code, remedy = ROUTING.get(self.status, (f"http_{self.status}", ""))
+        self.title = error.name
+        self.allow = dict(error.get_headers()).get("Allow", "")
+        super().__init__(f"{request.method} {request.path[:200]}: {error.name}.", remedy)
 
 
-def failure_of(error: BaseException) -> Failure:
-    """The failure behind any exception that reaches the edge of the web; what is our fault is logged, with the id."""
-    failure = _failure_of(error)
+def failure_of(error: BaseException) -> OcrsvcError:
+    """As what an exception that reaches the edge of the web is reported; what is our fault is logged, with the id."""
+    if isinstance(error, OcrsvcError):
+        failure = error
+        if error.status == OcrsvcError.status:
+            LOGGER.error("failed id=%s %s %s code=%s: %s", *_id_method_path(), error.code, error.detail, exc_info=error)
+    elif isinstance(error, HTTPException):
+        failure = RouterRefused(error)
+    else:
+        LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=error)
+        failure = OcrsvcError(
+            "Something went wrong here; it is in the service's log under the id of this answer.",
+            "If it happens again, tell the operator the id.",
+        )
     if has_request_context():
         request.failures.append(failure)
     return failure
 
 
-def _failure_of(error: BaseException) -> Failure:
-    if isinstance(error, OcrsvcError):
-        return _of_ocrsvc_error(error)
-    if isinstance(error, HTTPException):
-        return _of_http_exception(error)
-    LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=error)
-    return Failure(
-        OcrsvcError.status,
-        OcrsvcError.code,
-        OcrsvcError.title,
-        "Something went wrong here; it is in the service's log under the id of this answer.",
-        "If it happens again, tell the operator the id.",
-    )
-
-
-def problem_dict(failure: Failure, answer_id: str) -> dict[str, object]:
+def problem_dict(failure: OcrsvcError, answer_id: str) -> dict[str, object]:
     """The members of a problem (RFC 9457), ready to become JSON."""
     members: dict[str, object] = {
         "type": TYPE_PREFIX + failure.code,
@@ -106,7 +86,7 @@ def finish(response: Response) -> Response:
     """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
     response = _within_memory(response)
     if response.status_code >= 400 and request.failures:
-        response.headers.update(request.failures[-1].headers)
+        response.headers.update(_headers_of(request.failures[-1]))
     response.headers[ID_HEADER] = request.id
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response
@@ -133,21 +113,11 @@ def install(app: Flask) -> None:
     app.after_request(finish)
 
 
-def _of_ocrsvc_error(error: OcrsvcError) -> Failure:
-    retry = (("Retry-After", str(error.retry_after_s)),) if isinstance(error, Refused) else ()
-    if error.status == OcrsvcError.status:
-        LOGGER.error("failed id=%s %s %s code=%s: %s", *_id_method_path(), error.code, error.detail, exc_info=error)
-    members = (error.status, error.code, error.title, error.detail, error.remedy, error.retryable)
-    return Failure(*members, headers=retry, is_refusal=isinstance(error, Refused))
-
-
-def _of_http_exception(error: HTTPException) -> Failure:
-    """What Flask's router refuses."""
-    status = error.code or OcrsvcError.status
-    code, remedy = ROUTING.get(status, (f"http_{status}", ""))
-    allow = tuple((key, value) for key, value in error.get_headers() if key == "Allow")
-    detail = f"{request.method} {request.path[:200]}: {error.name}."
-    return Failure(status, code, error.name, detail, remedy, headers=allow)
+def _headers_of(failure: OcrsvcError) -> dict[str, str]:
+    """What the status asks for."""
+    if isinstance(failure, Refused):
+        return {"Retry-After": str(failure.retry_after_s)}
+    return {"Allow": failure.allow} if isinstance(failure, RouterRefused) and failure.allow else {}
 
 
 def _id_method_path() -> tuple[str, str, str]:

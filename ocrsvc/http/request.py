@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
 import flask
@@ -21,9 +21,6 @@ from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.request_guard import take_body
 from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from ocrsvc.http.error_responses import Failure
 
 Environ = dict[str, Any]
 
@@ -61,7 +58,7 @@ class Request(flask.Request):
         if self.received is not None:
             self.share, self.began_s = self.received.share, self.received.began_s
         self.admitted_caller: str | None = None
-        self.failures: list[Failure] = []
+        self.failures: list[OcrsvcError] = []
         self.response: flask.Response | None = None
         self.max_body_bytes = settings.max_body_bytes
         self._settings = settings
@@ -137,11 +134,11 @@ class Request(flask.Request):
         return body
 
     def end(self) -> None:
-        """Let go of what was sent: an error in its place holds its frames, and they the body and this request.
+        """Let go of what was sent and of errors, which hold their frames, and these the body and this request.
 
         Under our own worker class the account stays open until the response has left.
         """
-        self._content = None
+        self._content, self.failures = None, []
         if self.received is None:
             self.share.release()
 

@@ -9,6 +9,7 @@ from typing import Final
 from flask import Flask, Response
 from werkzeug.wsgi import get_path_info
 
+from ocrsvc.errors import Refused
 from ocrsvc.http.request import request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
@@ -67,10 +68,13 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
 
     @app.teardown_request
     def end(_error: BaseException | None) -> None:
-        response = request.response
-        if response is None:
+        if request.response is None:
             worker_metrics.record((over,))
-            return
+        else:
+            count(request.response)
+        request.end()
+
+    def count(response: Response) -> None:
         seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
         code = _count_failures(worker_metrics, response.status_code)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
@@ -83,7 +87,7 @@ def _count_failures(worker_metrics: WorkerMetrics, status: int) -> str:
     """Count what failed in this request; returns the code of the request itself."""
     for failure in request.failures:
         worker_metrics.count(FAILURES, failure.code)
-        if failure.is_refusal:
+        if isinstance(failure, Refused):
             worker_metrics.count(REFUSED, failure.code)
     if status < 400:
         return _SUCCESS

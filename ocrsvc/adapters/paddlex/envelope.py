@@ -24,10 +24,10 @@ from ocrsvc.adapters.paddlex.members import (
     parse_members,
     validation_error,
 )
-from ocrsvc.errors import CallerError
+from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.drawn_pages import drawn_page
-from ocrsvc.http.error_responses import Failure, failure_of
+from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.json_body import parse_any_json
 from ocrsvc.http.responses import NO_IMAGE, read_pages
 from ocrsvc.pipeline.read import Reader
@@ -99,7 +99,7 @@ def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
     return {"numPages": len(pages), "pages": sizes, "type": kind.lower()}
 
 
-def failure_envelope(error: Exception, failure: Failure, log_id: object = None) -> tuple[int, Envelope]:
+def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = None) -> tuple[int, Envelope]:
     """HTTP status and answer for an exception and what `failure_of` made of it; `log_id` is the caller's own."""
     status, message = failure.status, str(failure)
     if isinstance(error, NO_IMAGE):

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 
 from flask import Blueprint, Response
@@ -128,8 +127,7 @@ def _success(data: Mapping[str, bytes]) -> Response:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    if isinstance(error, NothingSent):
-        failure = replace(failure, detail=NOTHING_SENT, remedy="")
+    message = NOTHING_SENT if isinstance(error, NothingSent) else str(failure)
     # As the standard library writes it, which is what clients of the original have seen: spaces, ASCII only.
-    answer = json.dumps({"code": failure.status, "msg": str(failure)})
+    answer = json.dumps({"code": failure.status, "msg": message})
     return Response(answer, failure.status, content_type="application/json")

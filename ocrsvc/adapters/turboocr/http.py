@@ -26,7 +26,7 @@ from ocrsvc.errors import (
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.content import Content
-from ocrsvc.http.error_responses import Failure, failure_of
+from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader
@@ -201,7 +201,7 @@ def _entry(outcome: Reading | OcrsvcError) -> dict[str, object]:
     )
 
 
-def _error_members(error: Exception, failure: Failure) -> dict[str, object]:
+def _error_members(error: Exception, failure: OcrsvcError) -> dict[str, object]:
     code = next((code for kind, code in CODES if isinstance(error, kind)), failure.code.upper())
     if isinstance(error, _Coded):
         code = error.original_code
