@@ -88,6 +88,10 @@ def pid_of(handle: IsolatedHandle) -> int:
     return handle.child.ready.pid
 
 
+def denylist_of(handle: IsolatedHandle) -> CrashDenylist:
+    return handle._crash_retry._denylist
+
+
 def children_of(pid: int) -> list[int]:
     with suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

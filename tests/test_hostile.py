@@ -27,10 +27,10 @@ from web_support import running_app
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.wire import escaped, timeout_s
-from ocrsvc.http.content import is_image
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
+from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import Request, allowed_s, parse_priority
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image

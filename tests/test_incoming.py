@@ -20,9 +20,9 @@ from werkzeug.formparser import MultiPartParser
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http import json_body
 from ocrsvc.http.body import read_body
-from ocrsvc.http.content import Content
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import MAX_PARTS, split_parts
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import Request, allowed_s
 from ocrsvc.imaging.percent import unquote
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import requests
 from documents import pdf
-from isolation_support import PLAN, a_task, crc, opened_handle, started, summary
+from isolation_support import PLAN, a_task, crc, denylist_of, opened_handle, started, summary
 from PIL import Image as Pillow
 from support import ROOT, run_server
 
@@ -22,7 +22,7 @@ from ocrsvc.engines.isolated.messages import unpack_answers
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.page_values import InvalidData
+from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
@@ -159,7 +159,7 @@ def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: S
         assert summary(handle.read([FileTask(bad)])) == [ImageCrashesEngine]
         assert handle.child.images == images
         assert summary(handle.read([FileTask(bad + b" ")])) == [ImageCrashesEngine]
-        assert [(entry.cause, entry.crashes) for entry in handle._denylist.entries()] == [("SIGSEGV", 2)] * 2
+        assert [(entry.cause, entry.crashes) for entry in denylist_of(handle).entries()] == [("SIGSEGV", 2)] * 2
 
 
 def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -> None:

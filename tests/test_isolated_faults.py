@@ -24,6 +24,7 @@ from isolation_support import (
     PLAN,
     a_task,
     crc,
+    denylist_of,
     noise,
     open_files,
     opened_handle,
@@ -140,7 +141,7 @@ def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_b
             assert summary(handle.read([image])) == [EngineFailed]
             assert open_files() <= files
         wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
-        assert handle._denylist.is_empty()
+        assert denylist_of(handle).is_empty()
         assert open_files() == files
 
 
@@ -205,7 +206,7 @@ def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task
         late = replace(task, deadline=began_s + 0.3)
         assert summary(handle.read([late])) == [DeadlineExceeded]
         assert 0.3 <= time.monotonic() - began_s < 5.0
-        assert (pid_of(handle), handle._denylist.is_empty()) == (first, True)
+        assert (pid_of(handle), denylist_of(handle).is_empty()) == (first, True)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
@@ -219,7 +220,7 @@ def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner
 
         assert summary(handle.read([replace(task, check=check, deadline=time.monotonic() + 60.0)])) == [ClientGone]
         assert time.monotonic() - gone_s < 5.0
-        assert (pid_of(handle), handle._denylist.is_empty()) == (first, True)
+        assert (pid_of(handle), denylist_of(handle).is_empty()) == (first, True)
         # The next one is not given up with it.
         late = replace(task, deadline=time.monotonic() + 0.6)
         assert summary(handle.read([late])) == [DeadlineExceeded]
@@ -237,7 +238,7 @@ def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_serv
         assert not state_of(stopped)
         assert summary(other.read([a_task(image)])) == [crc(image)]
         assert summary(handle.read([a_task(image)])) == [crc(image)]
-        assert handle._denylist.is_empty()
+        assert denylist_of(handle).is_empty()
 
 
 @pytest.fixture(scope="module")

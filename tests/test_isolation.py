@@ -21,6 +21,7 @@ from isolation_support import (
     a_task,
     children_of,
     crc,
+    denylist_of,
     noise,
     nursery_for,
     open_files,
@@ -47,7 +48,7 @@ from ocrsvc.errors import (
     ImageCrashesEngine,
     OcrsvcError,
 )
-from ocrsvc.formats.page_values import InvalidData
+from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
@@ -135,7 +136,7 @@ def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read
         pids.append(pid_of(handle))
         assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
         assert pid_of(handle) == pids[1] != pids[0]
-        handle._denylist.forget()
+        denylist_of(handle).forget()
         batch = handle.read([a_task(pixels) for pixels in (good, bad, noise(3))])
         assert summary(batch) == [crc(good), ImageCrashesEngine, crc(noise(3))]
     assert [(entry.cause, entry.crashes) for entry in quarantine.entries()] == [(cause, 2)]
@@ -150,7 +151,7 @@ def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         killer.join()
         assert pid_of(handle) != first
-        assert handle._denylist.is_empty()
+        assert denylist_of(handle).is_empty()
 
 
 def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> None:
@@ -159,7 +160,7 @@ def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> 
         for _ in range(3):
             os.kill(pid_of(handle), signal.SIGKILL)
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        assert handle._denylist.is_empty()
+        assert denylist_of(handle).is_empty()
 
 
 def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> None:
@@ -169,7 +170,7 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
         began_s = time.monotonic()
         assert summary(handle.read([a_task(bad, 0.2)])) == [DeadlineExceeded]
         assert time.monotonic() - began_s < 2.0
-        assert [entry.crashes for entry in handle._denylist.entries()] == [1]
+        assert [entry.crashes for entry in denylist_of(handle).entries()] == [1]
         assert summary(handle.read([a_task(good)])) == [crc(good)]
         assert summary(handle.read([a_task(bad, 0.2)])) == [ImageCrashesEngine]
         began_s = time.monotonic()
@@ -181,7 +182,7 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle({"grace_s": 0.05}, nursery=slow) as handle:
         assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
-        assert handle._denylist.is_empty()
+        assert denylist_of(handle).is_empty()
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
 
 
@@ -192,11 +193,11 @@ def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
         stopper.start()
         assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
         stopper.join()
-        assert [entry.crashes for entry in handle._denylist.entries()] == [1]
+        assert [entry.crashes for entry in denylist_of(handle).entries()] == [1]
         assert summary(handle.read([a_task(pixels, 0.1)])) == [DeadlineExceeded]
-        assert [entry.crashes for entry in handle._denylist.entries()] == [1]
+        assert [entry.crashes for entry in denylist_of(handle).entries()] == [1]
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        assert handle._denylist.entries() == []
+        assert denylist_of(handle).entries() == []
 
 
 def test_an_image_that_failed_for_the_engine_fails_here_and_costs_no_child() -> None:
@@ -263,7 +264,7 @@ def test_a_killed_zygote_is_replaced_and_no_image_is_blamed() -> None:
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         killer.join()
         wait_until(lambda: not state_of(first), "the child has outlived its zygote")
-        assert handle._denylist.is_empty()
+        assert denylist_of(handle).is_empty()
 
 
 def test_dead_children_leave_no_zombie(plain: Spawner) -> None:

@@ -111,8 +111,8 @@ def test_an_import_that_descends_is_fine() -> None:
     assert climbing("ocrsvc.pipeline.read", source) == []
 
 
-# KServe's clients of PaddleX send its JSON in a tensor, and Umi-OCR's documents are read as its images are.
-SHARED = {"kserve": {"paddlex"}}
+# Clients of PaddleX send its JSON in a tensor of KServe v2; KServe v1 is the REST API of TensorFlow Serving.
+SHARED = {"kserve": {"paddlex", "tfserving"}}
 
 
 @pytest.mark.parametrize("module", [module for module in modules() if module.startswith("ocrsvc.adapters.")])

@@ -18,18 +18,18 @@ from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
 from ocrsvc.adapters.paddlex.members import MEMBERS, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
-from ocrsvc.adapters.umi_ocr import images as umi_ocr
+from ocrsvc.adapters.tfserving import predict
+from ocrsvc.adapters.umi_ocr import image_requests as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.body_parser import limited_parsing, parse_body
-from ocrsvc.http.content import Content
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.imaging.percent import unquote
-from ocrsvc.model_api import predict
 from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
 from ocrsvc.serving.decompression import Damaged, decompress

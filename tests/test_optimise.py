@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ocrsvc.cli.main import run
-from ocrsvc.engines.ppocr import optimize
+from ocrsvc.engines.ppocr import int8_comparison
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
-from ocrsvc.engines.ppocr.optimize import Comparison, count_edits, table
+from ocrsvc.engines.ppocr.int8_comparison import Comparison, count_edits, table
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
@@ -188,9 +188,9 @@ def test_optimize_keeps_what_wins_and_forgets_what_loses(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(optimize, "LEAST_GAIN", least_gain)
-    monkeypatch.setattr(optimize, "LEAST_AGREEMENT", 0.5)
+    monkeypatch.setattr(int8_comparison, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(int8_comparison, "LEAST_GAIN", least_gain)
+    monkeypatch.setattr(int8_comparison, "LEAST_AGREEMENT", 0.5)
     folder = str(store._folder)
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", folder]) == 0
     printed = capsys.readouterr().out
@@ -209,8 +209,8 @@ def test_a_model_that_cannot_be_kept_or_forgotten_is_not_said_to_be(
         make_int8(SessionConfig("cpu"), ModelCache(folder))
     monkeypatch.setattr(Comparison, "wins", wins)
     monkeypatch.setattr(Path, "unlink", _refuse)
-    monkeypatch.setattr(optimize, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(optimize.LineSamples, "compare", lambda *_: Comparison([(1.0, 1.0)], 9, 9, 900, 0))
+    monkeypatch.setattr(int8_comparison, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(int8_comparison.LineSamples, "compare", lambda *_: Comparison([(1.0, 1.0)], 9, 9, 900, 0))
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", str(folder)]) == 78
     printed = capsys.readouterr()
     assert "kept in" not in printed.out

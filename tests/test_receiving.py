@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BodyTimeout, BodyTooLarge, CallerError, OcrsvcError, QueueFull
-from ocrsvc.http.body_receiver import FREE_CHUNKS, LARGE_BYTES, MAX_LINE_BYTES, ReceivedBody
+from ocrsvc.http.received_body import FREE_CHUNKS, LARGE_BYTES, MAX_LINE_BYTES, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share
 
 

@@ -22,8 +22,8 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
+from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.shares import Bounds, Need, Stored, displaced
 from ocrsvc.jobs.store import StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings

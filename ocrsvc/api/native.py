@@ -12,9 +12,9 @@ from flask import Blueprint, Response
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
-from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json, read_pages
 from ocrsvc.imaging.page_ranges import ALL

@@ -15,7 +15,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_threads
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.optimize import Comparison, LineSamples
+    from ocrsvc.engines.ppocr.int8_comparison import Comparison, LineSamples
     from ocrsvc.imaging.decode import PixelLimits
 
 HELP: Final = "make models in eight bits, and keep those that win on this machine"
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
-    from ocrsvc.engines.ppocr.optimize import LineSamples, table
+    from ocrsvc.engines.ppocr.int8_comparison import LineSamples, table
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.imaging.decode import PixelLimits
 
@@ -84,7 +84,7 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _compare(lines: LineSamples, files: Sequence[Path], limits: PixelLimits) -> Comparison:
-    from ocrsvc.engines.ppocr.optimize import FEWEST_CHARACTERS
+    from ocrsvc.engines.ppocr.int8_comparison import FEWEST_CHARACTERS
     from ocrsvc.imaging.decode import decode
 
     for number, file in enumerate(files):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO, Any, Final
 
 from ocrsvc.errors import BodyTooLarge, CallerError, QueueFull
-from ocrsvc.http.body_receiver import ReceivedBody, too_large
+from ocrsvc.http.received_body import ReceivedBody, too_large
 from ocrsvc.serving.memory_budget import Share
 
 _STEP_BYTES: Final = 1 << 20

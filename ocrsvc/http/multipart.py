@@ -12,7 +12,7 @@ from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Event, Field, File, MultipartDecoder, NeedData, State
 
 from ocrsvc.errors import BodyTooLarge, CallerError
-from ocrsvc.http.content import Part
+from ocrsvc.http.parsed_body import Part
 
 MAX_PARTS: Final = 1000
 MAX_HEADER_BYTES: Final = 8192

@@ -14,9 +14,9 @@ import flask
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
 from ocrsvc.http.body_parser import parse_body
-from ocrsvc.http.body_receiver import ReceivedBody
-from ocrsvc.http.content import Content
 from ocrsvc.http.field_values import parse_decimal
+from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.received_body import ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.request_guard import take_body
 from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, Refused
-from ocrsvc.formats.page_values import pack_page
+from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader

@@ -36,7 +36,7 @@ from typing import IO, Any, Final, Literal, TypeVar
 import orjson
 
 from ocrsvc.errors import QueueFull, Refused
-from ocrsvc.jobs.shares import Bounds, Need, Stored, displaced
+from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
 
 MOST_TASKS: Final = 200
 MOST_TRIES: Final = 3

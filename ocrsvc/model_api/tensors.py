@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.formats.box_values import to_boxes
-from ocrsvc.http.content import is_image
+from ocrsvc.http.parsed_body import is_image
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, JSON_IN, MAX_BATCH, BadTensor
 from ocrsvc.records import Page

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import orjson
 
 from ocrsvc import __version__
-from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.records import EngineInfo, Page, ReadOptions
 from ocrsvc.serving.byte_cache import Cache, MemoryCache, RedisCache

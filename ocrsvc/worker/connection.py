@@ -18,7 +18,7 @@ from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers import gthread
 
-from ocrsvc.http.body_receiver import Pace, ReceivedBody
+from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share
 
 UNSENT_BYTES: Final = 1 << 17

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from gunicorn.workers import gthread
 
-from ocrsvc.http.body_receiver import READER_STALL_S, Pace
+from ocrsvc.http.received_body import READER_STALL_S, Pace
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.worker.connection import Connection, RequestLimits, Sender
 

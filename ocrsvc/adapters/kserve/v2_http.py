@@ -18,14 +18,14 @@ from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
 from ocrsvc.errors import CallerError
-from ocrsvc.http.content import is_image
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.rest import View, answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.model_api.rest_common import View, answer_ready, compressed, json_answer, parse_received, serve_paths
 from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
 

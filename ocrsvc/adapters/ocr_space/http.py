@@ -14,8 +14,8 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames
-from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import (
     as_json,

@@ -14,8 +14,8 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.formats.python_list import to_result
-from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_reported_in_a_200
 from ocrsvc.imaging.base64text import decode_base64

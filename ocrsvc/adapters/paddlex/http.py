@@ -9,8 +9,8 @@ from flask import Blueprint, Response, g
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.paddlex.envelope import failure_envelope, success
 from ocrsvc.adapters.paddlex.members import parse_members
-from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json
 

@@ -8,10 +8,18 @@ from typing import Final
 from flask import Blueprint, Response, request
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.tfserving.predict import (
+    METHOD,
+    OTHER_VERBS,
+    SIGNATURE,
+    check_version,
+    predict,
+    status,
+    wrong_method,
+)
 from ocrsvc.errors import CallerError
 from ocrsvc.model_api.metadata import IMAGE, NAME, OUTPUTS, VERSION, Tensor, UnknownModel
-from ocrsvc.model_api.predict import METHOD, OTHER_VERBS, SIGNATURE, check_version, predict, status, wrong_method
-from ocrsvc.model_api.rest import json_answer, serve_paths
+from ocrsvc.model_api.rest_common import json_answer, serve_paths
 
 DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 

@@ -19,9 +19,9 @@ from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.box_values import to_boxes
 from ocrsvc.formats.tr_rects import shrink_page, to_raw_out_text
-from ocrsvc.http.content import Content
-from ocrsvc.http.drawn_pages import drawn_page
+from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions

@@ -25,8 +25,8 @@ from ocrsvc.errors import (
 )
 from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.http.body_parser import limited_parsing
-from ocrsvc.http.content import Content
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.adapters.umi_ocr.images import ENGINE_FAILED, OK, Coded, to_answer
+from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
 from ocrsvc.errors import BrokenImage
-from ocrsvc.formats.page_values import unpack_page
+from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.text_layer import add_text_layer
 from ocrsvc.jobs.store import Task

@@ -16,7 +16,7 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc.adapters.umi_ocr.document_files import from_front, make_files, page_of
-from ocrsvc.adapters.umi_ocr.images import (
+from ocrsvc.adapters.umi_ocr.image_requests import (
     OK,
     OPTIONS,
     Coded,

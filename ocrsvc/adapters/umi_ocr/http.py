@@ -14,7 +14,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
-from ocrsvc.adapters.umi_ocr.images import (
+from ocrsvc.adapters.umi_ocr.image_requests import (
     CODES,
     ENGINE_FAILED,
     NO_BASE64,

@@ -22,7 +22,7 @@ from ocrsvc.engines.isolated.messages import (
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.formats.page_values import InvalidData
+from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.work_queue import GONE_S
 

@@ -1,4 +1,4 @@
-"""The handle of an engine in child processes: reads images, retries after a crash, and refuses images that crash it.
+"""The handle of an engine in child processes: asks its child, and replaces one that is lost or due.
 
 One handle belongs to one executor thread, and has one child at a time; when that one is due for replacement, its
 successor opens beside it, and they change places between two reads.
@@ -10,32 +10,17 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
-
-import numpy as np
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
-from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable, ImageCrashesEngine, OcrsvcError
-from ocrsvc.records import FileTask, Page, Task
-from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
+from ocrsvc.engines.isolated.crash_retry import CrashRetry
+from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
+from ocrsvc.records import Page, Task
+from ocrsvc.serving.crash_denylist import CrashDenylist
 
-# Of children that died before they began with the image, too: something is wrong that is not the image.
-_TRIES: Final = 4
 # An engine that was killed because of a short deadline says nothing about the image.
 _HANG_S: Final = 10.0
-
-
-@dataclass(slots=True)
-class _Trial:
-    """One image, and how often engines have died over it; `noted_crashes` of these deaths are in the denylist."""
-
-    task: Task
-    noted_crashes: int
-    crashes: int
-    answer: Page | OcrsvcError | None = None
 
 
 class IsolatedHandle:
@@ -53,7 +38,7 @@ class IsolatedHandle:
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
         self._pool = pool
-        self._denylist = denylist
+        self._crash_retry = CrashRetry(self._ask, denylist)
         self._grace_s = grace_s
         self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
@@ -76,12 +61,8 @@ class IsolatedHandle:
         """A child is warm before it says that it is ready."""
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
-        """See engines.contract.Handle. A batch whose engine dies is read once more, each image alone."""
-        trials = [self._begin(task) for task in tasks]
-        waiting = [trial for trial in trials if trial.answer is None]
-        if len(waiting) > 1:
-            self._read_together(waiting)
-        return [trial.answer or self._read_alone(trial) for trial in trials]
+        """See engines.contract.Handle."""
+        return self._crash_retry.read(tasks)
 
     def close(self) -> None:
         """Let the child close its engine; see engines.contract.Handle."""
@@ -90,48 +71,6 @@ class IsolatedHandle:
             self._child = None
         if self._successor is not None:
             self._take_successor().end()
-
-    def _begin(self, task: Task) -> _Trial:
-        crashes = 0 if self._denylist.is_empty() else self._denylist.crashes(digest_of(task))
-        return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
-
-    def _read_together(self, trials: list[_Trial]) -> None:
-        try:
-            answers = self._ask([trial.task for trial in trials])
-        except OcrsvcError:
-            return
-        except ChildLost as lost:
-            for trial in trials:
-                trial.crashes += lost.is_blamed
-            return
-        for trial, answer in zip(trials, answers, strict=True):
-            trial.answer = self._clear_if_noted(trial, answer)
-
-    def _read_alone(self, trial: _Trial) -> Page | OcrsvcError:
-        for _ in range(_TRIES):
-            try:
-                return self._clear_if_noted(trial, *self._ask([trial.task]))
-            except OcrsvcError as error:
-                return error
-            except ChildLost as lost:
-                trial.crashes += lost.is_blamed
-                if trial.crashes >= CRASHES or time.monotonic() >= trial.task.deadline:
-                    return self._give_up(trial, lost)
-        return EngineFailed("The engine's process ended again and again before it began with this image.")
-
-    def _clear_if_noted(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
-        if trial.noted_crashes and not isinstance(answer, DeadlineExceeded | ClientGone):
-            self._denylist.clear(digest_of(trial.task))
-        return answer
-
-    def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
-        digest = digest_of(trial.task)
-        if trial.crashes > trial.noted_crashes:
-            self._denylist.note(digest, trial.crashes, lost.cause)
-        if trial.crashes < CRASHES:
-            return DeadlineExceeded(f"The engine's process ended ({lost.cause}), and no time was left to try again.")
-        LOG.error("QUARANTINED image %s: %s", digest.hex(), lost.cause)
-        return _refusal()
 
     def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
         """The child's answers. Raises ChildLost, or OcrsvcError when there is no child or its engine failed."""
@@ -213,19 +152,3 @@ class IsolatedHandle:
         assert child is not None, "only called when there is one"
         self._replacement.close()
         return child
-
-
-def _refusal() -> ImageCrashesEngine:
-    return ImageCrashesEngine(
-        "The engine's process died over this image twice.",
-        "Send another image, or this one converted anew; it is tried again after OCRSVC_QUARANTINE_S.",
-    )
-
-
-def digest_of(task: Task) -> bytes:
-    """For the denylist: of the file or the pixels, and the options that matter; 16 bytes. 1 ms for a megabyte."""
-    options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
-    chosen = (shape, options and (options.rotate, options.detect, options.upright_boxes))
-    found = blake2b(repr(chosen).encode(), digest_size=16)
-    found.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)
-    return found.digest()

@@ -18,7 +18,7 @@ import orjson
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.formats.page_values import InvalidData, pack_page, unpack_page
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.records import (
     DecodedPage,
     EngineInfo,

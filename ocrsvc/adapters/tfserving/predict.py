@@ -19,7 +19,7 @@ from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUT_NAMES, VERSION, BadTensor, UnknownModel
 from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.rest import answer_ready, compressed, parse_received
+from ocrsvc.model_api.rest_common import answer_ready, compressed, parse_received
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
