@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOUBLES = ROOT / "tests" / "doubles"
 sys.path.insert(0, str(DOUBLES))
 
-from card import SimulatedCard  # noqa: E402  the path must be known first
+from simulated_gpu import SimulatedCard  # noqa: E402  the path must be known first
 from tr_home import build_home  # noqa: E402  as above
 
 SOCKET_LIMIT_S = 60.0

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Place
-from fetching import Cost, NotAtHandError, at_hand
+from fetch_clients import Cost, NotAtHandError, at_hand
 from PIL import Image
-from recorded import FOLDER, Recorder, replay
+from recorded_clients import FOLDER, Recorder, replay
 from support import Server, start_server
 from web_support import picture
 

@@ -16,7 +16,7 @@ import pytest
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from golden import Recorded, parse_json, read_golden
-from structure import differences
+from json_structure import differences
 from web_support import as_base64, picture, running_app
 
 from ocrsvc.registry import adapters

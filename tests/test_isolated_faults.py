@@ -48,7 +48,7 @@ from ocrsvc.settings.types import Percentage
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
-from card import Mode, SimulatedCard
+from simulated_gpu import Mode, SimulatedCard
 from tr_home import build_home
 
 MB = 10**6

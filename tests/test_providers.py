@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from card_double import GPU_BUILD
+from gpu_session_double import GPU_BUILD
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail

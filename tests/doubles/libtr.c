@@ -17,7 +17,7 @@
  *     LIBTR_DOUBLE_NONSENSE     negative, huge (line count), steps (step count), nan (rect), unicode, surrogate
  *     LIBTR_DOUBLE_FILL         1: as many lines and steps as there is room for, all 'A' 'B' 'A' 'B' ...
  *     LIBTR_DOUBLE_SHARED       1: several threads may run one session at once
- * and in its GPU build (-DGPU_BUILD), over the simulated card of card.h:
+ * and in its GPU build (-DGPU_BUILD), over the simulated card of simulated_gpu.h:
  *     LIBTR_DOUBLE_CARD_BYTES       memory of the card that each session holds; one that finds no room never runs
  *     LIBTR_DOUBLE_CARD_LEAK_BYTES  memory of the card that each run takes and never gives back; without room it fails
  */
@@ -31,7 +31,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "card.h"
+#include "simulated_gpu.h"
 
 #define SESSIONS 256
 #define RECT 6

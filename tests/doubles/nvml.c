@@ -1,4 +1,4 @@
-/* A double of libnvidia-ml.so.1, as far as ocrsvc/system/gpu.py calls it through pynvml, over the simulated card of card.h.
+/* A double of libnvidia-ml.so.1, as far as ocrsvc/system/gpu.py calls it through pynvml, over the simulated card of simulated_gpu.h.
  *
  * One card, "GPU-0de00000-0000-0000-0000-000000000001"; divided (MIG), its one part is "MIG-0de00000-...-2", and only
  * the part tells which processes there are. The card's mode, in its file, says how else it behaves: hides its
@@ -6,7 +6,7 @@
  */
 #define _GNU_SOURCE
 
-#include "card.h"
+#include "simulated_gpu.h"
 
 typedef int nvmlReturn_t;
 typedef struct handle *nvmlDevice_t;

@@ -3,7 +3,7 @@
 None of them is ever committed. The folder is the one that OCRSVC_CLIENTS names, or ~/.cache/ocrsvc-clients. The tests
 fetch what takes seconds; `make clients` everything. To fetch before the tests:
 
-    python tests/fetching.py [--most minutes]
+    python tests/fetch_clients.py [--most minutes]
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 import requests
-from holding_app import DIES, HOLDS
-from rpc_support import V2, calling, infer_request, known_model, serving, unary
+from blocking_app import DIES, HOLDS
+from grpc_support import V2, calling, infer_request, known_model, serving, unary
 from support import Server, start_server
 from web_support import KnownEngine, picture
 
@@ -43,7 +43,7 @@ from ocrsvc.worker.service_context import ServiceContext
 ANSWER_S = 20.0
 BODY = b"a body" * 3000
 PID = 4711
-HOLDING = ("gunicorn", "-c", "gunicorn.conf.py", "--pythonpath", "tests", "holding_app:app")
+HOLDING = ("gunicorn", "-c", "gunicorn.conf.py", "--pythonpath", "tests", "blocking_app:app")
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """What do our changes to the models' graphs save on this processor?
 
-    python benchmarks/graphs.py [--shared ../shared] [--every 20] [--most-pixels 1000000]
+    python benchmarks/graph_rewrites.py [--shared ../shared] [--every 20] [--most-pixels 1000000]
 
 Bare runs over the exact tensors that the pipeline feeds its models for every n-th corpus page, one thread, in pairs:
 the detector with its subnormal weights mended only and in our layout (engines/ppocr/graph/memory_layout.py), the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from structure import differences
+from json_structure import differences
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Where does each millisecond of a request go?
 
-    python benchmarks/ledger.py [--shared ../shared] [--pages 24] [--clients 4]
+    python benchmarks/stage_times.py [--shared ../shared] [--pages 24] [--clients 4]
 
 The application runs in this process, over the real engine, and answers corpus pages sent by its own test client: all
 but the sockets. Each stage is a few functions of the service, each wrapped with a stopwatch that counts the processor
@@ -172,7 +172,7 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
     parser.add_argument("--pages", type=int, default=24, help="corpus pages, spread evenly")
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="the JSON file (results/ledger.json); the plot lies beside it")
+    parser.add_argument("--out", type=Path, help="the JSON file (results/stage_times.json); the plot lies beside it")
     asked = parser.parse_args()
     print_machine()
     every = Corpus(asked.shared).pages
@@ -181,8 +181,8 @@ def main() -> int:
     ledger = keep_books(images, asked.clients)
     show(ledger)
     figures = {"cpu_ms": dict(rows(ledger)), "latency_s": ledger.latency_s, "queue_s": ledger.queue_s}
-    write_result("ledger", figures | {"pages": ledger.pages, "clients": asked.clients}, asked.out)
-    picture = (asked.out or RESULTS / "ledger.json").with_suffix(".svg")
+    write_result("stage_times", figures | {"pages": ledger.pages, "clients": asked.clients}, asked.out)
+    picture = (asked.out or RESULTS / "stage_times.json").with_suffix(".svg")
     picture.write_text(plot(ledger), "utf-8")
     print(f"drawn to {picture.name}")
     return 0

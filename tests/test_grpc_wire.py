@@ -11,13 +11,13 @@ import zlib
 
 import pytest
 from google.protobuf import descriptor_pb2
+from grpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import PingAckReceived
 from hyperframe.frame import GoAwayFrame, PingFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
 
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord

@@ -16,7 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from card_double import WARM_PX, CardDouble, put_in_place
+from gpu_session_double import WARM_PX, CardDouble, put_in_place
 from numpy.typing import NDArray
 from strict_arrays import OnCard, StrictArrays, on_card
 

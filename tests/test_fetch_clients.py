@@ -6,14 +6,14 @@ import subprocess
 import time
 from pathlib import Path
 
-import fetching
+import fetch_clients
 import pytest
-from fetching import Cost, NodePackage, NotAtHandError, Program, Repository, Source, at_hand
+from fetch_clients import Cost, NodePackage, NotAtHandError, Program, Repository, Source, at_hand
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(fetching, "FOLDER", tmp_path / "clients")
+    monkeypatch.setattr(fetch_clients, "FOLDER", tmp_path / "clients")
     return tmp_path / "clients"
 
 

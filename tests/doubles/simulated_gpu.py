@@ -1,4 +1,4 @@
-"""A simulated card, from outside of the doubles that use it: made, filled by others, made to misbehave. See card.h."""
+"""A simulated GPU, from outside of the doubles that use it: made, filled, made to misbehave. See simulated_gpu.h."""
 
 from __future__ import annotations
 

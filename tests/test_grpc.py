@@ -20,11 +20,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import any_pb2, json_format, text_format
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
-from rpc_support import (
+from grpc_support import (
     MESSAGES,
     UNLIMITED,
     V2,
@@ -38,6 +34,10 @@ from rpc_support import (
     strings,
     unary,
 )
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
 from support import ROOT, Server, run_server, start_server, wait_until
 from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, json_of, picture, running_app
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hpack import Encoder
 
-from bench.bent_messages import GoodCall, bend_message, change_bytes, cut, double
+from bench.malformed_messages import GoodCall, bend_message, change_bytes, cut, double
 from ocrsvc.grpc_server.wire import frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from grpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
+from grpc_support import MESSAGES, calling, serving, unary
 from h2.events import StreamReset
 from h2.settings import SettingCodes
 from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
-from rpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
-from rpc_support import MESSAGES, calling, serving, unary
 
 from ocrsvc.errors import QueueFull
 from ocrsvc.grpc_server import frame_limits

@@ -1,6 +1,7 @@
-"""Is the card read as it is, in a container and under MIG too, and do workers go before it is full?
+"""Reading of GPU memory, in a container and under MIG, and replacement of workers before it is full.
 
-The real pynvml over a double of NVML, and Tr's double that allocates from the same simulated card: see doubles/card.h.
+The real pynvml over a double of NVML, and Tr's double that allocates from the same simulated GPU: see
+doubles/simulated_gpu.h.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Siblings
 DOUBLES = Path(__file__).parent / "doubles"
 sys.path.insert(0, str(DOUBLES))
 
-from card import PART_UUID, UUID, Mode, SimulatedCard  # noqa: E402  the path must be known first
+from simulated_gpu import PART_UUID, UUID, Mode, SimulatedCard  # noqa: E402  the path must be known first
 from tr_home import build_home  # noqa: E402  as above
 
 MB = 10**6

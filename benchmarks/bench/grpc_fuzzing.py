@@ -16,9 +16,9 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import TrailersReceived
 
-from bench.bent_connections import GOAWAY, bent_talk
-from bench.bent_messages import GoodCall, bend_message, good_calls
 from bench.decoding import DecodingReader
+from bench.malformed_connections import GOAWAY, bent_talk
+from bench.malformed_messages import GoodCall, bend_message, good_calls
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection

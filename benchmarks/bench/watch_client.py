@@ -1,6 +1,6 @@
 """The clients that watch while a service is under attack: one that has small images read, and one that asks /healthz.
 
-    python benchmarks/bench/watch.py PLAN.json
+    python benchmarks/bench/watch_client.py PLAN.json
 
 A process of its own, so that what the attack costs its sender does not count. Each request is due at its own time and
 its latency counts from then, so that requests held up by one before them count as late. Every request is a line of JSON

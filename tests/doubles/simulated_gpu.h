@@ -1,12 +1,12 @@
 /* A simulated card: one file that the doubles of NVML and of libtr's GPU build map, and nobody else knows.
  *
- * The file (made by card.py; its path is in DOUBLE_CARD) holds a head and a table: which process holds how many bytes.
+ * The file (made by simulated_gpu.py; its path is in DOUBLE_CARD) holds a head and a table: which process holds how many bytes.
  * A process that is dead, or a zombie, holds nothing: as on a real card, its memory comes back without its help. A
  * flock of the file guards each call, which the kernel lets go of when its holder is killed; a mutex guards it from the
  * other threads of a process, which share the lock.
  */
-#ifndef CARD_H
-#define CARD_H
+#ifndef SIMULATED_GPU_H
+#define SIMULATED_GPU_H
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 
 #define CARD_ENTRIES 256
 
-enum card_mode { CARD_HIDES = 1, CARD_HOST_IDS = 2, CARD_DIVIDED = 4, CARD_FAILS = 8, CARD_NO_SIZES = 16 };
+enum card_mode { SIMULATED_GPU_HIDES = 1, CARD_HOST_IDS = 2, CARD_DIVIDED = 4, CARD_FAILS = 8, CARD_NO_SIZES = 16 };
 
 struct card_entry {
     uint64_t pid, began, bytes;
