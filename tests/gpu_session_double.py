@@ -18,7 +18,7 @@ WARM_PX: Final = ((160, 160),)
 _REAL: Final = onnxruntime.InferenceSession
 
 
-class CardDouble:
+class GpuSessionDouble:
     """One session, which notes the shapes that it is fed."""
 
     shapes: set[tuple[int, ...]] = set()  # noqa: RUF012  of all of them; emptied where they are put in place
@@ -40,9 +40,9 @@ class CardDouble:
 
 def put_in_place(patch: pytest.MonkeyPatch) -> None:
     """From now on what is opened for a card is a double of it; lines are not warmed up."""
-    CardDouble.shapes.clear()
+    GpuSessionDouble.shapes.clear()
     patch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
-    patch.setattr(onnxruntime, "InferenceSession", CardDouble)
+    patch.setattr(onnxruntime, "InferenceSession", GpuSessionDouble)
     patch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     patch.setattr(open_model, "open_gpu_context", lambda: None)
     patch.setattr(detector, "_WARM_PX", WARM_PX)

@@ -63,10 +63,10 @@ def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(as_fp16: bool
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)[:288, :608]
     shipped = models.read_model(models.DETECTION)
     exact = opened(models.prepare_model(models.DETECTION, shipped)).run(None, {models.INPUT: to_tensor(pixels)})[0]
-    on_card = opened(models.prepare_model(models.DETECTION, shipped, batched=True, half_precision=as_fp16))
+    on_gpu = opened(models.prepare_model(models.DETECTION, shipped, batched=True, half_precision=as_fp16))
     padded = pad(pixels)
     assert padded.shape == (320, 640, 3)
-    found = on_card.run(None, {models.INPUT: to_tensor(padded)})[0][:, :, :288, :608]
+    found = on_gpu.run(None, {models.INPUT: to_tensor(padded)})[0][:, :, :288, :608]
     one, other = (
         np.array(sorted(quads_from_map(probabilities[0, 0], 608, 288), key=lambda quad: float(quad[0, 1])))
         for probabilities in (exact, found)

@@ -16,9 +16,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from gpu_session_double import WARM_PX, CardDouble, put_in_place
+from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
 from numpy.typing import NDArray
-from strict_arrays import OnCard, StrictArrays, on_card
+from strict_arrays import OnGpu, StrictArrays, on_gpu
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import engine as engine_file
@@ -181,9 +181,9 @@ def engine() -> Iterator[PpocrEngine]:
     as_it_is = Session.run
 
     def run(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
-        if not isinstance(array, OnCard):
+        if not isinstance(array, OnGpu):
             return as_it_is(self, array, outputs)
-        return [on_card(found) for found in as_it_is(self, np.asarray(array), outputs)]
+        return [on_gpu(found) for found in as_it_is(self, np.asarray(array), outputs)]
 
     patch = pytest.MonkeyPatch()
     put_in_place(patch)
@@ -240,8 +240,8 @@ def test_what_is_read_on_a_card_is_what_the_cpu_reads_and_in_few_shapes(engine: 
     # The padding makes a box 4 px taller, and a full stop is lost; docs/design/accuracy-and-speed.md has the corpus.
     letters = "".join(filter(str.isalnum, (PAGES / "notice.txt").read_text("utf-8")))
     assert ["".join(filter(str.isalnum, page.text)) for page in pages] == [letters] * 4
-    assert {(1, 3, *size) for size in WARM_PX} <= CardDouble.shapes
-    for lines, _, height, width in CardDouble.shapes:
+    assert {(1, 3, *size) for size in WARM_PX} <= GpuSessionDouble.shapes
+    for lines, _, height, width in GpuSessionDouble.shapes:
         assert (width in BUCKETS_PX and lines <= 4) if height == 48 else {height, width} <= set(SIDES_PX)
 
 

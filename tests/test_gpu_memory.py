@@ -25,7 +25,7 @@ from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Siblings
 DOUBLES = Path(__file__).parent / "doubles"
 sys.path.insert(0, str(DOUBLES))
 
-from simulated_gpu import PART_UUID, UUID, Mode, SimulatedCard  # noqa: E402  the path must be known first
+from simulated_gpu import PART_UUID, UUID, Mode, SimulatedGpu  # noqa: E402  the path must be known first
 from tr_home import build_home  # noqa: E402  as above
 
 MB = 10**6
@@ -55,9 +55,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def card(home: Path) -> Iterator[SimulatedCard]:
+def card(home: Path) -> Iterator[SimulatedGpu]:
     """A card of 1000 MB of which somebody else holds 50."""
-    made = SimulatedCard(home / "card", CARD_BYTES)
+    made = SimulatedGpu(home / "card", CARD_BYTES)
     made.hold_for_others(OTHERS_BYTES)
     yield made
     made.close()
@@ -67,7 +67,7 @@ def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, st
     """What a process that opens a gauge, and then one session of 100 MB, reads; and what it logs."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(home)],
-        env=clean_environment({"LIBTR_DOUBLE_CARD_BYTES": str(MODEL_BYTES), **env}),
+        env=clean_environment({"LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES), **env}),
         capture_output=True,
         text=True,
         timeout=30,
@@ -94,7 +94,7 @@ def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, st
     ],
 )
 def test_a_process_knows_what_it_holds_of_the_card(
-    home: Path, card: SimulatedCard, mode: Mode, visible: str | None
+    home: Path, card: SimulatedGpu, mode: Mode, visible: str | None
 ) -> None:
     card.behave(mode)
     reading, told = probe(home, card.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
@@ -116,11 +116,11 @@ def test_a_process_knows_what_it_holds_of_the_card(
         (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "GPU-beef"}, "NVML knows no such card"),
         (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "MIG-beef"}, "NVML: Not Found"),
         (Mode.FAILS, {}, "NVML: Unknown Error"),
-        (Mode.PLAIN, {"DOUBLE_CARD": ""}, "NVML: Driver Not Loaded"),
+        (Mode.PLAIN, {"DOUBLE_GPU": ""}, "NVML: Driver Not Loaded"),
     ],
 )
 def test_a_card_that_cannot_be_read_is_one_line_in_the_log(
-    home: Path, card: SimulatedCard, mode: Mode, env: dict[str, str], told: str
+    home: Path, card: SimulatedGpu, mode: Mode, env: dict[str, str], told: str
 ) -> None:
     card.behave(mode)
     reading, log = probe(home, card.environment | env)
@@ -195,7 +195,7 @@ def test_a_card_that_stops_answering_is_told_once_and_so_is_its_return(caplog: p
     assert "only RSS limits hold" in caplog.messages[0]
 
 
-def serving(home: Path, card: SimulatedCard, **env: str) -> dict[str, str]:
+def serving(home: Path, card: SimulatedGpu, **env: str) -> dict[str, str]:
     """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
     return {
         "OCRSVC_ENGINE": "tr",
@@ -204,14 +204,14 @@ def serving(home: Path, card: SimulatedCard, **env: str) -> dict[str, str]:
         "OCRSVC_WORKERS": "1",
         "OCRSVC_ENGINE_THREADS": "2",
         "LIBTR_DOUBLE_SHARED": "1",
-        "LIBTR_DOUBLE_CARD_BYTES": str(MODEL_BYTES),
+        "LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES),
         **card.environment,
         **env,
     }
 
 
 def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_back(
-    home: Path, card: SimulatedCard
+    home: Path, card: SimulatedGpu
 ) -> None:
     with run_server(serving(home, card)) as server:
         assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
@@ -238,7 +238,7 @@ def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_bac
     ],
 )
 def test_limits_by_hand_are_bytes_or_a_share_of_the_card(
-    home: Path, card: SimulatedCard, env: dict[str, str], told: str
+    home: Path, card: SimulatedGpu, env: dict[str, str], told: str
 ) -> None:
     quiet = serving(home, card)
     with run_server({**quiet, **env}) as server:

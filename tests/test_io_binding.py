@@ -22,7 +22,7 @@ from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool
 from ocrsvc.errors import EngineFailed
 
 
-class OnCard:
+class OnGpu:
     """An array as cupy shows it, over numpy's memory."""
 
     def __init__(self, values: NDArray[Any]) -> None:
@@ -80,7 +80,7 @@ ROWS = np.array([[1, 5, 2], [9, 0, 3]], np.float32)
 
 def test_outputs_stay_where_the_input_is_and_keep_what_they_lie_in(doubling: onnxruntime.InferenceSession) -> None:
     gpu = CpuContext()
-    place, twice = run_bound(doubling, gpu, OnCard(ROWS), ["place", "twice"])
+    place, twice = run_bound(doubling, gpu, OnGpu(ROWS), ["place", "twice"])
     assert place.array.tolist() == [1, 0]
     assert place.array.dtype == np.int64
     assert twice.array.tolist() == [[2, 10, 4], [18, 0, 6]]
@@ -90,11 +90,11 @@ def test_outputs_stay_where_the_input_is_and_keep_what_they_lie_in(doubling: onn
 
 def test_an_array_that_is_not_contiguous_is_refused(doubling: onnxruntime.InferenceSession) -> None:
     with pytest.raises(EngineFailed, match="not contiguous"):
-        run_bound(doubling, CpuContext(), OnCard(ROWS[:, ::2]), ["twice"])
+        run_bound(doubling, CpuContext(), OnGpu(ROWS[:, ::2]), ["twice"])
 
 
 def test_strides_that_only_say_that_it_is_contiguous_are_fine(doubling: onnxruntime.InferenceSession) -> None:
-    array = OnCard(ROWS)
+    array = OnGpu(ROWS)
     array.__cuda_array_interface__["strides"] = (12, 4)
     assert run_bound(doubling, CpuContext(), array, ["place"])[0].array.tolist() == [1, 0]
 
@@ -102,7 +102,7 @@ def test_strides_that_only_say_that_it_is_contiguous_are_fine(doubling: onnxrunt
 def test_a_run_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([ProfileSession(doubling)], SessionConfig("cuda"), CpuContext())
     assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
-    twice, place = session.run(OnCard(ROWS))
+    twice, place = session.run(OnGpu(ROWS))
     assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])
 
 

@@ -1,7 +1,7 @@
-/* A simulated card: one file that the doubles of NVML and of libtr's GPU build map, and nobody else knows.
+/* A simulated GPU: one file that the doubles of NVML and of libtr's GPU build map, and nobody else knows.
  *
- * The file (made by simulated_gpu.py; its path is in DOUBLE_CARD) holds a head and a table: which process holds how many bytes.
- * A process that is dead, or a zombie, holds nothing: as on a real card, its memory comes back without its help. A
+ * The file (made by simulated_gpu.py; its path is in DOUBLE_GPU) holds a head and a table: which process holds how many bytes.
+ * A process that is dead, or a zombie, holds nothing: as on a real GPU, its memory comes back without its help. A
  * flock of the file guards each call, which the kernel lets go of when its holder is killed; a mutex guards it from the
  * other threads of a process, which share the lock.
  */
@@ -18,47 +18,47 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define CARD_ENTRIES 256
+#define GPU_ENTRIES 256
 
-enum card_mode { SIMULATED_GPU_HIDES = 1, CARD_HOST_IDS = 2, CARD_DIVIDED = 4, CARD_FAILS = 8, CARD_NO_SIZES = 16 };
+enum gpu_mode { GPU_HIDES = 1, GPU_HOST_IDS = 2, GPU_DIVIDED = 4, GPU_FAILS = 8, GPU_NO_SIZES = 16 };
 
-struct card_entry {
+struct gpu_entry {
     uint64_t pid, began, bytes;
 };
 
-struct card {
+struct gpu {
     uint64_t total, foreign, mode, refused;
-    struct card_entry entries[CARD_ENTRIES];
+    struct gpu_entry entries[GPU_ENTRIES];
 };
 
-static int card_file = -1;
-static pid_t card_opener;
-static pthread_mutex_t card_guard = PTHREAD_MUTEX_INITIALIZER;
+static int gpu_file = -1;
+static pid_t gpu_opener;
+static pthread_mutex_t gpu_guard = PTHREAD_MUTEX_INITIALIZER;
 
-static void card_lock(void) {
-    pthread_mutex_lock(&card_guard);
-    flock(card_file, LOCK_EX);
+static void gpu_lock(void) {
+    pthread_mutex_lock(&gpu_guard);
+    flock(gpu_file, LOCK_EX);
 }
 
-static void card_unlock(void) {
-    flock(card_file, LOCK_UN);
-    pthread_mutex_unlock(&card_guard);
+static void gpu_unlock(void) {
+    flock(gpu_file, LOCK_UN);
+    pthread_mutex_unlock(&gpu_guard);
 }
 
 /* A lock belongs to an open file, which a child shares with its parent: so each process opens its own. */
-static struct card *card_map(void) {
-    static struct card *card;
-    const char *path = getenv("DOUBLE_CARD");
-    if (!path || (card && card_opener == getpid())) return card;
-    card_file = open(path, O_RDWR | O_CLOEXEC);
-    void *found = card_file < 0 ? MAP_FAILED : mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED, card_file, 0);
-    card = found == MAP_FAILED ? NULL : found;
-    card_opener = getpid();
-    return card;
+static struct gpu *gpu_map(void) {
+    static struct gpu *gpu;
+    const char *path = getenv("DOUBLE_GPU");
+    if (!path || (gpu && gpu_opener == getpid())) return gpu;
+    gpu_file = open(path, O_RDWR | O_CLOEXEC);
+    void *found = gpu_file < 0 ? MAP_FAILED : mmap(NULL, sizeof *gpu, PROT_READ | PROT_WRITE, MAP_SHARED, gpu_file, 0);
+    gpu = found == MAP_FAILED ? NULL : found;
+    gpu_opener = getpid();
+    return gpu;
 }
 
 /* When the process began, in ticks since the boot: an id may be used again. 0 when it is dead or a zombie. */
-static uint64_t card_began(uint64_t pid) {
+static uint64_t gpu_began(uint64_t pid) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
     FILE *file = fopen(path, "r");
@@ -74,36 +74,36 @@ static uint64_t card_began(uint64_t pid) {
 }
 
 /* Call it with the lock. What all hold, after the dead have given theirs back. */
-static uint64_t card_used(struct card *card) {
-    uint64_t used = card->foreign;
-    for (int i = 0; i < CARD_ENTRIES; i++) {
-        struct card_entry *entry = &card->entries[i];
-        if (entry->pid && card_began(entry->pid) != entry->began) memset(entry, 0, sizeof *entry);
+static uint64_t gpu_used(struct gpu *gpu) {
+    uint64_t used = gpu->foreign;
+    for (int i = 0; i < GPU_ENTRIES; i++) {
+        struct gpu_entry *entry = &gpu->entries[i];
+        if (entry->pid && gpu_began(entry->pid) != entry->began) memset(entry, 0, sizeof *entry);
         used += entry->bytes;
     }
     return used;
 }
 
-static struct card_entry *card_own(struct card *card) {
-    struct card_entry *vacant = NULL;
-    for (int i = 0; i < CARD_ENTRIES; i++) {
-        if (card->entries[i].pid == (uint64_t)getpid()) return &card->entries[i];
-        if (!vacant && !card->entries[i].pid) vacant = &card->entries[i];
+static struct gpu_entry *gpu_own(struct gpu *gpu) {
+    struct gpu_entry *vacant = NULL;
+    for (int i = 0; i < GPU_ENTRIES; i++) {
+        if (gpu->entries[i].pid == (uint64_t)getpid()) return &gpu->entries[i];
+        if (!vacant && !gpu->entries[i].pid) vacant = &gpu->entries[i];
     }
-    if (vacant) *vacant = (struct card_entry){(uint64_t)getpid(), card_began((uint64_t)getpid()), 0};
+    if (vacant) *vacant = (struct gpu_entry){(uint64_t)getpid(), gpu_began((uint64_t)getpid()), 0};
     return vacant;
 }
 
-/* Take (or give back) bytes of the card; 0 when it is full. Without a card there is always room. */
-static inline int card_take(int64_t bytes) {
-    struct card *card = card_map();
-    if (!card) return 1;
-    card_lock();
-    struct card_entry *own = NULL;
-    int fits = bytes <= 0 || card_used(card) + (uint64_t)bytes <= card->total;
-    if (fits && (own = card_own(card))) own->bytes += (uint64_t)bytes;
-    card->refused += !fits;
-    card_unlock();
+/* Take (or give back) bytes of the GPU; 0 when it is full. Without a GPU there is always room. */
+static inline int gpu_take(int64_t bytes) {
+    struct gpu *gpu = gpu_map();
+    if (!gpu) return 1;
+    gpu_lock();
+    struct gpu_entry *own = NULL;
+    int fits = bytes <= 0 || gpu_used(gpu) + (uint64_t)bytes <= gpu->total;
+    if (fits && (own = gpu_own(gpu))) own->bytes += (uint64_t)bytes;
+    gpu->refused += !fits;
+    gpu_unlock();
     return fits && own;
 }
 

@@ -10,7 +10,7 @@ from typing import Final
 
 UUID: Final = "GPU-0de00000-0000-0000-0000-000000000001"
 PART_UUID: Final = "MIG-0de00000-0000-0000-0000-000000000002"
-VARIABLE: Final = "DOUBLE_CARD"
+VARIABLE: Final = "DOUBLE_GPU"
 
 _HEAD: Final = struct.Struct("=4Q")
 _ENTRY: Final = struct.Struct("=3Q")
@@ -18,7 +18,7 @@ _ENTRIES: Final = 256
 
 
 class Mode(IntFlag):
-    """How the card behaves."""
+    """How the GPU behaves."""
 
     PLAIN = 0
     HIDES = 1
@@ -28,8 +28,8 @@ class Mode(IntFlag):
     NO_SIZES = 16
 
 
-class SimulatedCard:
-    """The card in a file.
+class SimulatedGpu:
+    """The GPU in a file.
 
     Args:
         file: Written anew.
