@@ -1,4 +1,4 @@
-"""Which clients of which formats were run, and passed? Fetches them, runs their tests, and writes docs/clients.md.
+"""Fetches the clients of every wire format, runs their tests, and writes docs/clients.md.
 
     python benchmarks/clients.py [--record] [--out docs/clients.md]
 

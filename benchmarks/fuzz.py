@@ -1,4 +1,4 @@
-"""Does any input, however malformed, crash, hang or fatten a door of any wire format?
+"""Malformed input to every wire format: none may crash the service, hang it or hold its memory.
 
     python benchmarks/fuzz.py [--inputs 1000000] [--seed 1] [--only paddlex]
 

@@ -1,4 +1,4 @@
-"""What do our changes to the models' graphs save on this processor?
+"""Time that our rewrites of the models' graphs save on this processor.
 
     python benchmarks/graph_rewrites.py [--shared ../shared] [--every 20] [--most-pixels 1000000]
 

@@ -1,4 +1,4 @@
-"""Does any client notice that workers are replaced? Load on a real service, every answer checked against its image.
+"""Load on a real service while workers are replaced; every answer is checked against its image.
 
     python benchmarks/soak.py                     100,000 requests, memory recycles a worker every few seconds
     python benchmarks/soak.py --by max-requests   the same with OCRSVC_MAX_REQUESTS

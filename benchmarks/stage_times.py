@@ -1,4 +1,4 @@
-"""Where does each millisecond of a request go?
+"""Processor time of each stage of a request.
 
     python benchmarks/stage_times.py [--shared ../shared] [--pages 24] [--clients 4]
 

@@ -1,4 +1,4 @@
-"""The service with one route more, whose requests keep the interpreter to themselves; for gunicorn."""
+"""The service with one route more, whose requests hold the interpreter's lock or end the process; for gunicorn."""
 
 from __future__ import annotations
 

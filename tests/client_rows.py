@@ -1,4 +1,4 @@
-"""Which real clients of which formats are run, and how is each started? One row of docs/clients.md each."""
+"""The real clients that are run against each wire format, and how each is started: one row of docs/clients.md each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do the formats' own clients come from? Each is fetched once into a folder that is kept, or its lack is told.
+"""Fetches the clients of the wire formats, each once, into a folder that stays; reports those that cannot be had.
 
 None of them is ever committed. The folder is the one that OCRSVC_CLIENTS names, or ~/.cache/ocrsvc-clients. The tests
 fetch what takes seconds; `make clients` everything. To fetch before the tests:

@@ -1,4 +1,4 @@
-"""A double of ONNX Runtime's sessions on a card: the real models on the CPU, which say that they are CUDA's."""
+"""A double of ONNX Runtime's GPU sessions: the real models on the CPU, which report CUDA as their provider."""
 
 from __future__ import annotations
 

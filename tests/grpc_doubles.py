@@ -1,4 +1,4 @@
-"""A gRPC connection without a socket: hosts that answer when they are told to, and the client at its other end."""
+"""A gRPC connection without a socket: methods that answer when the test lets them, and the client at its other end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gRPC tests share: a server over the known engine, and callers that use the stock channel of grpcio."""
+"""What the gRPC tests share: a server over the known engine, and callers that use grpcio's own channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do two JSON values differ in structure: keys and types? Texts and numbers may differ freely."""
+"""Differences in structure (keys and types) between two JSON values; texts and numbers may differ freely."""
 
 from __future__ import annotations
 

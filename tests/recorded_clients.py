@@ -1,4 +1,4 @@
-"""What did a real client send, and what is answered when its very bytes come again?
+"""Records what a real client sends, and replays the recording to a server.
 
 A recording is what one client sent over all its connections, byte for byte, with pictures that the tests draw. It
 stands in for the client where that cannot be had. HTTP/1.1 requests follow one another in a .http file; of gRPC, which

@@ -1,6 +1,6 @@
-"""Would clients of the other formats notice that another program answers, other than by better errors?
+"""The API adapters beside TrWebOCR's: options, refusals, limits and banners.
 
-What the recordings cover is in test_golden.py; here is the rest: formats without recordings, options, refusals.
+What the recordings cover is in test_golden.py; formats without recordings are here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does a client on a real socket see when its body is too large, broken or late, and what does the next one?"""
+"""Bodies on a real socket that are too large, broken or late: what their client sees, and what the next one does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the quarantine remember what killed engines, for all processes, within its bounds, and through torn writes?"""
+"""The crash denylist: shared by all processes, bounded in entries and time, and safe from torn writes."""
 
 from __future__ import annotations
 

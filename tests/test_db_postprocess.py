@@ -1,4 +1,4 @@
-"""Detection before and after the model, with the model replaced by maps that were drawn."""
+"""Text boxes from the detector's probability map, with maps drawn by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do awkward clients on real sockets hold up the others? The flaws of stock gthread, one by one."""
+"""Slow and silent clients on real sockets do not hold up the others; the flaws of stock gthread, one by one."""
 
 from __future__ import annotations
 

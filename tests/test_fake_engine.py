@@ -1,4 +1,4 @@
-"""Is the engine fake definite, and does it misbehave exactly as told?"""
+"""The engine fake: the same answer for the same image, and faults exactly as set."""
 
 from __future__ import annotations
 

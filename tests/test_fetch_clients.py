@@ -1,4 +1,4 @@
-"""Is a client fetched as it is pinned, and its lack told in good time?"""
+"""Clients are fetched at the pinned version, and a missing one is reported in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does half precision read the same? The CPU runs such graphs by casts, operator by operator, as rounded as a card."""
+"""Reading in half precision gives the same text; the CPU runs such graphs by casts, rounded as on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest -m gpu` on a machine that has one and an extra gpu-cuda12 or gpu-cuda13."""
+"""Tests that need a real GPU: `pytest -m gpu`, with an extra gpu-cuda12 or gpu-cuda13 installed."""
 
 from __future__ import annotations
 

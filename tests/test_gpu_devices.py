@@ -1,4 +1,4 @@
-"""Are workers spread over the cards, and does each see its own only? Rules by tables, and a real gunicorn."""
+"""Assignment of workers to GPUs, and that each worker sees its own only: rules by tables, and a real gunicorn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixels prepared by the card's code: over numpy what OpenCV makes of them in memory, and no step that cupy refuses."""
+"""Pixels prepared by the GPU's code: over numpy equal to OpenCV's, and no step that cupy refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the doors for operators tell the truth about this worker?"""
+"""The routes of one worker's health, readiness and version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a model run on arrays where they lie, without a copy? ONNX Runtime's own binding, with the CPU as the card."""
+"""Runs of a model on arrays in place, without a copy, by ONNX Runtime's I/O binding; the CPU stands in for the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong around an engine's child costs at most the image at hand, leaves nothing open, and passes."""
+"""Faults around an engine's child process cost at most the image in work, leave nothing open, and pass."""
 
 from __future__ import annotations
 

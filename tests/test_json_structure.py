@@ -1,4 +1,4 @@
-"""Does the structural comparison see what it should see, and nothing else?"""
+"""The structural comparison of JSON values finds each difference of structure, and no other."""
 
 from __future__ import annotations
 

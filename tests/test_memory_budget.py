@@ -1,4 +1,4 @@
-"""Bytes held together, and requests of one caller: never more than allowed, and nothing kept afterwards."""
+"""Bytes held together, and requests of one caller: never more than allowed, and nothing held afterwards."""
 
 from __future__ import annotations
 

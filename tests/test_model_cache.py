@@ -1,4 +1,4 @@
-"""Optimised models are kept for the next start, and whatever is wrong with them is as good as absent."""
+"""The model cache: optimised models are stored for the next start, and whatever is wrong with them counts as absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in eight bits: made, compared, kept where they win, and used as OCRSVC_PRECISION says."""
+"""Models in eight bits: made, compared, stored where they win, and used as OCRSVC_PRECISION says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the service outlive an operating system that refuses? Short forms of `make chaos`, most on one service.
+"""The service while the operating system refuses calls: short forms of `make chaos`, most on one service.
 
 Calls are refused in a real gunicorn by a preloaded library, and clients ask it meanwhile.
 """

@@ -1,4 +1,4 @@
-"""From lines found to a page read: which way is up, order, thresholds; with a reader that knows what it looks at."""
+"""From lines found to a page read: orientation, order, thresholds; with a reader that knows the image."""
 
 from __future__ import annotations
 

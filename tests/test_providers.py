@@ -1,4 +1,4 @@
-"""What is ONNX Runtime told, and what is refused? With a stand-in for it, since no GPU is at hand."""
+"""Options given to ONNX Runtime's providers, and settings that are refused; a double stands in for a GPU build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines in batches, as a GPU reads them: the same text alone and in any company. Runs the real model on the CPU."""
+"""Lines in batches, as a GPU reads them: the same text alone and in any batch; the real model on the CPU."""
 
 from __future__ import annotations
 

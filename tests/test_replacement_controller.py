@@ -1,4 +1,4 @@
-"""Does the arbiter's side keep its promises, whatever happens in which order? With an arbiter that forks nothing."""
+"""The replacement controller keeps its promises in any order of events, with an arbiter that forks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the repository promises about itself: no host or machine in it, documents that are true, versions that agree."""
+"""The repository as a whole: no name of a host or machine, documents that are true, versions that agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a request mean the same however its bytes are cut up? And do half-sent ones hold anybody up?"""
+"""A request means the same however its bytes are cut up, and half-sent ones hold nobody up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that stops its worker is told by name, and takes no second worker."""
+"""A request that stops its worker is reported by name, and refused by all other workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every way of sending an image understood, and is what cannot be understood refused for the right reason?"""
+"""Every way of sending an image is understood, and what is not understood is refused for the right reason."""
 
 from __future__ import annotations
 

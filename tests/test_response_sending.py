@@ -1,4 +1,4 @@
-"""Answers leave in one piece, and never wait for their client in a thread."""
+"""Responses leave in one piece, and never wait for their client in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are kept: bounded, forgotten in time, and never a reason to fail."""
+"""The result cache: bounded in bytes and time, and never a reason for a request to fail."""
 
 from __future__ import annotations
 

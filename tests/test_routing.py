@@ -1,4 +1,4 @@
-"""Which dialects answer, at which ports, and who gets a request to a path that several of them have?"""
+"""Which adapters answer, at which ports, and which one gets a request to a path that several have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idle hands help with a lone page, and go home when pages come."""
+"""Shared worker threads: idle ones help with a single page, and are given back when other pages come."""
 
 from __future__ import annotations
 

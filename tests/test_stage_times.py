@@ -1,4 +1,4 @@
-"""Does the ledger still find the functions whose time it takes?"""
+"""benchmarks/stage_times.py finds the functions whose time it takes."""
 
 from __future__ import annotations
 

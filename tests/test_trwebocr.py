@@ -1,4 +1,4 @@
-"""Would a client of TrWebOCR or of TrWebOCR.cpp notice that another program answers, other than by better errors?"""
+"""The adapters of TrWebOCR and TrWebOCR.cpp: the originals' answers and errors."""
 
 from __future__ import annotations
 

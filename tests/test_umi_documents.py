@@ -1,4 +1,4 @@
-"""Are documents at Umi-OCR's door read whole, by whichever worker lives, and is nobody shown what is not theirs?"""
+"""Umi-OCR's documents: read whole by whichever worker lives, and shown to their owner only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When is a worker replaced, and why? The decision alone, without a worker."""
+"""When a worker is to be replaced, and for which reason: the decision alone, without a worker."""
 
 from __future__ import annotations
 

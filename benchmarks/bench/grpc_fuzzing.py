@@ -1,4 +1,4 @@
-"""What becomes of bent gRPC messages and conversations, in process, without sockets and threads?
+"""Feeds malformed gRPC messages and conversations to the services in process, without sockets and threads.
 
 Every conversation meets a connection of its own, and all of them the same host: the services, the memory for bodies and
 the cap of callers. A neighbour, which is another connection, must be answered all the time.

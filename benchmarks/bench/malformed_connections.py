@@ -1,4 +1,4 @@
-"""What may a gRPC client send that no client should? HTTP/2 frames, one conversation at a time."""
+"""Malformed HTTP/2 conversations with a gRPC server, one connection at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gRPC messages are almost right? Good ones for every method, and what bends them."""
+"""Good gRPC messages for every method, and the changes that make them malformed."""
 
 from __future__ import annotations
 

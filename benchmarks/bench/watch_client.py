@@ -1,4 +1,4 @@
-"""The clients that watch while a service is under attack: one that has small images read, and one that asks /healthz.
+"""Two clients that run while a service is under attack: one has small images read, one asks /healthz.
 
     python benchmarks/bench/watch_client.py PLAN.json
 

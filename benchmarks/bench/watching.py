@@ -1,4 +1,4 @@
-"""Starts the clients of watch_client.py, and says what they and a service's memory showed between two moments."""
+"""Starts the clients of watch_client.py, and reports their latency and the service's memory between two moments."""
 
 from __future__ import annotations
 
