@@ -39,7 +39,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_house.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py
 
 format: install
 	$(BIN)/ruff check --fix .

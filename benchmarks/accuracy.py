@@ -1,4 +1,4 @@
-"""How well, how fast and at what cost does the service read the corpus?
+"""Accuracy, speed and cost of reading the corpus through the service.
 
     python benchmarks/accuracy.py [--shared ../shared] [--every 10] [--kind line] [--rapidocr]
     python benchmarks/accuracy.py --engine tr_crnn --kind line --query detect=false

@@ -1,4 +1,4 @@
-"""Does the running service answer every malformed input as its manifest allows, and stay whole?
+"""Sends every malformed input of the corpus to a running service, and checks each answer against the manifest.
 
     python benchmarks/bad_inputs.py --shared ../shared [--url http://127.0.0.1:8080 [--pid ARBITER]]
 

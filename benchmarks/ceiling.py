@@ -1,4 +1,4 @@
-"""How near does the service come to what its models allow on this machine?
+"""Throughput of the service against that of its bare models on this machine.
 
     python benchmarks/ceiling.py [--shared ../shared] [--pages 24] [--rounds 3] [--clients 20] [--lines 10,50,100,200]
 

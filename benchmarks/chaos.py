@@ -1,4 +1,4 @@
-"""Does a crash cost anybody but the image that caused it? Load on a real service, whose processes are killed meanwhile.
+"""Load on a real service whose processes are killed meanwhile: a crash may fail only the image that caused it.
 
     python benchmarks/chaos.py                     engine children killed every 0.5 s, and 1 % poison images
     python benchmarks/chaos.py --victims zygotes   the processes that fork them, every 5 s

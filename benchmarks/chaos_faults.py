@@ -1,4 +1,4 @@
-"""What happens to clients while the operating system refuses something? Faults, one after the other, under load.
+"""Load on a real service while the operating system refuses calls, one fault after the other.
 
     python benchmarks/chaos_faults.py                 all of them, about five minutes
     python benchmarks/chaos_faults.py fork clock      those whose names contain one of the words

@@ -1,4 +1,4 @@
-"""Which clients of which formats were run, and passed? Fetches them, runs their tests, and writes docs/clients.md.
+"""Fetches the clients of every wire format, runs their tests, and writes docs/clients.md.
 
     python benchmarks/clients.py [--record] [--out docs/clients.md]
 
@@ -44,9 +44,9 @@ No client is part of this repository. They are kept in the folder that `OCRSVC_C
 `~/.cache/ocrsvc-clients`: one file at one commit of a public repository, a Python environment of its own for each
 client of the package index (their pins exclude ours), a package of npm; what is there already is not fetched again.
 `make test` fetches what takes seconds, uses what is there, and leaves out paddleocr_mcp and paddle-serving-server,
-which are large and start slowly; `make clients` fetches and runs everything. `python tests/fetching.py` only fetches.
-`tests/fetching.py` holds addresses, commits and versions, `tests/client_rows.py` how each client is run. `python
-benchmarks/clients.py --record` records anew what they send.
+which are large and start slowly; `make clients` fetches and runs everything; `python tests/fetch_clients.py` only
+fetches. `tests/fetch_clients.py` holds addresses, commits and versions, `tests/client_rows.py` how each client is run.
+`python benchmarks/clients.py --record` records anew what they send.
 
 - Some clients have a port hard-wired: 1224, 6006, 9003, 9998, 18091. Where one is taken, the recording stands in.
 - paddle-serving-server asks for libraries of 2020. It runs here with present ones, and with an empty module in place of
@@ -60,7 +60,7 @@ benchmarks/clients.py --record` records anew what they send.
 def main() -> int:
     """Fetch, run, write, tell; pytest's exit code."""
     asked = _arguments()
-    subprocess.run([sys.executable, "tests/fetching.py"], cwd=ROOT, check=True, timeout=LIMIT_S)
+    subprocess.run([sys.executable, "tests/fetch_clients.py"], cwd=ROOT, check=True, timeout=LIMIT_S)
     environment = os.environ | {"OCRSVC_CLIENTS_ALL": "1", "PYTHONPATH": str(ROOT)}
     if asked.record:
         environment["OCRSVC_CLIENTS_RECORD"] = "1"

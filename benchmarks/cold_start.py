@@ -1,4 +1,4 @@
-"""How long does it take from a fresh clone to the first page read?
+"""Time from a fresh clone to the first page read.
 
     python benchmarks/cold_start.py [--wheels FOLDER]
 

@@ -1,4 +1,4 @@
-"""How long does CTC decoding take for a large batch?
+"""Time of CTC decoding for a large batch.
 
     python benchmarks/ctc.py [--lines 128] [--steps 128] [--classes 3862] [--beam 10]
 

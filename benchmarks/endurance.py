@@ -1,4 +1,4 @@
-"""Does memory stay flat over many requests that are really decoded and queued?
+"""Memory over many requests that are really decoded and queued.
 
     python benchmarks/endurance.py [--requests 50000] [--round 20]
 

@@ -1,4 +1,4 @@
-"""Does any input, however malformed, crash, hang or fatten a door of any wire format?
+"""Malformed input to every wire format: none may crash the service, hang it or hold its memory.
 
     python benchmarks/fuzz.py [--inputs 1000000] [--seed 1] [--only paddlex]
 
@@ -37,10 +37,10 @@ from typing import cast
 
 from bench.decoding import DecodingReader
 from bench.exchanges import FORM, JSON, Application, Exchange, call, environ_of, exchanges
+from bench.grpc_fuzzing import Bench
 from bench.machine import print_machine
 from bench.pages import tiny_png
 from bench.results import write_result
-from bench.rpc_host import Bench
 
 from ocrsvc.app import create_app
 from ocrsvc.pipeline.read import Reader

@@ -1,4 +1,4 @@
-"""What does a GPU give: pages a second, latency, utilisation and memory, against the bare models on the same card?
+"""Pages a second, latency, utilisation and memory on a GPU, against the bare models on the same one.
 
     python benchmarks/gpu.py [--ways cuda-fp32,cuda-fp16,tensorrt-fp16] [--pages 16] [--lines 40] [--clients 1,8,32]
                              [--seconds 20] [--goal 270]

@@ -1,4 +1,4 @@
-"""What does one hostile client take from the others?
+"""What one hostile client takes from the others in latency, memory and processor time.
 
     python benchmarks/hostile.py [--format paddlex] [--only "text equals"] [--short] [--list]
 

@@ -1,4 +1,4 @@
-"""What does it cost a request that its engine runs in a child process, and not in the worker's thread?
+"""Cost of a request whose engine runs in a child process, against one in the worker's thread.
 
     python benchmarks/isolation.py [--rounds 6] [--seconds 3] [--clients 20]
 

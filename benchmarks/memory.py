@@ -1,4 +1,4 @@
-"""Does the service's memory grow with the number of its clients?
+"""Memory of the service by number of clients.
 
     python benchmarks/memory.py [--shared ../shared] [--pages 24] [--clients 32]
 

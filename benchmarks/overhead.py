@@ -1,4 +1,4 @@
-"""What does a request cost beside decoding and the engine?
+"""Cost of a request beside decoding and the engine.
 
     python benchmarks/overhead.py [--seconds 10] [--clients 20]
 

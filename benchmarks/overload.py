@@ -1,4 +1,4 @@
-"""What happens at ten times the load that the service can carry?
+"""Latency and refusals at ten times the load that the service can carry.
 
     python benchmarks/overload.py [--seconds 60] [--times 10]
 

@@ -1,4 +1,4 @@
-"""How do other ways to serve OCR compare: the same pages, the same machine, the same run?
+"""Other ways to serve OCR compared with this one: the same pages, the same machine, the same run.
 
     python benchmarks/peers.py [--shared ../shared] [--every 12] [--clients 1,4,20] [--rounds 2] [--only NAME,NAME]
 

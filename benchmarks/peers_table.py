@@ -1,4 +1,4 @@
-"""What do the README and docs/ show of benchmarks/peers.py?
+"""Writes the table and the chart of README.md and docs/ from the results of benchmarks/peers.py.
 
     python benchmarks/peers_table.py [FILE]
 

@@ -1,4 +1,4 @@
-"""Does the service do what /openapi.json says, whatever schemathesis makes of it?
+"""Checks the running service against /openapi.json with schemathesis.
 
     python benchmarks/schemathesis_run.py [--examples 2000] [--seed 1]
 

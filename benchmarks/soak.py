@@ -1,4 +1,4 @@
-"""Does any client notice that workers are replaced? Load on a real service, every answer checked against its image.
+"""Load on a real service while workers are replaced; every answer is checked against its image.
 
     python benchmarks/soak.py                     100,000 requests, memory recycles a worker every few seconds
     python benchmarks/soak.py --by max-requests   the same with OCRSVC_MAX_REQUESTS
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOUBLES = ROOT / "tests" / "doubles"
 sys.path.insert(0, str(DOUBLES))
 
-from card import SimulatedCard  # noqa: E402  the path must be known first
+from simulated_gpu import SimulatedGpu  # noqa: E402  the path must be known first
 from tr_home import build_home  # noqa: E402  as above
 
 SOCKET_LIMIT_S = 60.0
@@ -315,10 +315,10 @@ def engine(args: argparse.Namespace, folder: Path) -> dict[str, str]:
         "OCRSVC_ENGINE": "tr",
         "OCRSVC_TR_HOME": str(folder / "tr"),
         "OCRSVC_TR_SHARED_SESSIONS": "true",
-        **SimulatedCard(folder / "tr" / "card", args.card_bytes).environment,
+        **SimulatedGpu(folder / "tr" / "card", args.card_bytes).environment,
         "LIBTR_DOUBLE_SHARED": "1",
         "LIBTR_DOUBLE_SLEEP_MS": str(round(1000 * args.latency)),
-        "LIBTR_DOUBLE_CARD_BYTES": str(CARD_SESSION_BYTES),
+        "LIBTR_DOUBLE_GPU_BYTES": str(CARD_SESSION_BYTES),
     }
 
 
@@ -326,7 +326,7 @@ def recycling(args: argparse.Namespace) -> dict[str, str]:
     """What makes workers go."""
     by_requests = {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"}
     if args.card:
-        leak = {"LIBTR_DOUBLE_CARD_LEAK_BYTES": str(args.leak or CARD_LEAK_BYTES)}
+        leak = {"LIBTR_DOUBLE_GPU_LEAK_BYTES": str(args.leak or CARD_LEAK_BYTES)}
         never = {"OCRSVC_GPU_SOFT_BYTES": "0", "OCRSVC_GPU_HARD_BYTES": "0"}
         return {"memory": leak, "max-requests": {**leak, **never, **by_requests}, "nothing": {**leak, **never}}[args.by]
     leak = {"OCRSVC_FAKE_LEAK_BYTES": str(args.leak or LEAK_BYTES), "OCRSVC_RSS_SOFT_BYTES": str(args.soft)}

@@ -1,4 +1,4 @@
-"""Does one worker keep five Tr threads busy, at little cost of its own?
+"""Whether one worker keeps five Tr threads busy, and its own cost, over a double of libtr.so.
 
     python benchmarks/tr_double.py [--seconds 10] [--clients 20] [--dialect native|trwebocr_cpp]
 

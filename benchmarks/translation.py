@@ -1,4 +1,4 @@
-"""What does it cost to translate a page of 200 lines from and to each wire format?
+"""Time to translate a page of 200 lines from and to each wire format.
 
     python benchmarks/translation.py [--lines 200] [--calls 10] [--rounds 100]
 

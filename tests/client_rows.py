@@ -1,4 +1,4 @@
-"""Which real clients of which formats are run, and how is each started? One row of docs/clients.md each."""
+"""The real clients that are run against each wire format, and how each is started: one row of docs/clients.md each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import fetching
-from fetching import Environment, Installed, Source
+import fetch_clients
+from fetch_clients import Environment, Installed, Source
 from support import ROOT, clean_environment
 
 from ocrsvc.registry import adapters
@@ -130,7 +130,7 @@ def _pipeline_http(place: Place, client: Path) -> str:
 
 
 def _pipeline_rpc(place: Place, client: Path) -> str:
-    python = fetching.PADDLE_SERVING.place()
+    python = fetch_clients.PADDLE_SERVING.place()
     return run(place, [python, client, "--image_dir", "pages"], {"PYTHONPATH": str(_SCRIPTS / "stand_ins")})
 
 
@@ -188,7 +188,7 @@ def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
             "input.json",
             *few,
         ]
-        return run(place, command, {"LD_LIBRARY_PATH": fetching.PERF_ANALYZER.libraries()})
+        return run(place, command, {"LD_LIBRARY_PATH": fetch_clients.PERF_ANALYZER.libraries()})
 
     return with_place
 
@@ -251,8 +251,8 @@ def _native_curl(place: Place, curl: Path) -> str:
 
 _TRITON_SAID: Final = ("all good",)
 _MEASURED: Final = ("Throughput: ", "Request count: ")
-_CURL: Final = fetching.CURL
-_PERF: Final[Environment] = fetching.PERF_ANALYZER
+_CURL: Final = fetch_clients.CURL
+_PERF: Final[Environment] = fetch_clients.PERF_ANALYZER
 _REQUESTS: Final = Installed("requests")
 
 CLIENTS: Final = (
@@ -260,7 +260,7 @@ CLIENTS: Final = (
         "trwebocr-readme",
         "trwebocr",
         "requests snippets of TrWebOCR's README, with the address replaced",
-        fetching.TRWEBOCR_README,
+        fetch_clients.TRWEBOCR_README,
         _trwebocr_readme,
         answered=(SIZE, "raw_out", "data:image/jpeg;base64,"),
     ),
@@ -277,7 +277,7 @@ CLIENTS: Final = (
         "trwebocr_cpp-test_api",
         "trwebocr_cpp",
         "scripts/test_api.py of TrWebOCR.cpp",
-        fetching.TRWEBOCR_CPP,
+        fetch_clients.TRWEBOCR_CPP,
         _script,
         said=("200", f"{SIZE}|"),
         answered=(f"{SIZE}|",),
@@ -287,7 +287,7 @@ CLIENTS: Final = (
         "rapidocr_api-demo",
         "rapidocr_api",
         "demo.py of RapidOCRAPI",
-        fetching.RAPIDOCR_DEMO,
+        fetch_clients.RAPIDOCR_DEMO,
         _script,
         said=(SIZE, "rec_txt"),
         answered=(SIZE, "rec_txt", "dt_boxes"),
@@ -300,7 +300,7 @@ CLIENTS: Final = (
         "paddlex-mcp",
         "paddlex",
         "paddleocr_mcp, its tool called over stdio",
-        fetching.PADDLEOCR_MCP,
+        fetch_clients.PADDLEOCR_MCP,
         _mcp,
         said=(f"{SIZE}\n", "2 text lines", '"bbox"'),
         answered=(SIZE, "rec_texts", '"errorCode":0'),
@@ -317,7 +317,7 @@ CLIENTS: Final = (
         "paddlex-triton",
         "paddlex",
         "tritonclient over gRPC, as PaddleX's client of its high-stability serving uses it",
-        fetching.TRITON,
+        fetch_clients.TRITON,
         _triton("paddlex"),
         said=_TRITON_SAID,
         answered=(SIZE, "rec_texts", '"errorCode":0'),
@@ -334,7 +334,7 @@ CLIENTS: Final = (
         "paddle_serving-http",
         "paddle_serving",
         "pipeline_http_client.py of PaddleOCR",
-        fetching.PIPELINE_HTTP,
+        fetch_clients.PIPELINE_HTTP,
         _pipeline_http,
         said=(SIZE, "erro_no:0, err_msg:"),
         answered=(SIZE, '"err_no":0'),
@@ -344,17 +344,17 @@ CLIENTS: Final = (
         "paddle_serving-grpc",
         "paddle_serving",
         "pipeline_rpc_client.py of PaddleOCR, with paddle-serving-server 0.9.0, over gRPC",
-        fetching.PIPELINE_RPC,
+        fetch_clients.PIPELINE_RPC,
         _pipeline_rpc,
         said=(SIZE, 'key: "result"'),
         port=PIPELINE_RPC_PORT,
-        also=fetching.PADDLE_SERVING,
+        also=fetch_clients.PADDLE_SERVING,
     ),
     Client(
         "umi_ocr-manual",
         "umi_ocr",
         "Python snippets of its manual (docs/http/api_ocr.md)",
-        fetching.UMI_OCR_MANUAL,
+        fetch_clients.UMI_OCR_MANUAL,
         _umi_manual,
         # The size of the image in the manual.
         said=("ocr.language", "optionsList", "46x23"),
@@ -365,7 +365,7 @@ CLIENTS: Final = (
         "umi_ocr-documents",
         "umi_ocr",
         "docs/http/api_doc_demo.py",
-        fetching.UMI_DOC_DEMO,
+        fetch_clients.UMI_DOC_DEMO,
         _script,
         said=("OCR task completed.", "Target file downloaded successfully", "Process completed."),
         port=adapters()["umi_ocr"].port,
@@ -375,7 +375,7 @@ CLIENTS: Final = (
         "ocr_space-python",
         "ocr_space",
         "ocrspace of PyPI",
-        fetching.OCRSPACE,
+        fetch_clients.OCRSPACE,
         _ocrspace,
         said=(SIZE, "refused:"),
         answered=(SIZE, "ParsedResults", '"IsErroredOnProcessing":true'),
@@ -384,18 +384,18 @@ CLIENTS: Final = (
         "ocr_space-node",
         "ocr_space",
         "ocr-space-api-wrapper of npm",
-        fetching.OCR_SPACE_WRAPPER,
+        fetch_clients.OCR_SPACE_WRAPPER,
         _ocr_space_wrapper,
         said=(SIZE, '"HasOverlay":true'),
         answered=(SIZE, '"HasOverlay":true'),
-        also=fetching.NODE,
+        also=fetch_clients.NODE,
     ),
     Client("turboocr-curl", "turboocr", "curl, as in its README", _CURL, _turboocr_curl, said=(SIZE, "bounding_box")),
     Client(
         "kserve_v2-triton-http",
         "kserve_v2",
         "tritonclient over HTTP",
-        fetching.TRITON,
+        fetch_clients.TRITON,
         _triton("http"),
         said=_TRITON_SAID,
         answered=(SIZE, "binary_data_size"),
@@ -405,7 +405,7 @@ CLIENTS: Final = (
         "kserve_v2-triton-grpc",
         "kserve_v2",
         "tritonclient over gRPC, with a stream",
-        fetching.TRITON,
+        fetch_clients.TRITON,
         _triton("grpc"),
         said=_TRITON_SAID,
         refused=1,
@@ -456,7 +456,7 @@ CLIENTS: Final = (
         "tfserving-min_tfs",
         "tfserving",
         "min-tfs-client over gRPC (the image as base64: it sends no bytes)",
-        fetching.MIN_TFS,
+        fetch_clients.MIN_TFS,
         _min_tfs,
         said=("all good",),
     ),

@@ -1,4 +1,4 @@
-"""What every test can ask for, and what no test may leave behind."""
+"""Fixtures of every test, and the checks that no test leaves threads, files or processes behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What documents the tests send: PDF files written by hand, TIFF files by Pillow."""
+"""Documents that the tests send: PDF files written by hand, TIFF files by Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did the real servers answer? Reads the recordings, which lie beside the repository and are never part of it."""
+"""Reads the recorded answers of the real servers, which lie beside the repository and are never part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends an entry of the table of hostile requests to a server, and tells what came back."""
+"""Sends an entry of the table of hostile requests to a server, and reports the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of isolation share: images, what the fake engine reads on them, handles, and a look at processes."""
+"""What the tests of isolation share: images, what the fake engine reads on them, handles, and figures of processes."""
 
 from __future__ import annotations
 

@@ -18,35 +18,35 @@ SHARED = ("take", "rint", "floor", "clip", "where", "nan_to_num", "concatenate")
 MAKERS = ("zeros", "empty", "arange")
 
 
-class OnCard(np.ndarray[Any, Any]):
+class OnGpu(np.ndarray[Any, Any]):
     """An array that refuses the company of numpy's."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         refuse_strangers([*inputs, *kwargs.values()])
-        bare = [np.asarray(value) if isinstance(value, OnCard) else value for value in inputs]
-        return on_card(getattr(ufunc, method)(*bare, **kwargs))
+        bare = [np.asarray(value) if isinstance(value, OnGpu) else value for value in inputs]
+        return on_gpu(getattr(ufunc, method)(*bare, **kwargs))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         raise TypeError(f"numpy's {func.__name__} was called for an array of the card")
 
     def __getitem__(self, index: Any) -> Any:
         refuse_strangers([index])
-        return on_card(np.asarray(self)[index])
+        return on_gpu(np.asarray(self)[index])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         refuse_strangers([index, value])
         np.asarray(self)[index] = np.asarray(value)
 
 
-def on_card(array: Any) -> Any:
+def on_gpu(array: Any) -> Any:
     """The array, from now on of the card."""
-    return array.view(OnCard) if isinstance(array, np.ndarray) else array
+    return array.view(OnGpu) if isinstance(array, np.ndarray) else array
 
 
 def refuse_strangers(values: Any) -> None:
     """Raise TypeError where one of them is an array of numpy's own."""
     for value in flat(values):
-        if isinstance(value, np.ndarray) and not isinstance(value, OnCard) and value.ndim:
+        if isinstance(value, np.ndarray) and not isinstance(value, OnGpu) and value.ndim:
             raise TypeError(f"an array {value.shape} of numpy's meets one of the card")
 
 
@@ -63,24 +63,24 @@ class StrictModule:
     """In the place of cupy."""
 
     def asarray(self, array: NDArray[Any]) -> Any:
-        return on_card(np.array(array))
+        return on_gpu(np.array(array))
 
     def __getattr__(self, name: str) -> Any:
         if name in MAKERS:
-            return lambda *args: on_card(getattr(np, name)(*args))
+            return lambda *args: on_gpu(getattr(np, name)(*args))
         if name not in SHARED:
             raise AttributeError(name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             refuse_strangers([*args, *kwargs.values()])
             bare = [[np.asarray(part) for part in arg] if isinstance(arg, list) else _bare(arg) for arg in args]
-            return on_card(getattr(np, name)(*bare, **kwargs))
+            return on_gpu(getattr(np, name)(*bare, **kwargs))
 
         return call
 
 
 def _bare(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, OnCard) else value
+    return np.asarray(value) if isinstance(value, OnGpu) else value
 
 
 class StrictArrays(ArrayBackend):
@@ -93,7 +93,7 @@ class StrictArrays(ArrayBackend):
         return self.xp.asarray(array)
 
     def download(self, array: Any) -> NDArray[Any]:
-        assert isinstance(array, OnCard)
+        assert isinstance(array, OnGpu)
         return np.array(array)
 
     def trim(self) -> None:

@@ -1,4 +1,4 @@
-"""How tests start the real service: a real gunicorn, on a real socket, with the fake engine unless told otherwise."""
+"""Starts the real service for tests: a real gunicorn on a real socket, with the fake engine unless asked otherwise."""
 
 from __future__ import annotations
 

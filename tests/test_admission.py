@@ -1,4 +1,4 @@
-"""Who is let in, who is not, and is everything given back afterwards?"""
+"""Admission of requests, and release of everything that an admitted request held."""
 
 from __future__ import annotations
 

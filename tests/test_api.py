@@ -1,4 +1,4 @@
-"""Does POST /v1/ocr answer as documented, in every case?"""
+"""POST /v1/ocr: answers, options and errors as documented."""
 
 from __future__ import annotations
 

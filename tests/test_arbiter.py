@@ -1,4 +1,4 @@
-"""Does the arbiter contain what goes wrong, and let through what ends a worker's process or the service?"""
+"""Faults that the arbiter contains, and those that end a worker's process or the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a bruised base64 text still give the bytes that were meant, and a wrong one an error that says where?"""
+"""Decoding of base64 text: damaged text that is still clear, and errors that name the place in text that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of many requests in few runs: bounded in cost, in company only with its like, each piece answered apart."""
+"""Batching work of many requests: bounded in cost, like with like, each item answered apart."""
 
 from __future__ import annotations
 

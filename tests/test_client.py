@@ -1,4 +1,4 @@
-"""Does the Python client read, wait, give up and tell as it promises, against real servers?"""
+"""The Python client against real servers: reading, waiting, retries and errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Do the formats' own clients, unmodified, read a page here?
+"""Unmodified clients of the wire formats read a page from a real server over the fake engine.
 
-Each runs in a process of its own against a real server over the fake engine, and must print what that engine reads.
+Each runs in a process of its own, and must print what that engine reads.
 Where one cannot be had, what it sent when it was recorded is sent again, and the answers must hold what it needs. `make
 clients` fetches all that can be fetched, runs this, and writes docs/clients.md.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Place
-from fetching import Cost, NotAtHandError, at_hand
+from fetch_clients import Cost, NotAtHandError, at_hand
 from PIL import Image
-from recorded import FOLDER, Recorder, replay
+from recorded_clients import FOLDER, Recorder, replay
 from support import Server, start_server
 from web_support import picture
 

@@ -1,4 +1,4 @@
-"""Does every image file become the picture that its maker meant, or an error that says why not?"""
+"""Decoding of image files of every kind to pixels, and the errors for those that cannot be decoded."""
 
 from __future__ import annotations
 

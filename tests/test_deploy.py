@@ -1,4 +1,4 @@
-"""Do the proxies in deploy/ hide that a worker dies? The real nginx and HAProxy, with the files as they are shipped."""
+"""The proxies in deploy/ hide a worker's death from clients: the real nginx and HAProxy with the files as shipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs the detector, and how many large looks at once, with sessions that only tell when they are inside."""
+"""Which thread runs the detector, and how many large passes at once, with sessions that report when they run."""
 
 from __future__ import annotations
 

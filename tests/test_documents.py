@@ -1,4 +1,4 @@
-"""Are documents read page by page, and does a bad one cost nobody but its sender anything?"""
+"""Documents read page by page, and limits, errors and costs of bad ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the examples in docs/examples work as they stand, each in its own language?"""
+"""The examples in docs/examples run as they stand, each in its own language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do TSV, hOCR and ALTO tell what was read, and can any parser read them, whatever the text is?"""
+"""TSV, hOCR and ALTO output: what was read, in files that any parser reads, whatever the text is."""
 
 from __future__ import annotations
 

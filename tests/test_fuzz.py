@@ -1,4 +1,4 @@
-"""Is there anything that one can send to a door that it does not answer in its own shape, and without a 500?
+"""Random malformed input to every route: an answer in its format's own shape, and never a 500.
 
 Short here; `python benchmarks/fuzz.py` sends a million inputs.
 """

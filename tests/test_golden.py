@@ -1,6 +1,6 @@
-"""Do the doors answer what the real servers answered: the same status, type and structure?
+"""The adapters answer what the real servers answered: the same status, type and structure.
 
-Each recorded exchange is replayed, at the dialect's usual port. Where our answer differs, the row says in what and why:
+Each recorded exchange is replayed, at the adapter's usual port. Where our answer differs, the row says in what and why:
 a crash of the original becomes an error that tells what is wrong, and what it refuses needlessly is served.
 """
 
@@ -16,7 +16,7 @@ import pytest
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from golden import Recorded, parse_json, read_golden
-from structure import differences
+from json_structure import differences
 from web_support import as_base64, picture, running_app
 
 from ocrsvc.registry import adapters

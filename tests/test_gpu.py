@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest -m gpu` on a machine that has one and an extra gpu-cuda12 or gpu-cuda13."""
+"""Tests that need a real GPU: `pytest -m gpu`, with an extra gpu-cuda12 or gpu-cuda13 installed."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
         # Made on the card by the caller's stream, which nobody waits for but the session's.
-        on_card = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
-    assert [cupy.asnumpy(array).tolist() for array in on_card[:1]] == [through_memory[0].tolist()]
-    assert np.allclose(cupy.asnumpy(on_card[1]), through_memory[1], atol=1e-3)
+        on_gpu = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
+    assert [cupy.asnumpy(array).tolist() for array in on_gpu[:1]] == [through_memory[0].tolist()]
+    assert np.allclose(cupy.asnumpy(on_gpu[1]), through_memory[1], atol=1e-3)
 
 
 def test_auto_takes_the_gpu() -> None:

@@ -1,4 +1,4 @@
-"""Is gunicorn the one that our worker, arbiter and logger were made for? They replace methods that it does not promise.
+"""Digests of gunicorn's methods that our worker, arbiter and logger replace or rely on, and that it does not promise.
 
 What is replaced or relied on is known by the digest of its source, in gunicorn.json beside this file. After an upgrade
 read what has changed, mend what depends on it, run `make soak` and `make chaos`, and then:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from grpc_support import MESSAGES, V2, calling, unary
 from hostile_grpc import ENDED, GOAWAY, SERVED, Conversation
-from rpc_support import MESSAGES, V2, calling, unary
 from support import Server, run_server, wait_until
 
 CONNECTIONS = 20

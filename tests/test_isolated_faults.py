@@ -1,4 +1,4 @@
-"""What goes wrong around an engine's child costs at most the image at hand, leaves nothing open, and passes."""
+"""Faults around an engine's child process cost at most the image in work, leave nothing open, and pass."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from ocrsvc.settings.types import Percentage
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 
-from card import Mode, SimulatedCard
+from simulated_gpu import Mode, SimulatedGpu
 from tr_home import build_home
 
 MB = 10**6
@@ -255,10 +255,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def handle_on_card(home: Path, mode: Mode, card_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
     """A child of some 90 MB on a card of 2000 MB, which takes 10 MB more with each page."""
     with ExitStack() as until, pytest.MonkeyPatch.context() as patch:
-        card = SimulatedCard(home / "card", 2000 * MB)
+        card = SimulatedGpu(home / "card", 2000 * MB)
         until.callback(card.close)
         card.behave(mode)
-        leaking = {"LIBTR_DOUBLE_CARD_BYTES": str(30 * MB), "LIBTR_DOUBLE_CARD_LEAK_BYTES": str(10 * MB)}
+        leaking = {"LIBTR_DOUBLE_GPU_BYTES": str(30 * MB), "LIBTR_DOUBLE_GPU_LEAK_BYTES": str(10 * MB)}
         for name, value in {**card.environment, **leaking}.items():
             patch.setenv(name, value)
         limits = {"child_gpu_bytes": card_bytes, "children": 7}

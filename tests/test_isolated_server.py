@@ -1,4 +1,4 @@
-"""Does the real service keep what OCRSVC_ISOLATION=process promises? Real workers, zygotes, children and signals."""
+"""OCRSVC_ISOLATION=process in the real service: real workers, fork servers, children and signals."""
 
 from __future__ import annotations
 

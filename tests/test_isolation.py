@@ -1,4 +1,4 @@
-"""Does an engine in children keep the contract, whatever becomes of the children? Real processes."""
+"""An engine in child processes keeps the engine contract whatever becomes of the children; real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the access log tell each request in one line, without ever making one wait?"""
+"""The access log: one line a request, and no request waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the kernel's figures read as they are meant? Made-up /proc and cgroup folders, and this process."""
+"""Reading of the kernel's memory figures: made-up /proc and cgroup folders, and this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the numbers of the service add up, whoever dies, and cost next to nothing?"""
+"""Metrics of the service add up whichever worker dies, and cost next to nothing."""
 
 from __future__ import annotations
 

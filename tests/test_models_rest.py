@@ -1,4 +1,4 @@
-"""The doors that serve models over HTTP: KServe v2 with Triton's extensions, TensorFlow Serving, KServe v1.
+"""The adapters that serve models over HTTP: KServe v2 with Triton's extensions, TensorFlow Serving, KServe v1.
 
 Shapes come from the protocols' own texts; what real clients send is replayed from recordings where those are at hand.
 """

@@ -1,4 +1,4 @@
-"""Is json_of(/openapi) true: are its paths, options, statuses and shapes those of the running service?"""
+"""/openapi.json agrees with the running service: paths, options, statuses and shapes."""
 
 from __future__ import annotations
 

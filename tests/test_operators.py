@@ -1,4 +1,4 @@
-"""What do operators get to see, who is one, and do `ocrsvc status` and `ocrsvc recycle` work on a real service?"""
+"""Metrics and /ops for operators: who may ask, what they see, and `ocrsvc status` and `recycle` on a real service."""
 
 from __future__ import annotations
 

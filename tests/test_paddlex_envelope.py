@@ -1,4 +1,4 @@
-"""Does the exchange inside a Triton tensor answer as the one over HTTP does?"""
+"""The exchange inside a Triton tensor answers as PaddleX's over HTTP does."""
 
 from __future__ import annotations
 

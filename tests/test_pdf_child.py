@@ -1,4 +1,4 @@
-"""Does a PDF's process that misbehaves cost its own document alone, and one that cannot start nobody the blame?"""
+"""The child process that opens PDFs: one that misbehaves fails its own document, and one that cannot start none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is ONNX Runtime told, and what is refused? With a stand-in for it, since no GPU is at hand."""
+"""Options given to ONNX Runtime's providers, and settings that are refused; a double stands in for a GPU build."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from card_double import GPU_BUILD
+from gpu_session_double import GPU_BUILD
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail

@@ -1,4 +1,4 @@
-"""The story of one request, with a real decoder, a real queue, and an engine that tells what it was shown."""
+"""The pipeline of one request, with a real decoder, a real queue, and an engine that records its input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a worker replaced without anybody noticing? A real gunicorn, real signals, real memory."""
+"""Replacement of workers without a failed request: a real gunicorn, real signals, real memory."""
 
 from __future__ import annotations
 

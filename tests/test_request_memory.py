@@ -1,4 +1,4 @@
-"""What a request holds beside its body is in its account: pixels, pages, drawn pictures, and the answer itself."""
+"""The memory budget covers what a request holds beside its body: pixels, pages, drawn images, and the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has a process that was restricted given up the network, files, programs and other processes, and nothing else?"""
+"""A restricted process has given up network, files, programs and other processes, and nothing else."""
 
 from __future__ import annotations
 

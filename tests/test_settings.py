@@ -1,4 +1,4 @@
-"""Settings are read from variables and a file, checked all at once, and refused in words that help."""
+"""Settings are read from variables and a file, checked all at once, and refused with what would be accepted."""
 
 from __future__ import annotations
 

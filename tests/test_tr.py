@@ -1,4 +1,4 @@
-"""Does the engine tr keep the contract, over a double of libtr.so that checks every argument? See doubles/libtr.c."""
+"""The engine tr over a double of libtr.so that checks every argument (doubles/libtr.c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does Tr 2.8 read lines right from many threads, and is it refused politely where it cannot run?
+"""Tr 2.8 reads lines right from many threads, and is refused with a message where it cannot run.
 
 The lines are drawn here with the font that Pillow carries, so what they say is known.
 """

@@ -1,4 +1,4 @@
-"""Are documents at Umi-OCR's door read whole, by whichever worker lives, and is nobody shown what is not theirs?"""
+"""Umi-OCR's documents: read whole by whichever worker lives, and shown to their owner only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import requests
 from documents import BLACK, GRAY, pdf
 from flask.testing import FlaskClient
 from golden import read_golden
-from structure import differences
+from json_structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 

@@ -1,4 +1,4 @@
-"""Does the web page do what it promises, in a real browser against a real server?"""
+"""The web page in a real browser against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are a few numbers drawn as bars?"""
+"""Draws bar charts as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well were the pages of the corpus read? Counts with the functions of the corpus's own scorer."""
+"""Pages of the corpus, and how well they were read, by the corpus's own scorer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in for the reader while doors are fuzzed? It decodes, as the real one, and then has its answer ready."""
+"""Stands in for the reader while adapters are fuzzed: decodes as the real one does, and has its answer ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which request does each wire format's client send to have one image read?"""
+"""The request that each wire format's client sends to have one image read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when many clients ask at once? The process of client.py sends; this one tells it what, and sums up."""
+"""Load of many clients at once: starts client.py, which sends, and sums up its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which machine, and with which versions, were the figures of a benchmark taken?"""
+"""The machine and the versions with which a benchmark's figures were taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the models themselves take? Exact input tensors recorded from the pipeline, and bare runs of them."""
+"""Bare runs of the models, on exact input tensors recorded from the pipeline."""
 
 from __future__ import annotations
 

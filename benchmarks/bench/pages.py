@@ -1,4 +1,4 @@
-"""Which pages do the load benchmarks send?"""
+"""The pages that the load benchmarks send."""
 
 from __future__ import annotations
 

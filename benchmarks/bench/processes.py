@@ -1,4 +1,4 @@
-"""What do a service's processes use: memory and processor time, as /proc shows them?"""
+"""Memory and processor time of a service's processes, as /proc shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do the figures of a benchmark stay?"""
+"""Where the figures of a benchmark are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a benchmark get a running service, and how does it ask it one thing?"""
+"""Starts a service for a benchmark, and sends it single requests."""
 
 from __future__ import annotations
 

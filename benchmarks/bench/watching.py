@@ -1,4 +1,4 @@
-"""Starts the clients of watch.py, and says what they and a service's memory showed between two moments."""
+"""Starts the clients of watch_client.py, and reports their latency and the service's memory between two moments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.service import Service
 
-_WATCH = Path(__file__).with_name("watch.py")
+_WATCH = Path(__file__).with_name("watch_client.py")
 _LIMIT_S = 30.0
 _HEALTH_EVERY_S = 0.05
 _MEMORY_EVERY_S = 0.05

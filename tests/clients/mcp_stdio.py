@@ -1,4 +1,4 @@
-"""Does a tool of an MCP server get its answers? Speaks MCP over stdio, with the standard library alone.
+"""Calls a tool of an MCP server over stdio, with the standard library alone, and prints its answers.
 
 python mcp_stdio.py IMAGE COMMAND…
 """

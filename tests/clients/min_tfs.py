@@ -1,4 +1,4 @@
-"""Does the unmodified min-tfs-client get its answers? Run in an environment of its own.
+"""Runs the unmodified min-tfs-client against the service, in an environment of its own.
 
 python min_tfs.py HOST PORT IMAGE EXPECTED_FIRST_LINE
 """

@@ -1,4 +1,4 @@
-"""Does NVIDIA's unmodified tritonclient get its answers? Run in an environment of its own.
+"""Runs NVIDIA's unmodified tritonclient against the service, in an environment of its own.
 
 python triton.py http|grpc|paddlex ADDRESS IMAGE EXPECTED_FIRST_LINE
 """

@@ -17,9 +17,9 @@
  *     LIBTR_DOUBLE_NONSENSE     negative, huge (line count), steps (step count), nan (rect), unicode, surrogate
  *     LIBTR_DOUBLE_FILL         1: as many lines and steps as there is room for, all 'A' 'B' 'A' 'B' ...
  *     LIBTR_DOUBLE_SHARED       1: several threads may run one session at once
- * and in its GPU build (-DGPU_BUILD), over the simulated card of card.h:
- *     LIBTR_DOUBLE_CARD_BYTES       memory of the card that each session holds; one that finds no room never runs
- *     LIBTR_DOUBLE_CARD_LEAK_BYTES  memory of the card that each run takes and never gives back; without room it fails
+ * and in its GPU build (-DGPU_BUILD), over the simulated GPU of simulated_gpu.h:
+ *     LIBTR_DOUBLE_GPU_BYTES        memory of the GPU that each session holds; one that finds no room never runs
+ *     LIBTR_DOUBLE_GPU_LEAK_BYTES   memory of the GPU that each run takes and never gives back; without room it fails
  */
 #define _GNU_SOURCE
 
@@ -31,7 +31,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "card.h"
+#include "simulated_gpu.h"
 
 #define SESSIONS 256
 #define RECT 6
@@ -68,9 +68,9 @@ void double_reset(void) {
 #ifdef GPU_BUILD
 /* How a GPU build is known. */
 const char *const double_needs = "libcudart.so.12";
-static int take_from_card(long bytes) { return card_take(bytes); }
+static int take_from_gpu(long bytes) { return gpu_take(bytes); }
 #else
-static int take_from_card(long bytes) {
+static int take_from_gpu(long bytes) {
     (void)bytes;
     return 1;
 }
@@ -134,7 +134,7 @@ static int open_alone(int id, const char *model) {
     if (kind == CLOSED) return complain("tr_init: no model at the path");
     if (sessions[id] != CLOSED) return complain("tr_init: the session is open already");
     sessions[id] = kind;
-    without_room[id] = !take_from_card(setting("LIBTR_DOUBLE_CARD_BYTES"));
+    without_room[id] = !take_from_gpu(setting("LIBTR_DOUBLE_GPU_BYTES"));
     return 1;
 }
 
@@ -156,7 +156,7 @@ void tr_release(int id) {
     else if (__atomic_load_n(&busy[id], __ATOMIC_SEQ_CST))
         complain("tr_release: the session is running");
     else {
-        if (!without_room[id]) take_from_card(-setting("LIBTR_DOUBLE_CARD_BYTES"));
+        if (!without_room[id]) take_from_gpu(-setting("LIBTR_DOUBLE_GPU_BYTES"));
         sessions[id] = CLOSED;
     }
 }
@@ -300,7 +300,7 @@ static int spoil_answer(float *rects, int lines, int *codes, int count, int widt
 }
 
 /* As CUDA does when it is out of memory: the run fails, the process goes on. */
-static int has_room(int id) { return !without_room[id] && take_from_card(setting("LIBTR_DOUBLE_CARD_LEAK_BYTES")); }
+static int has_room(int id) { return !without_room[id] && take_from_gpu(setting("LIBTR_DOUBLE_GPU_LEAK_BYTES")); }
 
 static int answer(const void *image, int h, int w, int type, int flag, float *rects, int lines, int *codes,
                   float *prob, int width) {

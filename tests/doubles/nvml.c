@@ -1,12 +1,12 @@
-/* A double of libnvidia-ml.so.1, as far as ocrsvc/system/gpu.py calls it through pynvml, over the simulated card of card.h.
+/* A double of libnvidia-ml.so.1, as far as ocrsvc/system/gpu.py calls it through pynvml, over the simulated GPU of simulated_gpu.h.
  *
- * One card, "GPU-0de00000-0000-0000-0000-000000000001"; divided (MIG), its one part is "MIG-0de00000-...-2", and only
- * the part tells which processes there are. The card's mode, in its file, says how else it behaves: hides its
+ * One GPU, "GPU-0de00000-0000-0000-0000-000000000001"; divided (MIG), its one part is "MIG-0de00000-...-2", and only
+ * the part tells which processes there are. The GPU's mode, in its file, says how else it behaves: hides its
  * processes, lists them under the machine's ids (1,000,000 higher), without their sizes, or fails every look.
  */
 #define _GNU_SOURCE
 
-#include "card.h"
+#include "simulated_gpu.h"
 
 typedef int nvmlReturn_t;
 typedef struct handle *nvmlDevice_t;
@@ -14,7 +14,7 @@ typedef struct handle *nvmlDevice_t;
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
 
-#define CARD_UUID "GPU-0de00000-0000-0000-0000-000000000001"
+#define GPU_UUID "GPU-0de00000-0000-0000-0000-000000000001"
 #define PART_UUID "MIG-0de00000-0000-0000-0000-000000000002"
 #define HOST_IDS_FROM 1000000
 
@@ -32,20 +32,20 @@ struct process {
     unsigned gpu_instance, compute_instance;
 };
 
-static struct handle whole = {CARD_UUID}, part = {PART_UUID};
+static struct handle whole = {GPU_UUID}, part = {PART_UUID};
 static int initialised;
 
-static nvmlReturn_t check(struct card **card) {
+static nvmlReturn_t check(struct gpu **gpu) {
     if (!initialised) return UNINITIALIZED;
-    *card = card_map();
-    if (!*card) return DRIVER_NOT_LOADED;
-    return (*card)->mode & CARD_FAILS ? UNKNOWN : SUCCESS;
+    *gpu = gpu_map();
+    if (!*gpu) return DRIVER_NOT_LOADED;
+    return (*gpu)->mode & GPU_FAILS ? UNKNOWN : SUCCESS;
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     initialised = 1;
-    return card_map() ? SUCCESS : DRIVER_NOT_LOADED;
+    return gpu_map() ? SUCCESS : DRIVER_NOT_LOADED;
 }
 
 nvmlReturn_t nvmlShutdown(void) {
@@ -68,7 +68,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
-    *device = strcmp(uuid, CARD_UUID) ? &part : &whole;
+    *device = strcmp(uuid, GPU_UUID) ? &part : &whole;
     return strcmp(uuid, (*device)->uuid) ? NOT_FOUND : SUCCESS;
 }
 
@@ -78,11 +78,11 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 }
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
-    struct card *card = NULL;
-    nvmlReturn_t result = check(&card);
+    struct gpu *gpu = NULL;
+    nvmlReturn_t result = check(&gpu);
     if (result != SUCCESS) return result;
     *current = *pending = 1;
-    return device == &whole && card->mode & CARD_DIVIDED ? SUCCESS : NOT_SUPPORTED;
+    return device == &whole && gpu->mode & GPU_DIVIDED ? SUCCESS : NOT_SUPPORTED;
 }
 
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *found) {
@@ -91,43 +91,43 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct memory *memory) {
-    struct card *card = NULL;
-    nvmlReturn_t result = check(&card);
+    struct gpu *gpu = NULL;
+    nvmlReturn_t result = check(&gpu);
     if (result != SUCCESS) return result;
-    card_lock();
-    /* The whole of a divided card is eight times its part. */
-    memory->total = card->total * (device == &whole && card->mode & CARD_DIVIDED ? 8 : 1);
-    memory->used = card_used(card);
+    gpu_lock();
+    /* The whole of a divided GPU is eight times its part. */
+    memory->total = gpu->total * (device == &whole && gpu->mode & GPU_DIVIDED ? 8 : 1);
+    memory->used = gpu_used(gpu);
     memory->free = memory->total - memory->used;
-    card_unlock();
+    gpu_unlock();
     return SUCCESS;
 }
 
-static struct process seen(struct card *card, struct card_entry *entry) {
-    unsigned shift = card->mode & CARD_HOST_IDS ? HOST_IDS_FROM : 0;
-    unsigned long long used = card->mode & CARD_NO_SIZES ? ~0ull : entry->bytes;
+static struct process seen(struct gpu *gpu, struct gpu_entry *entry) {
+    unsigned shift = gpu->mode & GPU_HOST_IDS ? HOST_IDS_FROM : 0;
+    unsigned long long used = gpu->mode & GPU_NO_SIZES ? ~0ull : entry->bytes;
     return (struct process){(unsigned)entry->pid + shift, used, ~0u, ~0u};
 }
 
-static unsigned list(struct card *card, nvmlDevice_t device, struct process *processes, unsigned room) {
+static unsigned list(struct gpu *gpu, nvmlDevice_t device, struct process *processes, unsigned room) {
     unsigned count = 0;
-    if (card->mode & CARD_HIDES || (device == &whole && card->mode & CARD_DIVIDED)) return 0;
-    card_used(card);
-    for (int i = 0; i < CARD_ENTRIES; i++) {
-        if (!card->entries[i].pid) continue;
-        if (count < room) processes[count] = seen(card, &card->entries[i]);
+    if (gpu->mode & GPU_HIDES || (device == &whole && gpu->mode & GPU_DIVIDED)) return 0;
+    gpu_used(gpu);
+    for (int i = 0; i < GPU_ENTRIES; i++) {
+        if (!gpu->entries[i].pid) continue;
+        if (count < room) processes[count] = seen(gpu, &gpu->entries[i]);
         count++;
     }
     return count;
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, struct process *processes) {
-    struct card *card = NULL;
-    nvmlReturn_t result = check(&card);
+    struct gpu *gpu = NULL;
+    nvmlReturn_t result = check(&gpu);
     if (result != SUCCESS) return result;
     unsigned room = processes ? *count : 0;
-    card_lock();
-    *count = list(card, device, processes, room);
-    card_unlock();
+    gpu_lock();
+    *count = list(gpu, device, processes, room);
+    gpu_unlock();
     return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
 }

@@ -1,4 +1,4 @@
-"""An operating system that refuses: chosen calls of a whole service fail while a control file says so.
+"""Makes chosen system calls of a whole service fail while a control file says so.
 
 `Faults(folder)` compiles os_faults.c into the folder; a service that is started with its `environment` obeys it from
 then on: `with faults.refused("fork", errno.EAGAIN): ...`. Needs `cc`.

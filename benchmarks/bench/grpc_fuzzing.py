@@ -1,0 +1,260 @@
+"""Feeds malformed gRPC messages and conversations to the services in process, without sockets and threads.
+
+Every conversation meets a connection of its own, and all of them the same host: the services, the memory for bodies and
+the cap of callers. A neighbour, which is another connection, must be answered all the time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import TrailersReceived
+
+from bench.decoding import DecodingReader
+from bench.malformed_connections import GOAWAY, bent_talk
+from bench.malformed_messages import GoodCall, bend_message, good_calls
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.message import Answer, Job
+from ocrsvc.grpc_server.message_limits import parse
+from ocrsvc.grpc_server.method import Call
+from ocrsvc.grpc_server.server import RpcServer
+from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
+from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.grpc_server.transport import MAX_UNSENT_BYTES
+from ocrsvc.grpc_server.wire import frame
+from ocrsvc.grpc_services import make_services
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.memory_budget import Budget, Callers, unlimited
+from ocrsvc.telemetry.metrics_store import MetricsStore
+
+THREADS = 4
+NEIGHBOUR_EVERY = 25
+_FRAME_HEAD_BYTES = 9
+_AN_AGE_S = 1e6
+
+
+class Counted(CallMetrics):
+    """Knows besides how many calls are under way."""
+
+    under_way = 0
+
+    def begin(self) -> None:
+        """See CallMetrics."""
+        self.under_way += 1
+        super().begin()
+
+    def end(self, record: CallRecord) -> None:
+        """See CallMetrics."""
+        self.under_way -= 1
+        super().end(record)
+
+
+class Host(RpcServer):
+    """What a connection needs of its server; answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.most_bytes, self.limit_s, self.turn_s = 1 << 18, 30.0, 0.02
+        self.threads = THREADS
+        store = MetricsStore()
+        self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common))
+        self.memory = Budget(1 << 20)
+        self.arriving = Budget(1 << 19)
+        self.callers = Callers(50)
+        self.now_s = time.monotonic()
+        self.tick_s = 0.0
+        self.call_metrics = self.counted = Counted(store.common)
+        self._jobs: deque[tuple[Connection, Stream, Job]] = deque()
+        self._in_line: dict[Stream, Connection] = {}
+
+    @property
+    def has_thread(self) -> bool:
+        """See RpcServer."""
+        return len(self._jobs) < THREADS
+
+    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
+        """See RpcServer."""
+        self._jobs.append((connection, stream, job))
+
+    def enqueue(self, connection: Connection, stream: Stream) -> None:
+        """See RpcServer."""
+        self._in_line[stream] = connection
+
+    def dequeue(self, stream: Stream) -> None:
+        """See RpcServer."""
+        del self._in_line[stream]
+
+    def note_refused(self, caller: str, detail: str) -> None:
+        """See RpcServer."""
+
+    def clock(self) -> float:
+        """For the connections: time passes by being looked at, so that turns end anywhere."""
+        self.now_s += self.tick_s
+        return self.now_s
+
+    def work(self) -> None:
+        """Answer what runs, until nothing does."""
+        while self._jobs:
+            connection, stream, job = self._jobs.popleft()
+            while self._in_line and len(self._jobs) < THREADS:
+                next_stream, waiting = next(iter(self._in_line.items()))
+                del self._in_line[next_stream]
+                waiting.resume(next_stream)
+            connection.answered(stream, _outcome(job))
+
+
+def _outcome(job: Job) -> Answer | BaseException:
+    try:
+        return job()
+    except (OcrsvcError, CallFailed) as failure:
+        return failure
+
+
+class Neighbour:
+    """A client that behaves, on a connection of its own."""
+
+    def __init__(self, host: Host, call: GoodCall) -> None:
+        self._host = host
+        self._call = call
+        self._connection = Connection(host, host.clock, "neighbour")
+        self._client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._client.initiate_connection()
+
+    def check(self) -> None:
+        """Call once. Raises AssertionError if the answer is another than ever."""
+        number = self._client.get_next_available_stream_id()
+        plain = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", self._call.path)]
+        self._client.send_headers(number, [*plain, ("content-type", "application/grpc"), ("te", "trailers")])
+        self._client.send_data(number, frame(self._call.data), end_stream=True)
+        self._connection.receive(self._client.data_to_send())
+        self._host.work()
+        out = self._connection.take_out()
+        events = self._client.receive_data(bytes(out))
+        out.clear()
+        trailers: list[Any] = [event.headers for event in events if isinstance(event, TrailersReceived)]
+        assert [dict(told)["grpc-status"] for told in trailers] == ["0"], f"the neighbour got {trailers}"
+        for event in events:
+            if size := getattr(event, "flow_controlled_length", 0):
+                self._client.acknowledge_received_data(size, number)
+
+
+class Bench:
+    """Sends one bent input after another.
+
+    Args:
+        image: An image file.
+    """
+
+    def __init__(self, image: bytes) -> None:
+        self._host = Host()
+        self._calls = good_calls(self._host.methods, image)
+        self._datas = [call.data for call in self._calls]
+        self._neighbour = Neighbour(self._host, self._calls[-1])
+        self._sent = 0
+
+    def send_message(self, chance: random.Random) -> tuple[str, object]:
+        """One bent message for one method: how the call ended, and what was sent. Raises what no call may raise."""
+        asked = chance.choice(self._calls)
+        method, data = self._host.methods[asked.path], bend_message(asked.data, self._datas, chance)
+        return self._judged(lambda: _called(method, data), (asked.path, data))
+
+    def send_connection(self, chance: random.Random) -> tuple[str, object]:
+        """One bent conversation: how the connection ended, and what was sent. Raises what must not be."""
+        pieces = bent_talk(self._calls, chance)
+        return self._judged(lambda: self._converse(pieces, chance), pieces)
+
+    def _judged(self, run: Callable[[], str], sent: object) -> tuple[str, object]:
+        try:
+            return run(), sent
+        except Exception as error:
+            error.add_note(f"for {sent!r}"[:20_000])
+            raise
+
+    def _converse(self, pieces: Sequence[bytes], chance: random.Random) -> str:
+        host, connection = self._host, Connection(self._host, self._host.clock, "bent")
+        outs: list[bytes] = []
+        host.tick_s = chance.choice((0.0, 0.0, 0.001, 0.03))
+        for piece in pieces:
+            if connection.broken or connection.finished or len(connection.take_out()) > MAX_UNSENT_BYTES:
+                break
+            connection.receive(piece)
+            self._between(connection, chance)
+            while connection.waiting:
+                outs.append(_drained(connection))
+                connection.go_on()
+            if chance.random() < 0.8:
+                outs.append(_drained(connection))
+        ended = self._end(connection, outs)
+        connection.close()
+        host.work()
+        held = (connection.calls, host.memory.held_bytes, len(host.callers), host.counted.under_way)
+        assert held == (0, 0, 0, 0), f"calls, bytes, callers and counted calls are still held: {held}"
+        host.tick_s = 0.0
+        self._sent += 1
+        if self._sent % NEIGHBOUR_EVERY == 0:
+            self._neighbour.check()
+        return ended
+
+    def _between(self, connection: Connection, chance: random.Random) -> None:
+        """What a worker does meanwhile."""
+        if chance.random() < 0.8:
+            self._host.work()
+        if chance.random() < 0.2:
+            self._host.now_s += chance.choice((0.1, 3.0, 100.0))
+            connection.check_time_limits()
+        if chance.random() < 0.05:
+            connection.begin_shutdown()
+
+    def _end(self, connection: Connection, outs: list[bytes]) -> str:
+        """How it ended: broken with a reason, or politely, whatever the client had done."""
+        self._host.work()
+        outs.append(_drained(connection))
+        if connection.broken:
+            kinds = _kinds(b"".join(outs))
+            return "GOAWAY" if GOAWAY in kinds else "closed"
+        connection.drain()
+        for _ in range(3):
+            self._host.now_s += _AN_AGE_S
+            connection.check_time_limits()
+            self._host.work()
+            outs.append(_drained(connection))
+        assert connection.finished or connection.broken, f"{connection.calls} calls keep a worker that leaves"
+        _kinds(b"".join(outs))
+        return "served"
+
+
+def _called(method: Any, data: bytes) -> str:
+    try:
+        message = parse(method.request, data, unlimited())
+        method.answer(message, Call(time.monotonic() + 1.0)).SerializeToString()
+    except (OcrsvcError, CallFailed) as error:
+        failure = failure_of(error)
+        if failure.code is Code.INTERNAL:
+            raise
+        return failure.code.name
+    return Code.OK.name
+
+
+def _drained(connection: Connection) -> bytes:
+    out = connection.take_out()
+    sent = bytes(out)
+    out.clear()
+    return sent
+
+
+def _kinds(sent: bytes) -> set[int]:
+    """The kinds of frames that were sent. Raises AssertionError if they are no frames."""
+    at, kinds = 0, set()
+    while at < len(sent):
+        kinds.add(sent[at + 3])
+        at += _FRAME_HEAD_BYTES + int.from_bytes(sent[at : at + 3])
+    assert at == len(sent), "the last frame is cut"
+    return kinds

@@ -1,0 +1,204 @@
+"""Good gRPC messages for every method, and the changes that make them malformed."""
+
+from __future__ import annotations
+
+import base64
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ocrsvc.adapters.kserve import v2_grpc
+from ocrsvc.adapters.paddle_serving import grpc as paddle_serving_grpc
+from ocrsvc.adapters.tfserving import grpc as tfserving_grpc
+from ocrsvc.api import grpc_health
+from ocrsvc.grpc_server.method import Methods
+from ocrsvc.grpc_server.protobuf import Messages
+
+MOST_BYTES = 200_000
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}
+_NUMBERS = (0, 1, 2, 7, 127, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+_TEXTS = (
+    *(b"", b"ocr", b"image", b"image_base64", b"input", b"BYTES", b"FP32", b"\xff\xfe", b"\0", b"texts", b"x" * 5000),
+    *(b"\x0a\x00" * 3000, b"\x0b" * 300, b"\x0a\x7f" * 60, b"\xff" * 12, struct.pack("<I", 2**32 - 1) + b"x"),
+    *(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b'{"file": []}', b"9" * 400, b"serving_default", b"signature_def"),
+)
+
+Bend = Callable[[bytes, Sequence[bytes], random.Random], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class GoodCall:
+    """One call as its client makes it.
+
+    Attributes:
+        path: Of its method.
+        data: The request's bytes.
+    """
+
+    path: str
+    data: bytes
+
+
+def good_calls(methods: Methods, image: bytes) -> list[GoodCall]:
+    """At least one for each method; those that read an image are there more often."""
+    plain = [GoodCall(path, method.request().SerializeToString()) for path, method in methods.items()]
+    return plain + _kserve_calls(image) + _tensorflow_calls(image) + _paddle_calls(image)
+
+
+def bend_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+    """A message, made worse once to three times."""
+    for _ in range(chance.randint(1, 3)):
+        data = chance.choice(BENDS)(data, others, chance)
+    return data[:MOST_BYTES]
+
+
+def change_bytes(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
+    """Some bytes are others."""
+    changed = bytearray(data)
+    for _ in range(min(len(changed), chance.randint(1, 8))):
+        changed[chance.randrange(len(changed))] = chance.choice((chance.randrange(256), 0, 1, 0x7F, 0x80, 0xFF))
+    return bytes(changed)
+
+
+def cut(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
+    """The end is missing."""
+    return data[: chance.randint(0, len(data))]
+
+
+def double(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
+    """A piece comes again and again."""
+    start, end = sorted(chance.randint(0, len(data)) for _ in range(2))
+    return data[:end] + data[start:end] * chance.randint(1, 3) + data[end:]
+
+
+def _swap(_data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+    return chance.choice(others)
+
+
+def _bend_fields(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+    """Fields left out, doubled, put in and replaced, at any depth, with the lengths around them right."""
+    try:
+        fields = _fields_of(data)
+    except (IndexError, ValueError):
+        return data
+    if not fields:
+        return _odd_field(chance)
+    at = chance.randrange(len(fields))
+    tag, value = fields[at]
+    match chance.randrange(5):
+        case 0:
+            del fields[at]
+        case 1:
+            fields.insert(at, fields[at])
+        case 2:
+            return data + _odd_field(chance) * chance.choice((1, 1, 1, 40))
+        case 3 if tag & 7 == _BYTES:
+            fields[at] = (tag, chance.choice((*_TEXTS, *others)))
+        case 3 if tag & 7 == _VARINT:
+            fields[at] = (tag, varint(chance.choice(_NUMBERS)))
+        case _ if tag & 7 == _BYTES:
+            fields[at] = (tag, _bend_fields(value, others, chance))
+    return b"".join(_written(*field) for field in fields)
+
+
+BENDS: tuple[Bend, ...] = (change_bytes, cut, double, _swap, *(_bend_fields,) * 6)
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf and gRPC's peers write it."""
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*written, value])
+
+
+def _odd_field(chance: random.Random) -> bytes:
+    number, kind = chance.choice((*range(16), 2**29 - 1, 2**29)), chance.randrange(8)
+    if kind == _VARINT:
+        return varint(number << 3) + varint(chance.choice(_NUMBERS))
+    return _written(number << 3 | kind, chance.choice(_TEXTS) if kind == _BYTES else bytes(_FIXED.get(kind, 0)))
+
+
+def _written(tag: int, value: bytes) -> bytes:
+    return varint(tag) + (varint(len(value)) if tag & 7 == _BYTES else b"") + value
+
+
+def _fields_of(data: bytes) -> list[tuple[int, bytes]]:
+    """Tags and values. Raises IndexError or ValueError for what is no message."""
+    fields, at = [], 0
+    while at < len(data):
+        tag, at = _number(data, at)
+        start = at
+        if tag & 7 == _VARINT:
+            at = _number(data, at)[1]
+        elif tag & 7 == _BYTES:
+            length, start = _number(data, at)
+            at = start + length
+        elif tag & 7 in _FIXED:
+            at += _FIXED[tag & 7]
+        if at > len(data):
+            raise ValueError(tag)
+        fields.append((tag, data[start:at]))
+    return fields
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            return value, at
+
+
+def _kserve_calls(image: bytes) -> list[GoodCall]:
+    kind = Messages(v2_grpc.FILE)["inference.ModelInferRequest"]
+    raw, typed, paddlex = kind(model_name="ocr", id="1"), kind(model_name="ocr"), kind(model_name="ocr")
+    raw.inputs.add(name="image", datatype="BYTES", shape=[2])
+    raw.raw_input_contents.append((struct.pack("<I", len(image)) + image) * 2)
+    raw.outputs.add(name="texts")
+    raw.parameters["timeout"].int64_param = 5_000_000
+    raw.parameters["max_side"].int64_param = 640
+    typed.inputs.add(name="image", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(image)
+    typed.parameters["detect"].bool_param = True
+    asked = b'{"file": "' + base64.b64encode(image) + b'", "fileType": 1, "visualize": false}'
+    paddlex.inputs.add(name="input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(asked)
+    sent = [request.SerializeToString() for request in (raw, typed, paddlex)]
+    paths = [v2_grpc.SERVICE + name for name in ("ModelInfer", "ModelStreamInfer")]
+    named = Messages(v2_grpc.FILE)["inference.ModelReadyRequest"](name="ocr", version="1").SerializeToString()
+    asking = [v2_grpc.SERVICE + f"Model{name}" for name in ("Ready", "Metadata", "Config", "Statistics")]
+    return [GoodCall(path, data) for path in paths for data in sent] + [GoodCall(path, named) for path in asking]
+
+
+def _tensorflow_calls(image: bytes) -> list[GoodCall]:
+    messages = Messages(*tfserving_grpc.FILES)
+    predict = messages["tensorflow.serving.PredictRequest"]()
+    metadata = messages["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
+    status = messages["tensorflow.serving.GetModelStatusRequest"]()
+    for request in (predict, metadata, status):
+        request.model_spec.name = "ocr"
+    status.model_spec.version.value = 1
+    tensor = predict.inputs["image"]
+    tensor.dtype = tfserving_grpc.DTYPES["BYTES"]
+    tensor.tensor_shape.dim.add(size=2)
+    tensor.string_val.extend([image, image])
+    predict.output_filter.append("texts")
+    return [
+        *(GoodCall(tfserving_grpc.PREDICTION + "Predict", predict.SerializeToString()),) * 3,
+        GoodCall(tfserving_grpc.PREDICTION + "GetModelMetadata", metadata.SerializeToString()),
+        GoodCall(tfserving_grpc.MODEL + "GetModelStatus", status.SerializeToString()),
+    ]
+
+
+def _paddle_calls(image: bytes) -> list[GoodCall]:
+    request = Messages(paddle_serving_grpc.FILE)["baidu.paddle_serving.pipeline_serving.Request"](
+        key=["image"], value=[base64.b64encode(image).decode()], name="ocr"
+    )
+    check = Messages(grpc_health.FILE)["grpc.health.v1.HealthCheckRequest"](service=v2_grpc.SERVICE.strip("/"))
+    return [
+        *(GoodCall(paddle_serving_grpc.INFERENCE, request.SerializeToString()),) * 3,
+        GoodCall(grpc_health.CHECK, check.SerializeToString()),
+    ]

@@ -1,0 +1,109 @@
+"""Time that our rewrites of the models' graphs save on this processor.
+
+    python benchmarks/graph_rewrites.py [--shared ../shared] [--every 20] [--most-pixels 1000000]
+
+Bare runs over the exact tensors that the pipeline feeds its models for every n-th corpus page, one thread, in pairs:
+the detector with its subnormal weights mended only and in our layout (engines/ppocr/graph/memory_layout.py), the
+recognizer in single precision and in eight bits (engines/ppocr/graph/quantize.py). Processor time of the thread, so
+that others on the machine disturb little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import onnxruntime as ort
+from bench.corpus import Corpus
+from bench.machine import print_machine
+from bench.models import Models, Tensor
+from bench.results import write_result
+from bench.service import ROOT
+
+DECIDED = ("best", "sure")
+
+
+def open_model(graph: bytes) -> ort.InferenceSession:
+    """One thread, as the engine runs it."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def graphs() -> dict[str, tuple[bytes, bytes]]:
+    """Before and after, by model."""
+    import onnx
+
+    from ocrsvc.engines.ppocr.graph import rewrite
+    from ocrsvc.engines.ppocr.runtime import models
+
+    detection = onnx.load_from_string(models.read_model(models.DETECTION))
+    rewrite.zero_subnormal_weights(detection)
+    recognition = models.read_model(models.RECOGNITION)
+    return {
+        "detection, layout": (
+            detection.SerializeToString(),
+            models.prepare_model(models.DETECTION, models.read_model(models.DETECTION)),
+        ),
+        "recognition, int8": (
+            models.prepare_model(models.RECOGNITION, recognition),
+            models.quantized_recognizer(recognition),
+        ),
+    }
+
+
+def time_run(session: ort.InferenceSession, tensor: Tensor, outputs: Sequence[str] | None) -> float:
+    """Processor seconds of one run."""
+    began_s = time.thread_time()
+    session.run(outputs, {session.get_inputs()[0].name: tensor})
+    return time.thread_time() - began_s
+
+
+def compare(pair: tuple[bytes, bytes], tensors: Sequence[Tensor], outputs: Sequence[str] | None) -> dict[str, float]:
+    """Each tensor once through both, one right after the other, after one run each to warm up."""
+    before, after = (open_model(graph) for graph in pair)
+    for session in (before, after):
+        time_run(session, tensors[0], outputs)
+    spent = [(time_run(before, tensor, outputs), time_run(after, tensor, outputs)) for tensor in tensors]
+    whole = [sum(side) for side in zip(*spent, strict=True)]
+    ratios = median(first / second for first, second in spent)
+    return {
+        "runs": len(spent),
+        "before_s": whole[0],
+        "after_s": whole[1],
+        "sums": whole[0] / whole[1],
+        "median": ratios,
+    }
+
+
+def main() -> int:
+    """Run once."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--every", type=int, default=20, help="only every n-th page")
+    parser.add_argument("--most-pixels", type=int, default=1_000_000, help="larger looks of the detector are left out")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/graphs.json if left out")
+    asked = parser.parse_args()
+    print_machine()
+    corpus = Corpus(asked.shared, None, asked.every)
+    inputs = Models(1).record([page.file.read_bytes() for page in corpus.pages])
+    looks = [tensor for page in inputs for tensor in page.detection if tensor.size <= 3 * asked.most_pixels]
+    lines = [tensor for page in inputs for tensor in page.recognition]
+    (layout, layout_pair), (eight, eight_pair) = graphs().items()
+    figures = {layout: compare(layout_pair, looks, None), eight: compare(eight_pair, lines, DECIDED)}
+    for name, found in figures.items():
+        print(
+            f"{name}: {found['runs']} runs, {found['before_s']:.2f} and {found['after_s']:.2f} s of processor time: "
+            f"x{found['sums']:.3f}; median of pairs x{found['median']:.3f}"
+        )
+    write_result("graphs", {"pages": len(inputs), **figures}, asked.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Processor time of each stage of a request.
+
+    python benchmarks/stage_times.py [--shared ../shared] [--pages 24] [--clients 4]
+
+The application runs in this process, over the real engine, and answers corpus pages sent by its own test client: all
+but the sockets. Each stage is a few functions of the service, each wrapped with a stopwatch that counts the processor
+time of the thread it runs on, less that of the stages inside it. Table and plot (SVG) are milliseconds a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.charts import Panel, draw
+from bench.corpus import Corpus
+from bench.machine import print_machine
+from bench.models import Spent, timed
+from bench.results import RESULTS, write_result
+from bench.service import ROOT
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+# Stage, and the functions whose own time it is: the module, the class if there is one, the name.
+STAGES: Mapping[str, Sequence[str]] = {
+    "parse": ("http.request:Request._parse", "api.native:read_options", "http.content:Content.images"),
+    "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
+    "resize": ("engines.ppocr.pipeline.db_postprocess:_resize", "engines.ppocr.pipeline.detector:to_tensor"),
+    "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
+    "post": ("engines.ppocr.pipeline.db_postprocess:quads_from_map",),
+    "crop": ("engines.ppocr.pipeline.page:crop", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
+    "recognize": ("engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",),
+    "decode text": (
+        "engines.ppocr.pipeline.recognizer:Recognizer._best_path",
+        "engines.ppocr.pipeline.recognizer:_as_text",
+    ),
+    "page": ("engines.ppocr.pipeline.page:_assemble", "engines.ppocr.pipeline.page:read_page"),
+    "encode": ("api.native:_as_json",),
+}
+
+
+class Stopwatch:
+    """Adds up each stage's own processor time, over all threads."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+
+    def watch(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        @functools.wraps(work)
+        def timed_work(*args: Any, **kwargs: Any) -> Any:
+            inside: list[float] = getattr(self._local, "inside", [])
+            self._local.inside = inside
+            inside.append(0.0)
+            began_s = time.thread_time()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                took_s = time.thread_time() - began_s
+                own_s = took_s - inside.pop()
+                if inside:
+                    inside[-1] += took_s
+                with self._lock:
+                    self.spent_s[stage] += own_s
+
+        return timed_work
+
+    def install(self) -> None:
+        """Wrap every function of STAGES where it is used."""
+        for stage, places in STAGES.items():
+            for place in places:
+                module, _, path = place.partition(":")
+                owner: Any = import_module(f"ocrsvc.{module}")
+                *outer, name = path.split(".")
+                for part in outer:
+                    owner = getattr(owner, part)
+                setattr(owner, name, self.watch(stage, getattr(owner, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class PageCosts:
+    """What some pages took: CPU seconds by stage, all of it, and on the clock per request."""
+
+    stages: Mapping[str, float]
+    spent: Spent
+    latency_s: float
+    queue_s: float
+    pages: int
+
+
+def ask(app: Flask, data: bytes) -> tuple[float, float]:
+    """One request: its latency and its wait in the queue."""
+    began_s = time.perf_counter()
+    answer = app.test_client().post("/v1/ocr", data=data, content_type="application/octet-stream")
+    if answer.status_code != 200:
+        sys.exit(f"FAILED {answer.status_code} {answer.text[:200]}")
+    return time.perf_counter() - began_s, json.loads(answer.text)["timing"]["queue_s"]
+
+
+def keep_books(images: Sequence[bytes], clients: int) -> PageCosts:
+    """Open the service in this process and send it the pages, from so many clients."""
+    from ocrsvc.app import create_app
+    from ocrsvc.pipeline.read import Reader
+    from ocrsvc.settings.load import read_settings
+    from ocrsvc.system.allocator import limit_arenas
+    from ocrsvc.system.thread_plan import plan_for
+
+    limit_arenas()
+    settings = read_settings({"OCRSVC_DEVICE": "cpu"})
+    plan = plan_for(settings, workers=1)
+    print(f"settings: the defaults on the CPU; {plan}")
+    watch = Stopwatch()
+    watch.install()
+    reader = Reader(settings, plan)
+    reader.start()
+    app = create_app(settings, reader)
+    ask(app, images[0])
+    watch.spent_s.clear()
+    found: list[tuple[float, float]] = []
+    with ThreadPoolExecutor(clients) as pool:
+        spent = timed(lambda: found.extend(pool.map(functools.partial(ask, app), images)))
+    reader.stop(10)
+    latency_s, queue_s = (sum(column) / len(found) for column in zip(*found, strict=True))
+    return PageCosts(dict(watch.spent_s), spent, latency_s, queue_s, len(images))
+
+
+def rows(ledger: PageCosts) -> list[tuple[str, float]]:
+    """(stage, CPU milliseconds a page), and what no stage holds."""
+    each = {stage: ledger.stages.get(stage, 0.0) * 1000 / ledger.pages for stage in STAGES}
+    return [*each.items(), ("the rest", ledger.spent.cpu_s * 1000 / ledger.pages - sum(each.values()))]
+
+
+def show(ledger: PageCosts) -> None:
+    """The table."""
+    total_ms = ledger.spent.cpu_s * 1000 / ledger.pages
+    print(f"{'stage':12} {'CPU ms a page':>14} {'share':>7}")
+    for stage, ms in rows(ledger):
+        print(f"{stage:12} {ms:14.2f} {ms / total_ms:7.1%}")
+    print(f"{'all':12} {total_ms:14.2f}")
+    models_ms = sum(ms for stage, ms in rows(ledger) if stage in ("detect", "recognize"))
+    print(
+        f"the models' share {models_ms / total_ms:.1%}; a request takes {ledger.latency_s * 1000:.0f} ms, "
+        f"{ledger.queue_s * 1000:.0f} ms of them in the queue; {ledger.pages / ledger.spent.wall_s:.2f} pages/s"
+    )
+
+
+def plot(ledger: PageCosts) -> str:
+    """The table as horizontal bars, SVG."""
+    return draw([Panel(f"milliseconds of processor time a page, {ledger.pages} corpus pages", rows(ledger))])
+
+
+def main() -> int:
+    """Run once; 0 when every page was answered."""
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--pages", type=int, default=24, help="corpus pages, spread evenly")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--out", type=Path, help="the JSON file (results/stage_times.json); the plot lies beside it")
+    asked = parser.parse_args()
+    print_machine()
+    every = Corpus(asked.shared).pages
+    images = [page.file.read_bytes() for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
+    print(f"load: {len(images)} pages once each, {asked.clients} clients in this process")
+    ledger = keep_books(images, asked.clients)
+    show(ledger)
+    figures = {"cpu_ms": dict(rows(ledger)), "latency_s": ledger.latency_s, "queue_s": ledger.queue_s}
+    write_result("stage_times", figures | {"pages": ledger.pages, "clients": asked.clients}, asked.out)
+    picture = (asked.out or RESULTS / "stage_times.json").with_suffix(".svg")
+    picture.write_text(plot(ledger), "utf-8")
+    print(f"drawn to {picture.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

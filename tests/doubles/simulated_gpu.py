@@ -1,0 +1,71 @@
+"""A simulated GPU, from outside of the doubles that use it: made, filled, made to misbehave. See simulated_gpu.h."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from enum import IntFlag
+from pathlib import Path
+from typing import Final
+
+UUID: Final = "GPU-0de00000-0000-0000-0000-000000000001"
+PART_UUID: Final = "MIG-0de00000-0000-0000-0000-000000000002"
+VARIABLE: Final = "DOUBLE_GPU"
+
+_HEAD: Final = struct.Struct("=4Q")
+_ENTRY: Final = struct.Struct("=3Q")
+_ENTRIES: Final = 256
+
+
+class Mode(IntFlag):
+    """How the GPU behaves."""
+
+    PLAIN = 0
+    HIDES = 1
+    HOST_IDS = 2
+    DIVIDED = 4
+    FAILS = 8
+    NO_SIZES = 16
+
+
+class SimulatedGpu:
+    """The GPU in a file.
+
+    Args:
+        file: Written anew.
+        total_bytes: What it has.
+    """
+
+    def __init__(self, file: Path, total_bytes: int) -> None:
+        self.file = file
+        file.write_bytes(_HEAD.pack(total_bytes, 0, 0, 0) + bytes(_ENTRY.size * _ENTRIES))
+        with file.open("r+b") as opened:
+            self._map = mmap.mmap(opened.fileno(), 0)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the doubles need to find it, and pynvml to find the double of NVML, which lies beside it."""
+        return {VARIABLE: str(self.file), "LD_LIBRARY_PATH": str(self.file.parent)}
+
+    @property
+    def refused(self) -> int:
+        """How often somebody asked for more than there was."""
+        return int(_HEAD.unpack_from(self._map)[3])
+
+    @property
+    def held(self) -> dict[int, int]:
+        """Bytes by process id, those of the dead included until a double looks again."""
+        entries = (_ENTRY.unpack_from(self._map, _HEAD.size + number * _ENTRY.size) for number in range(_ENTRIES))
+        return {pid: count for pid, _, count in entries if pid}
+
+    def behave(self, mode: Mode) -> None:
+        """From now on."""
+        struct.pack_into("=Q", self._map, 16, mode)
+
+    def hold_for_others(self, count: int) -> None:
+        """Somebody who is no process of this machine holds so many bytes."""
+        struct.pack_into("=Q", self._map, 8, count)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._map.close()

@@ -1,0 +1,411 @@
+"""Fetches the clients of the wire formats, each once, into a folder that stays; reports those that cannot be had.
+
+None of them is ever committed. The folder is the one that OCRSVC_CLIENTS names, or ~/.cache/ocrsvc-clients. The tests
+fetch what takes seconds; `make clients` everything. To fetch before the tests:
+
+    python tests/fetch_clients.py [--most minutes]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Protocol
+
+FOLDER: Final = Path(os.environ.get("OCRSVC_CLIENTS") or Path.home() / ".cache" / "ocrsvc-clients").absolute()
+# A name that cannot be resolved, or a host that does not answer, must not hold the tests up.
+_REACH_S: Final = 5.0
+_LIMIT_S: Final = 60.0
+_INSTALL_S: Final = 1_200.0
+
+
+class Cost(IntEnum):
+    """What it takes to fetch a client: seconds; a minute; minutes, and hundreds of megabytes."""
+
+    SECONDS = 0
+    MINUTE = 1
+    MINUTES = 2
+
+
+class NotAtHandError(Exception):
+    """A client cannot be had here; the text says what is missing."""
+
+
+class Source(Protocol):
+    """Where one client comes from.
+
+    Attributes:
+        version: What is pinned, as the table shows it.
+        cost: What it takes to fetch it.
+    """
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def cost(self) -> Cost: ...
+
+    def __hash__(self) -> int: ...
+
+    def place(self) -> Path:
+        """What a test runs, once it is fetched."""
+
+    def is_here(self) -> bool:
+        """Whether it was fetched before."""
+
+    def fetch(self) -> None:
+        """Fetch it. Raises NotAtHandError."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """One file of a public repository, at one commit."""
+
+    address: str
+    commit: str
+    file: str
+    cost: Cost = Cost.SECONDS
+
+    @property
+    def version(self) -> str:
+        """The commit, as people write it."""
+        return self.commit[:7]
+
+    def place(self) -> Path:
+        """The file, in a checkout that holds nothing else."""
+        return self._checkout() / self.file
+
+    def is_here(self) -> bool:
+        """Whether the file is there."""
+        return self.place().is_file()
+
+    def fetch(self) -> None:
+        """One commit, and of it this one file; nothing else is transferred. Raises NotAtHandError."""
+        _check_reach(self.address)
+        at = self._checkout()
+        at.mkdir(parents=True, exist_ok=True)
+        _run("git", "init", "--quiet", at)
+        _run("git", "-C", at, "fetch", "--quiet", "--depth=1", "--filter=blob:none", self.address, self.commit)
+        # The address is told again, for what the filter left out is transferred now.
+        _run("git", "-C", at, "config", "remote.origin.url", self.address)
+        _run("git", "-C", at, "config", "remote.origin.promisor", "true")
+        _run("git", "-C", at, "checkout", "--quiet", self.commit, "--", self.file)
+
+    def _checkout(self) -> Path:
+        return FOLDER / f"{self.address.rpartition('/')[2]}-{self.version}"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python environment of its own, for a client whose pins exclude ours.
+
+    Attributes:
+        name: Its folder.
+        requirements: What pip installs, the client first, pinned.
+        alone: What pip installs without what it asks for.
+        debian: Debian packages whose libraries it needs, unpacked beside it and not installed.
+        program: What is run of its bin folder.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    debian: tuple[str, ...] = ()
+    program: str = "python"
+    cost: Cost = Cost.MINUTE
+
+    @property
+    def version(self) -> str:
+        """That of the client."""
+        return (*self.alone, *self.requirements)[0].partition("==")[2]
+
+    def place(self) -> Path:
+        """The program."""
+        return self._folder() / "bin" / self.program
+
+    def is_here(self) -> bool:
+        """Whether these very requirements were installed."""
+        told = self._folder() / "installed"
+        return self.place().is_file() and told.is_file() and told.read_text() == self._told()
+
+    def fetch(self) -> None:
+        """Make it anew. Raises NotAtHandError."""
+        _run(sys.executable, "-m", "venv", "--without-pip", "--clear", self._folder())
+        target = str(self._folder() / "bin" / "python")
+        pip = [sys.executable, "-m", "pip", "--python", target, "install", "--quiet", "--prefer-binary"]
+        pip += ["--disable-pip-version-check", "--retries", "1"]
+        if self.alone:
+            _run(*pip, "--no-deps", *self.alone, limit_s=_INSTALL_S)
+        if self.requirements:
+            _run(*pip, *self.requirements, limit_s=_INSTALL_S)
+        for package in self.debian:
+            self._unpack(package)
+        (self._folder() / "installed").write_text(self._told())
+
+    def libraries(self) -> str:
+        """For LD_LIBRARY_PATH: the folders with shared libraries that no system folder has."""
+        found = {
+            str(file.parent) for file in self._folder().rglob("*.so.*") if "nvidia" in file.parts or self._apart(file)
+        }
+        return ":".join(sorted(found))
+
+    def _apart(self, file: Path) -> bool:
+        return file.is_relative_to(self._folder() / "debian")
+
+    def _unpack(self, package: str) -> None:
+        at = self._folder() / "debian"
+        at.mkdir(exist_ok=True)
+        _run("apt-get", "download", "--quiet", package, cwd=at)
+        for file in at.glob(f"{package}_*.deb"):
+            _run("dpkg-deb", "-x", file, at)
+
+    def _folder(self) -> Path:
+        return FOLDER / self.name
+
+    def _told(self) -> str:
+        return "\n".join((*self.alone, *self.requirements, *self.debian))
+
+
+@dataclass(frozen=True)
+class NodePackage:
+    """A package of npm."""
+
+    name: str
+    version: str
+    cost: Cost = Cost.SECONDS
+
+    def place(self) -> Path:
+        """Its folder; `require` takes it."""
+        return FOLDER / "node" / "node_modules" / self.name
+
+    def is_here(self) -> bool:
+        """Whether this version is installed."""
+        told = self.place() / "package.json"
+        return told.is_file() and json.loads(told.read_text("utf-8"))["version"] == self.version
+
+    def fetch(self) -> None:
+        """Install it. Raises NotAtHandError."""
+        at = FOLDER / "node"
+        at.mkdir(parents=True, exist_ok=True)
+        quiet = ["--silent", "--no-audit", "--no-fund", "--fetch-retries=0", "--ignore-scripts"]
+        _run("npm", "install", *quiet, "--prefix", at, f"{self.name}@{self.version}")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the machine, which is never fetched."""
+
+    name: str
+    cost: Cost = Cost.SECONDS
+
+    @property
+    def version(self) -> str:
+        """The first number that it tells of itself; nothing where it is not installed."""
+        if not self.is_here():
+            return ""
+        told = subprocess.run([self.name, "--version"], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        found = re.search(r"\d[\d.]*", told.stdout)
+        return found[0] if found else ""
+
+    def place(self) -> Path:
+        """Its file."""
+        return Path(shutil.which(self.name) or self.name)
+
+    def is_here(self) -> bool:
+        """Whether it is installed."""
+        return shutil.which(self.name) is not None
+
+    def fetch(self) -> None:
+        """Raises NotAtHandError: what a machine has is its owner's business."""
+        raise NotAtHandError(f"{self.name} is not installed")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A package that the tests themselves ask for."""
+
+    name: str
+    cost: Cost = Cost.SECONDS
+
+    @property
+    def version(self) -> str:
+        """The installed one."""
+        return metadata.version(self.name)
+
+    def place(self) -> Path:
+        """This Python."""
+        return Path(sys.executable)
+
+    def is_here(self) -> bool:
+        """Always: the tests would not run otherwise."""
+        return True
+
+    def fetch(self) -> None:
+        """Never needed."""
+
+
+RAPIDOCR_DEMO: Final = Repository(
+    "https://github.com/RapidAI/RapidOCRAPI", "cd598178dd9a4a2a5b16a23413719fc4d7fe73e3", "demo.py"
+)
+TRWEBOCR_README: Final = Repository(
+    "https://github.com/alisen39/TrWebOCR", "482ceefe7fff6d4f4a7c65a327e759904a207edb", "README.md"
+)
+TRWEBOCR_CPP: Final = Repository(
+    "https://github.com/SamuraiBUPT/TrWebOCR.cpp", "48eb53743dfeeeb0b29f299d557894b89baab365", "scripts/test_api.py"
+)
+_UMI: Final = ("https://github.com/hiroi-sora/Umi-OCR", "83173efc4f4453b41223ea96d63d44534bf0505c")
+UMI_OCR_MANUAL: Final = Repository(*_UMI, "docs/http/api_ocr.md")
+UMI_DOC_DEMO: Final = Repository(*_UMI, "docs/http/api_doc_demo.py")
+_PADDLEOCR: Final = "https://github.com/PaddlePaddle/PaddleOCR"
+PIPELINE_HTTP: Final = Repository(
+    _PADDLEOCR, "01aeda4f6b52f36756f8ce82bfc739af856891e5", "deploy/pdserving/pipeline_http_client.py"
+)
+PIPELINE_RPC: Final = Repository(
+    _PADDLEOCR, "14d01c877c93cce843841a1b33cbac645dc1e143", "deploy/pdserving/pipeline_rpc_client.py"
+)
+PADDLE_SERVING: Final = Environment(
+    "paddle_serving",
+    # Its own pins are of 2020 and do not install on any Python that is still looked after.
+    (
+        "flask",
+        "func-timeout",
+        "grpcio>=1.76",
+        "numpy<2",
+        "opencv-python-headless<5",
+        "protobuf<3.21",
+        "pytest",
+        "pyyaml",
+        "requests",
+        "six",
+    ),
+    alone=("paddle-serving-server==0.9.0",),
+    cost=Cost.MINUTES,
+)
+TRITON: Final = Environment("triton", ("tritonclient[http,grpc]==2.73.0",))
+MIN_TFS: Final = Environment("min_tfs", ("min-tfs-client==1.0.2", "protobuf<3.21"))
+OCRSPACE: Final = Environment("ocrspace", ("ocrspace==2.3.0", "requests"))
+PERF_ANALYZER: Final = Environment(
+    "perf_analyzer",
+    (),
+    # The last wheels with the program in them; it is linked with CUDA's runtime, and needs no GPU.
+    alone=("tritonclient==2.40.0", "nvidia-cuda-runtime-cu12==12.9.79"),
+    debian=("libb64-0d",),
+    program="perf_analyzer",
+)
+PADDLEOCR_MCP: Final = Environment("paddleocr_mcp", ("paddleocr-mcp==0.8.5",), cost=Cost.MINUTES)
+OCR_SPACE_WRAPPER: Final = NodePackage("ocr-space-api-wrapper", "2.4.9")
+CURL: Final = Program("curl")
+NODE: Final = Program("node")
+
+ALL: Final[tuple[Source, ...]] = (
+    RAPIDOCR_DEMO,
+    TRWEBOCR_README,
+    TRWEBOCR_CPP,
+    UMI_OCR_MANUAL,
+    UMI_DOC_DEMO,
+    PIPELINE_HTTP,
+    PIPELINE_RPC,
+    PADDLE_SERVING,
+    TRITON,
+    MIN_TFS,
+    OCRSPACE,
+    PERF_ANALYZER,
+    PADDLEOCR_MCP,
+    OCR_SPACE_WRAPPER,
+)
+
+
+def at_hand(source: Source, most: Cost = Cost.SECONDS) -> Path:
+    """What a test runs; fetched now, if it was not before and does not cost more than this.
+
+    Raises:
+        NotAtHandError: It is not here and cannot be fetched now.
+    """
+    if not source.is_here():
+        if source.cost > most:
+            raise NotAtHandError("it was not fetched before; make clients does")
+        lack = _lack_of(source)
+        if lack:
+            raise NotAtHandError(lack)
+    return source.place()
+
+
+@cache
+def _lack_of(source: Source) -> str:
+    """Fetch; why it could not be, or nothing. Tried once a process."""
+    try:
+        source.fetch()
+    except NotAtHandError as error:
+        return str(error)
+    return "" if source.is_here() else f"{source.place().name} was not in what was fetched"
+
+
+@cache
+def _is_reached(address: str) -> bool:
+    try:
+        _run("git", "ls-remote", "--exit-code", address, "HEAD", limit_s=_REACH_S)
+    except NotAtHandError:
+        return False
+    return True
+
+
+def _check_reach(address: str) -> None:
+    """Raises NotAtHandError if the host of a repository is not reached from here; asked once a host."""
+    if shutil.which("git") is None:
+        raise NotAtHandError("git is not installed")
+    host = address.split("/")[2]
+    others = (source.address for source in ALL if isinstance(source, Repository))
+    if not _is_reached(next((other for other in others if other.split("/")[2] == host), address)):
+        raise NotAtHandError(f"{host} is not reached from here")
+
+
+def _run(*command: str | Path, limit_s: float = _LIMIT_S, cwd: Path | None = None) -> None:
+    """Run to its end. Raises NotAtHandError with its last words."""
+    program = Path(command[0]).name
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = _finished(command, environment, limit_s, cwd)
+    except FileNotFoundError as error:
+        raise NotAtHandError(f"{program} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotAtHandError(f"{program} took longer than {limit_s:g} s") from error
+    if done.returncode != 0:
+        words = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise NotAtHandError(f"{program} failed: {words[-1].strip() if words else done.returncode}")
+
+
+def _finished(
+    command: Sequence[str | Path], environment: Mapping[str, str], limit_s: float, cwd: Path | None
+) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=limit_s, cwd=cwd)
+
+
+def main() -> None:
+    """Fetch what is not there, and tell of each what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    names = [cost.name.lower() for cost in Cost]
+    parser.add_argument("--most", choices=names, default="minutes", help="leave out what costs more")
+    most = Cost[parser.parse_args().most.upper()]
+    for source in ALL:
+        began_s = time.monotonic()
+        try:
+            told = str(at_hand(source, most))
+        except NotAtHandError as lack:
+            told = f"not at hand: {lack}"
+        print(f"{source.place().relative_to(FOLDER)} {time.monotonic() - began_s:.1f} s: {told}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A gRPC connection without a socket: methods that answer when the test lets them, and the client at its other end."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, ResponseReceived, TrailersReceived
+from h2.settings import SettingCodes
+
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.message import Answer, Job
+from ocrsvc.grpc_server.method import Method, Methods
+from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.grpc_server.server import RpcServer
+from ocrsvc.grpc_server.status_codes import CallFailed
+from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.serving.memory_budget import Budget, Callers
+
+
+def prefixed(message: bytes, packed: int = 0) -> bytes:
+    return struct.pack(">BI", packed, len(message)) + message
+
+
+EMPTY = prefixed(b"")
+
+
+REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
+
+
+class Records(CallMetrics):
+    """Keeps the calls that are over."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.over: list[CallRecord] = []
+
+    def begin(self) -> None:
+        self.under_way += 1
+
+    def end(self, record: CallRecord) -> None:
+        self.under_way -= 1
+        self.over.append(record)
+
+
+class Lone(RpcServer):
+    """What a connection needs of its server; answers nothing, and counts what is held."""
+
+    def __init__(self) -> None:
+        self.most_bytes, self.limit_s, self.turn_s = 1000, 60.0, 0.02
+        self.refused: list[str] = []
+        self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
+        self.memory = Budget(100_000)
+        self.arriving = Budget(90_000)
+        self.callers = Callers(2)
+        self.call_metrics = self.records = Records()
+
+    @property
+    def has_thread(self) -> bool:
+        return True
+
+    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
+        connection.answered(stream, outcome_of(job))
+
+    def enqueue(self, _connection: Connection, stream: Stream) -> None:
+        raise AssertionError(stream)
+
+    def dequeue(self, stream: Stream) -> None:
+        raise AssertionError(stream)
+
+    def note_refused(self, _caller: str, detail: str) -> None:
+        self.refused.append(detail)
+
+
+def outcome_of(job: Job) -> Answer | BaseException:
+    try:
+        return job()
+    except (CallFailed, OcrsvcError) as failure:
+        return failure
+
+
+class Slow(Lone):
+    """Keeps answers until they are wanted; has as many threads as it is told."""
+
+    def __init__(self, threads: int = 1, **options: Any) -> None:
+        super().__init__()
+        options = {"streaming": True} | options
+        self.methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)}
+        self.threads = threads
+        self.ran: list[tuple[Stream, Job]] = []
+        self.in_line: list[Stream] = []
+
+    @property
+    def has_thread(self) -> bool:
+        return len(self.ran) < self.threads
+
+    def run(self, _connection: Connection, stream: Stream, job: Job) -> None:
+        self.ran.append((stream, job))
+
+    def enqueue(self, _connection: Connection, stream: Stream) -> None:
+        self.in_line.append(stream)
+
+    def dequeue(self, stream: Stream) -> None:
+        self.in_line.remove(stream)
+
+    def answer(self, connection: Connection) -> None:
+        stream, job = self.ran.pop(0)
+        connection.answered(stream, outcome_of(job))
+
+
+class Pair:
+    """A connection on a clock of its own, and the client at its other end."""
+
+    def __init__(self, host: Lone, window: int = 65535) -> None:
+        self.now_s = 0.0
+        self.connection = Connection(host, lambda: self.now_s, caller="me")
+        self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.client.initiate_connection()
+        self.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
+        self.told: dict[int, dict[str, str]] = {}
+        self.answers = 0
+        self.move()
+
+    def move(self) -> None:
+        """Carry what both have to say."""
+        self.connection.receive(self.client.data_to_send())
+        for event in self.client.receive_data(bytes(self.connection.take_out())):
+            if isinstance(event, ResponseReceived | TrailersReceived):
+                told = self.told.setdefault(event.stream_id, {})
+                told.update({str(name): str(value) for name, value in event.headers})
+            self.answers += isinstance(event, DataReceived)
+        del self.connection.take_out()[:]
+        self.connection.receive(self.client.data_to_send())
+
+    def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:
+        headers = {":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/t/Echo"}
+        headers |= {"content-type": "application/grpc", "te": "trailers", "grpc-encoding": encoding}
+        self.client.send_headers(number, list(headers.items()))
+        self.client.send_data(number, b"".join(messages), end_stream=end)
+        self.move()
+
+    def status(self, number: int) -> str | None:
+        return self.told.get(number, {}).get("grpc-status")

@@ -1,0 +1,110 @@
+"""What the gRPC tests share: a server over the known engine, and callers that use grpcio's own channel."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import grpc
+from web_support import DeafReader, KnownEngine
+
+from ocrsvc.grpc_server.method import Methods
+from ocrsvc.grpc_server.protobuf import FOLDER, Messages
+from ocrsvc.grpc_server.server import RpcServer
+from ocrsvc.grpc_services import make_services
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.metrics_store import MetricsStore
+
+ORDER = ("inference.proto", "tensorflow.proto", "tensorflow_serving.proto", "pipeline_serving.proto", "health.proto")
+MESSAGES = Messages(*ORDER)
+V2 = "/inference.GRPCInferenceService/"
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+assert {path.name for path in FOLDER.iterdir() if path.suffix == ".proto"} == set(ORDER)
+
+
+@contextmanager
+def serving(methods: Methods, listener: socket.socket | None = None, **options: Any) -> Iterator[RpcServer]:
+    """A server of these methods; must end cleanly."""
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    server = RpcServer([listener], methods, **{"threads": 8, "most_bytes": 1 << 26, "limit_s": 30.0} | options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(10.0)
+
+
+@contextmanager
+def calling(port: int, options: Any = None) -> Iterator[grpc.Channel]:
+    """A channel as a client makes it, with stock settings unless told otherwise."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+        yield channel
+
+
+@contextmanager
+def known_model() -> Iterator[Methods]:
+    """All services over the known engine."""
+    reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    reader.start()
+    try:
+        yield make_services(model_over(reader))
+    finally:
+        reader.stop(5.0)
+
+
+def model_over(reader: Reader) -> OcrModel:
+    """The model of a process that serves alone."""
+    store = MetricsStore()
+    return OcrModel(reader, store, store.common)
+
+
+def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
+    """All services over a reader that raises."""
+    reader = DeafReader(error)
+    return reader, make_services(model_over(cast(Reader, reader)))
+
+
+def unary(channel: grpc.Channel, path: str, response: str) -> Any:
+    """A method of one answer, as a function of a message; `future` calls it without waiting."""
+    return channel.unary_unary(
+        path,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=MESSAGES[response].FromString,
+    )
+
+
+def infer_request(*images: bytes, raw: bool = True, model: str = "ocr", **parameters: object) -> Any:
+    """A request of KServe v2."""
+    request = MESSAGES["inference.ModelInferRequest"](model_name=model)
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
+    if raw:
+        request.raw_input_contents.append(b"".join(struct.pack("<I", len(image)) + image for image in images))
+    else:
+        tensor.contents.bytes_contents.extend(images)
+    for name, value in parameters.items():
+        kind = "int64_param" if isinstance(value, int) else "string_param"
+        setattr(request.parameters[name], kind, value)
+    return request
+
+
+def strings(raw: bytes) -> list[str]:
+    """The texts in a raw BYTES tensor."""
+    found, at = [], 0
+    while at < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        found.append(raw[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    return found
+
+
+def raw_outputs(response: Any) -> Mapping[str, bytes]:
+    """The raw outputs of an answer, by name."""
+    names = [output.name for output in response.outputs]
+    return dict(zip(names, response.raw_output_contents, strict=True))

@@ -1,0 +1,453 @@
+"""The API adapters beside TrWebOCR's: options, refusals, limits and banners.
+
+What the recordings cover is in test_golden.py; formats without recordings are here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, picture, running_app
+
+from ocrsvc import errors
+from ocrsvc.adapters.turboocr.http import swap_colours
+from ocrsvc.registry import adapters
+from ocrsvc.settings.settings import Settings
+
+PNG = picture(64, 32)
+B64 = as_base64(PNG)
+SEEN = "64x32 auto True False None"
+# The boxes of web_support, worked out by hand for 64 x 32 pixels.
+FIRST, SECOND = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app(Settings(max_body_bytes=300_000, max_pixels=10_000_000)) as app:
+        yield app.test_client()
+
+
+def part(name: str, data: bytes = PNG, **fields: str) -> dict[str, Any]:
+    return {"data": {name: (io.BytesIO(data), "a.png"), **fields}}
+
+
+# One request a dialect that reads the picture.
+SENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "trwebocr": ("/api/tr-run/", {"data": {"img": B64}}),
+    "trwebocr_cpp": ("/api/trocr", {"data": {"img_base64": B64}}),
+    "rapidocr_api": ("/ocr", {"data": {"image_data": B64}}),
+    "paddlex": ("/ocr", {"json": {"file": B64, "fileType": 1}}),
+    "paddlehub": ("/predict/ocr_system", {"json": {"images": [B64]}}),
+    "paddle_serving": ("/ocr/prediction", {"json": {"key": ["image"], "value": [B64]}}),
+    "umi_ocr": ("/api/ocr", {"json": {"base64": B64}}),
+    "ocr_space": ("/parse/image", {"data": {"base64Image": "data:image/png;base64," + B64}}),
+    "turboocr": ("/ocr", {"json": {"image": B64}}),
+    "kserve_v2": (
+        "/v2/models/ocr/infer",
+        {"json": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [B64]}]}},
+    ),
+    "tfserving": ("/v1/models/ocr/versions/1:predict", {"json": {"instances": [{"b64": B64}]}}),
+    "kserve_v1": ("/v1/models/ocr:predict", {"json": {"instances": [{"image": {"b64": B64}}]}}),
+}
+
+
+def test_each_dialect_has_a_request_here() -> None:
+    assert set(SENT) == set(adapters())
+
+
+@pytest.mark.parametrize("dialect", SENT)
+def test_on_one_port_each_dialects_request_finds_its_door(client: FlaskClient, dialect: str) -> None:
+    path, sent = SENT[dialect]
+    response = client.post(path, **sent)
+    assert response.status_code == 200
+    assert SEEN in response.text
+    owner = {"rapidocr_api": "rec_txt", "paddlex": "ocrResults", "turboocr": "bounding_box"}.get(dialect, "")
+    assert owner in response.text
+
+
+REFUSALS = [
+    (errors.QueueFull("Full.", retry_after_s=3), 503, "3"),
+    (errors.TooManyAtOnce("Wait.", retry_after_s=4), 429, "4"),
+    (errors.NotReady("Loading.", retry_after_s=2), 503, "2"),
+    (errors.DeadlineExceeded("Late."), 504, None),
+    (KeyError("a secret"), 500, None),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "retry_after"), REFUSALS)
+@pytest.mark.parametrize("dialect", SENT)
+def test_what_is_not_the_clients_fault_has_a_true_status_in_every_format(
+    dialect: str, error: Exception, status: int, retry_after: str | None
+) -> None:
+    path, sent = SENT[dialect]
+    client = client_over(_SeveralDeaf(error)) if dialect == "paddlehub" else client_raising(error)
+    response = client.post(path, **sent)
+    assert (response.status_code, response.headers.get("Retry-After")) == (status, retry_after)
+    assert "secret" not in response.text
+    assert response.content_type != "application/problem+json"
+
+
+class _SeveralDeaf(DeafReader):
+    """A deaf reader for the formats that send several images."""
+
+    def read_many(self, *_asked: object) -> list[Any]:
+        raise self.error
+
+
+class _FullReader(DeafReader):
+    """A reader without room, which is asked before the body is received."""
+
+    def check_capacity(self, _priority: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("dialect", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("umi_ocr", "code")]
+)
+def test_a_request_that_is_not_admitted_is_told_in_its_format(dialect: str, shape: str) -> None:
+    response = client_over(_FullReader(errors.QueueFull("Full.", retry_after_s=3))).post(
+        SENT[dialect][0], **SENT[dialect][1]
+    )
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
+    assert shape in json_of(response)
+
+
+TOO_LARGE = {"data": bytes(300_001), "content_type": "application/octet-stream"}
+
+
+@pytest.mark.parametrize("dialect", SENT)
+def test_a_body_over_the_limit_is_413_in_every_format(client: FlaskClient, dialect: str) -> None:
+    response = client.post(SENT[dialect][0], **TOO_LARGE)
+    assert (response.status_code, response.content_type != "application/problem+json") == (413, True)
+
+
+@pytest.mark.parametrize("dialect", SENT)
+def test_a_deadline_of_the_caller_reaches_the_reader(dialect: str) -> None:
+    deaf = _SeveralDeaf(errors.DeadlineExceeded("Late."))
+    response = client_over(deaf).post(SENT[dialect][0], **SENT[dialect][1], headers={"X-Request-Timeout": "0.5"})
+    assert response.status_code == 504
+    assert all(0 < limit <= 0.5 for limit in deaf.deadlines)
+
+
+# What reaches the engine, told by the text of its second line: size, turn, detection, upright boxes, confidence.
+OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("/ocr", part("image_file", use_det="0"), "64x32 auto False False None"),
+    ("/ocr", part("image_file", use_cls="no"), "64x32 0 True False None"),
+    ("/ocr", part("image_file", use_cls="Y", use_rec="t"), SEEN),
+    ("/ocr", {"json": {"file": B64, "useDocOrientationClassify": False}}, "64x32 0 True False None"),
+    ("/ocr", {"json": {"file": B64, "textRecScoreThresh": 0.25}}, "64x32 auto True False 0.25"),
+    (
+        "/ocr",
+        {"json": {"file": B64, "textDetLimitSideLen": 32, "textDetLimitType": "max"}},
+        "32x16 auto True False None",
+    ),
+    ("/ocr", {"json": {"file": B64, "textDetLimitSideLen": 32}}, SEEN),
+    ("/ocr", {"json": {"file": B64, "textDetThresh": "0.5", "textDetUnclipRatio": 2}}, SEEN),
+    ("/predict/ocr_rec", {"json": {"images": [B64]}}, TEXT),
+    ("/api/ocr", {"json": {"base64": B64, "options": {"ocr.cls": False}}}, "64x32 0 True False None"),
+    ("/api/ocr", {"json": {"base64": B64, "options": {"ocr.limit_side_len": 32}}}, "32x16 auto True False None"),
+    ("/api/ocr", {"json": {"base64": B64, "options": {"ocr.limit_side_len": 999999}}}, SEEN),
+    ("/parse/image", part("any", detectOrientation="false", language="chs"), "64x32 0 True False None"),
+    ("/parse/image", part("filename", detectOrientation="true", OCREngine="2"), SEEN),
+]
+
+
+@pytest.mark.parametrize(("path", "sent", "seen"), OPTIONS)
+def test_options_reach_the_engine(client: FlaskClient, path: str, sent: dict[str, Any], seen: str) -> None:
+    response = client.post(path, **sent)
+    assert response.status_code == 200
+    assert seen in json.dumps(json_of(response), ensure_ascii=False)
+
+
+CANNOT: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/ocr", part("image_file", use_rec="false"), 422, "use_rec"),
+    ("/ocr", {"json": {"file": B64, "useDocUnwarping": True}}, 422, "useDocUnwarping"),
+    ("/ocr", {"json": {"file": B64, "returnWordBox": True}}, 422, "returnWordBox"),
+    ("/ocr", {"json": {"file": B64, "textDetLimitType": "mid"}}, 422, "textDetLimitType"),
+    ("/ocr", {"json": {"file": B64, "textDetLimitType": []}}, 422, "textDetLimitType"),
+    ("/ocr", {"json": {"file": B64, "textRecScoreThresh": "nan"}}, 422, "textRecScoreThresh"),
+    ("/ocr", {"json": {"file": B64, "textDetLimitSideLen": 1e300}}, 422, "textDetLimitSideLen"),
+    ("/ocr?layout=1", {"json": {"image": B64}}, 400, "INVALID_PARAMETER"),
+    ("/ocr/pdf", {"data": b"%PDF-1.7"}, 501, "PDF"),
+    ("/parse/image", part("file", isCreateSearchablePdf="true"), 200, "Searchable"),
+    ("/parse/image", part("file", language="klingon"), 200, "language"),
+    ("/parse/image", part("file", OCREngine="9"), 200, "OCREngine"),
+    ("/parse/image", {"data": {"url": "http://127.0.0.1:9/a.png"}}, 200, "not fetched"),
+    ("/api/ocr", {"json": {"base64": B64, "options": {"tbpu.parser": "poem"}}}, 200, "tbpu.parser"),
+]
+
+
+@pytest.mark.parametrize(("path", "sent", "status", "named"), CANNOT)
+def test_what_cannot_be_done_is_refused_by_name(
+    client: FlaskClient, path: str, sent: dict[str, Any], status: int, named: str
+) -> None:
+    response = client.post(path, **sent)
+    assert response.status_code == status
+    assert named in response.text
+    assert SEEN not in response.text
+
+
+def test_rapidocr_answers_lines_by_number(client: FlaskClient) -> None:
+    assert json_of(client.post("/ocr", **part("image_file"))) == {
+        "0": {"rec_txt": TEXT, "dt_boxes": [[float(x), float(y)] for x, y in FIRST], "score": 0.98765},
+        "1": {"rec_txt": SEEN, "dt_boxes": [[float(x), float(y)] for x, y in SECOND], "score": 0.5},
+    }
+
+
+def test_paddlex_answers_lines_with_upright_boxes(client: FlaskClient) -> None:
+    answer = json_of(client.post("/ocr", json={"file": B64, "visualize": False}))
+    pruned = answer["result"]["ocrResults"][0]["prunedResult"]
+    assert (pruned["rec_texts"], pruned["rec_scores"]) == ([TEXT, SEEN], [0.98765, 0.5])
+    assert pruned["rec_polys"] == pruned["dt_polys"] == [FIRST, SECOND]
+    assert pruned["rec_boxes"] == [[16, 8, 48, 16], [24, 8, 40, 24]]
+    assert answer["result"]["dataInfo"] == {"width": 64, "height": 32, "type": "image"}
+
+
+@pytest.mark.parametrize(
+    ("module", "results"),
+    [
+        (
+            "ocr_system",
+            [
+                [
+                    {"confidence": 0.98765, "text": TEXT, "text_region": FIRST},
+                    {"confidence": 0.5, "text": SEEN, "text_region": SECOND},
+                ],
+                [],
+            ],
+        ),
+        ("ocr_det", [[{"text_region": FIRST}, {"text_region": SECOND}], []]),
+        ("ocr_rec", [[{"text": TEXT, "confidence": 0.98765}, {"text": "", "confidence": 0.0}]]),
+    ],
+)
+def test_paddlehub_answers_each_module_and_nothing_for_what_is_no_image(
+    client: FlaskClient, module: str, results: list[Any]
+) -> None:
+    response = client.post(f"/predict/{module}", json={"images": [B64, as_base64(b"hello")]})
+    assert json_of(response) == {"msg": "", "results": results, "status": "000"}
+
+
+@pytest.mark.parametrize(
+    ("module", "sent", "status", "said"),
+    [
+        ("ocr_cls", {"json": {"images": [B64]}}, "111", "Module ocr_cls is not available."),
+        ("ocr_system", {"data": "{", "content_type": "application/json"}, "112", "JSON"),
+        ("ocr_system", {"json": {}}, "101", "no image"),
+        ("ocr_system", {"json": {"images": []}}, "101", "no image"),
+        ("ocr_system", {"json": {"images": [{}]}}, "112", "something other than text"),
+    ],
+)
+def test_paddlehub_tells_what_is_wrong_in_a_200(
+    client: FlaskClient, module: str, sent: dict[str, Any], status: str, said: str
+) -> None:
+    response = client.post(f"/predict/{module}", **sent)
+    answer = json_of(response)
+    assert (response.status_code, answer["status"], answer["results"]) == (200, status, "")
+    assert said in answer["msg"]
+
+
+def test_paddle_serving_answers_what_eval_turns_back_into_the_lines(client: FlaskClient) -> None:
+    answer = json_of(client.post("/ocr/prediction", json={"key": ["image"], "value": [B64]}))
+    expected = [[(TEXT, 0.98765), FIRST], [(SEEN, 0.5), SECOND]]
+    assert (answer["key"], eval(answer["value"][0], {"__builtins__": {}})) == (["result"], expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(["!!!!"], "base64"), ([as_base64(b"hello")], "plain text"), ([], "image")]
+)
+def test_paddle_serving_tells_a_bad_image_by_its_number(client: FlaskClient, value: list[str], said: str) -> None:
+    response = client.post("/ocr/prediction", json={"key": ["image"], "value": value})
+    assert (response.status_code, json_of(response)["err_no"]) == (200, 5000)
+    assert said in json_of(response)["err_msg"]
+
+
+@pytest.mark.parametrize(
+    ("parser", "end"), [(None, "\n"), ("multi_para", "\n"), ("none", "\n"), ("single_none", ""), ("multi_none", "")]
+)
+def test_umi_ends_lines_as_the_parser_asks(client: FlaskClient, parser: str | None, end: str) -> None:
+    options = {} if parser is None else {"tbpu.parser": parser}
+    answer = json_of(client.post("/api/ocr", json={"base64": B64, "options": options}))
+    assert [item["end"] for item in answer["data"]] == [end, ""]
+    assert [item["box"] for item in answer["data"]] == [FIRST, SECOND]
+    assert answer["score"] == pytest.approx((0.9877 + 0.5) / 2)
+
+
+def test_umi_leaves_out_what_lies_in_an_ignored_area(client: FlaskClient) -> None:
+    sent = {"base64": B64, "options": {"tbpu.ignoreArea": [[[0, 0], [64, 17]]], "data.format": "text"}}
+    assert json_of(client.post("/api/ocr", json=sent))["data"] == SEEN
+
+
+def test_ocr_space_answers_text_with_dos_line_ends(client: FlaskClient) -> None:
+    answer = json_of(client.post("/Parse/Image", **part("whatever")))
+    (parsed,) = answer["ParsedResults"]
+    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (1, False)
+    assert parsed["ParsedText"] == f"{TEXT}\r\n{SEEN}\r\n"
+    assert parsed["TextOverlay"]["HasOverlay"] is False
+
+
+def test_ocr_space_answers_the_overlay_when_asked(client: FlaskClient) -> None:
+    answer = json_of(client.post("/parse/image", **part("file", isOverlayRequired="true")))
+    first = answer["ParsedResults"][0]["TextOverlay"]["Lines"][0]
+    word = {"WordText": TEXT, "Left": 16.0, "Top": 8.0, "Height": 8.0, "Width": 32.0}
+    assert first == {"LineText": TEXT, "Words": [word], "MaxHeight": 8.0, "MinTop": 8.0}
+
+
+@pytest.mark.parametrize("sent", [{}, part("file", b"hello"), {"data": {"base64Image": "!!!!"}}])
+def test_ocr_space_tells_what_is_wrong_in_a_list(client: FlaskClient, sent: dict[str, Any]) -> None:
+    response = client.post("/parse/image", **sent)
+    answer = json_of(response)
+    assert (response.status_code, answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (200, 3, True)
+    assert isinstance(answer["ErrorMessage"], list)
+    assert answer["ErrorMessage"][0]
+
+
+def turbo_lines() -> list[dict[str, Any]]:
+    return [
+        {"text": TEXT, "confidence": 0.98765, "bounding_box": FIRST},
+        {"text": SEEN, "confidence": 0.5, "bounding_box": SECOND},
+    ]
+
+
+TURBO_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "json": ("/ocr", {"json": {"image": B64}}),
+    "raw": ("/ocr/raw", {"data": PNG, "content_type": "image/png"}),
+    "raw as curl sends it": ("/ocr/raw", {"data": PNG, "content_type": FORM}),
+    "gray pixels": (
+        "/ocr/pixels",
+        {"data": bytes([9]) * 2048, "headers": {"X-Width": "64", "X-Height": "32", "X-Channels": "1"}},
+    ),
+    "colour pixels": ("/ocr/pixels", {"data": bytes([9]) * 6144, "headers": {"X-Width": "64", "X-Height": "32"}}),
+}
+
+
+@pytest.mark.parametrize("way", TURBO_WAYS)
+def test_turboocr_reads_every_way_of_sending(client: FlaskClient, way: str) -> None:
+    path, sent = TURBO_WAYS[way]
+    response = client.post(path, **sent)
+    assert json_of(response) == {"results": turbo_lines()}
+    assert float(response.headers["X-Inference-Time-Ms"]) >= 0
+
+
+def test_turboocr_takes_pixels_in_the_order_blue_green_red() -> None:
+    assert swap_colours(bytes([1, 2, 3, 4, 5, 6])) == bytes([3, 2, 1, 6, 5, 4])
+
+
+def test_turboocr_answers_a_batch_with_the_bad_ones_marked(client: FlaskClient) -> None:
+    answer = json_of(client.post("/ocr/batch", json={"images": [B64, "!!!!", B64]}))
+    good, bad, other = answer["batch_results"]
+    assert good == other == {"results": turbo_lines()}
+    assert (bad["results"], bad["error"]["code"]) == ([], "BASE64_DECODE_FAILED")
+
+
+TURBO_REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/ocr", {"json": {"image": ""}}, 400, "MISSING_IMAGE"),
+    ("/ocr", {"json": {"image": "!!!!"}}, 400, "BASE64_DECODE_FAILED"),
+    ("/ocr", {"json": {"image": as_base64(b"hello")}}, 415, "IMAGE_DECODE_FAILED"),
+    ("/ocr/raw", {}, 400, "EMPTY_BODY"),
+    ("/ocr/raw", {"data": b"\x89PNG\r\n\x1a\n"}, 422, "IMAGE_DECODE_FAILED"),
+    ("/ocr/batch", {"json": {"images": []}}, 400, "EMPTY_BATCH"),
+    ("/ocr/batch", {"json": {"images": ["!!!!"]}}, 400, "BASE64_DECODE_FAILED"),
+    ("/ocr/batch", {"data": "{", "content_type": "application/json"}, 400, "INVALID_JSON"),
+    ("/ocr/pixels", {"data": b"x"}, 400, "MISSING_HEADER"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "-1", "X-Height": "1"}}, 400, "INVALID_HEADER"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "0", "X-Height": "1"}}, 400, "INVALID_DIMENSIONS"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "20000", "X-Height": "1"}}, 400, "DIMENSIONS_TOO_LARGE"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "2", "X-Height": "1"}}, 400, "BODY_SIZE_MISMATCH"),
+]
+
+
+@pytest.mark.parametrize(("path", "sent", "status", "code"), TURBO_REFUSED)
+def test_turboocr_refuses_with_its_codes(path: str, sent: dict[str, Any], status: int, code: str) -> None:
+    with running_app(Settings(dialects=("turboocr",))) as app:
+        response = app.test_client().post(path, **sent)
+    assert (response.status_code, list(json_of(response))) == (status, ["error"])
+    assert json_of(response)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
+def test_turboocr_is_healthy(path: str) -> None:
+    with running_app(Settings(dialects=("turboocr",))) as app:
+        assert app.test_client().get(path).text == "ok"
+
+
+def test_chineseocr_lite_answers_corners_and_numbered_texts() -> None:
+    with running_app(Settings(trwebocr_boxes="poly")) as app:
+        response = app.test_client().post("/api/tr-run/", **part("file", compress="960"))
+    answer = json_of(response)
+    assert list(answer["data"]) == ["img_detected", "raw_out", "speed_time"]
+    assert answer["data"]["raw_out"] == [[FIRST, f"1、 {TEXT}", 0.987654], [SECOND, f"2、 {SEEN}", 0.5]]
+
+
+@pytest.mark.parametrize("compress", ["63", "x", "-1"])
+def test_chineseocr_lite_refuses_a_side_that_is_too_short(compress: str) -> None:
+    with running_app(Settings(trwebocr_boxes="poly")) as app:
+        response = app.test_client().post("/api/tr-run/", **part("file", compress=compress))
+    assert (response.status_code, json_of(response)["code"]) == (400, 400)
+
+
+BANNERS = [("rapidocr_api", "Welcome to RapidOCR API Server!"), ("umi_ocr", "Umi-OCR v2.1.5")]
+
+
+@pytest.mark.parametrize(("dialect", "banner"), BANNERS)
+def test_at_its_usual_port_a_dialect_answers_with_its_own_banner(dialect: str, banner: str) -> None:
+    with running_app(Settings(usual_ports=(dialect,))) as app:
+        url = f"http://localhost:{adapters()[dialect].port}"
+        assert banner in app.test_client().get("/", base_url=url).text
+        assert json_of(app.test_client().get("/"))["name"] == "ocrsvc"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("turboocr", "error")]
+)
+def test_at_its_usual_port_a_dialect_gets_what_another_would_get_elsewhere(dialect: str, shape: str) -> None:
+    with running_app(Settings(usual_ports=(dialect,))) as app:
+        for sent in ({"data": {"x": "1"}}, {"json": {"x": 1}}, {"data": b"hello"}, {}):
+            response = app.test_client().post("/ocr", base_url=f"http://localhost:{adapters()[dialect].port}", **sent)
+            assert 400 <= response.status_code < 500
+            assert shape in json_of(response)
+
+
+@pytest.mark.parametrize(
+    ("sent", "shape"),
+    [
+        ({"data": {"x": "1"}}, "detail"),
+        (part("x"), "detail"),
+        ({"data": b"hello", "content_type": "image/png"}, "detail"),
+        ({"json": {"x": 1}}, "errorCode"),
+        ({"data": "{", "content_type": "application/json"}, "errorCode"),
+        ({"json": {"image": ""}}, "error"),
+        ({"json": {"file": ""}}, "errorCode"),
+        ({"data": json.dumps({"image": ""}), "content_type": FORM}, "error"),
+        ({"data": json.dumps({"file": ""}), "content_type": FORM}, "errorCode"),
+    ],
+)
+def test_on_a_shared_path_the_form_of_the_body_decides_then_its_names(
+    client: FlaskClient, sent: dict[str, Any], shape: str
+) -> None:
+    response = client.post("/ocr", **sent)
+    assert 400 <= response.status_code < 500
+    assert shape in json_of(response)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"base64": B64, "options": {"data.format": "<script src=//evil.example/x.js></script>"}},
+        {"base64": "<img src=x onerror=alert(1)>"},
+    ],
+    ids=["an option", "a picture that is none"],
+)
+def test_what_a_client_sent_to_umi_never_comes_back_as_markup(client: FlaskClient, sent: dict[str, Any]) -> None:
+    # As a form on another site can send it without asking first: as text.
+    answer = client.post("/api/ocr", data=json.dumps(sent), content_type="text/plain")
+    assert answer.content_type == "text/html; charset=UTF-8"
+    assert not {b"<"[0], b">"[0], b"&"[0]} & set(answer.get_data())
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert isinstance(json.loads(answer.get_data())["code"], int)

@@ -1,0 +1,166 @@
+"""Slow and silent clients on real sockets do not hold up the others; the flaws of stock gthread, one by one."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from support import Server, run_server, start_server
+
+from ocrsvc.worker.accept_yield import is_busier
+from ocrsvc.worker.event_loop import HEAD_S
+
+_ANSWER_S = 30.0
+# Stock gthread holds its loop for 2 s per slow closer and a thread for 5 s per silent socket.
+_PROMPT_S = 1.5
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as running:
+        yield running
+
+
+def connect(server: Server) -> socket.socket:
+    address = urlsplit(server.url)
+    assert address.hostname is not None
+    return socket.create_connection((address.hostname, address.port or 0), timeout=_ANSWER_S)
+
+
+def ask(wire: socket.socket, connection: str = "keep-alive") -> bytes:
+    """One GET; the answer as far as it came in one piece."""
+    wire.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n".encode())
+    return wire.recv(65536)
+
+
+def seconds_of_a_request(server: Server) -> float:
+    began_s = time.monotonic()
+    assert requests.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
+    return time.monotonic() - began_s
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "engine_threads", "busier"),
+    [
+        (1, [0], 1, False),
+        (3, [0], 2, True),
+        (3, [2], 2, False),
+        (3, [1, 3], 2, True),
+        (10, [], 2, False),
+        (40, [36], 2, False),
+        (40, [35], 2, True),
+    ],
+)
+def test_a_worker_is_busier_when_requests_wait_and_a_sibling_has_clearly_fewer(
+    own: int, others: list[int], engine_threads: int, *, busier: bool
+) -> None:
+    assert is_busier(own, others, engine_threads) is busier
+
+
+def test_silent_connections_hold_no_thread(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(connect(server))
+        assert seconds_of_a_request(server) < _PROMPT_S
+
+
+def test_a_connection_that_stays_silent_is_closed_at_the_limit(server: Server) -> None:
+    began_s = time.monotonic()
+    with connect(server) as silent:
+        assert silent.recv(1) == b""
+    assert HEAD_S - 0.5 < time.monotonic() - began_s < HEAD_S + 5
+
+
+def test_a_connection_that_was_silent_for_a_while_is_answered(server: Server) -> None:
+    with connect(server) as late:
+        seconds_of_a_request(server)
+        assert ask(late).startswith(b"HTTP/1.1 200 ")
+
+
+def test_clients_that_do_not_close_their_side_do_not_stall_the_loop(server: Server) -> None:
+    with ExitStack() as stack:
+        wires = [stack.enter_context(connect(server)) for _ in range(25)]
+        for wire in wires:
+            assert ask(wire, "close").startswith(b"HTTP/1.1 200 ")
+        assert seconds_of_a_request(server) < _PROMPT_S
+
+
+def test_a_client_that_never_closes_its_side_is_dropped_in_time(server: Server) -> None:
+    with connect(server) as wire:
+        assert ask(wire, "close").startswith(b"HTTP/1.1 200 ")
+        while wire.recv(65536):
+            pass
+        end_s = time.monotonic() + _ANSWER_S
+        with suppress(ConnectionError):
+            while time.monotonic() < end_s:
+                wire.sendall(b"x")
+                # Nobody answers; this only waits a little.
+                threading.Event().wait(0.1)
+        assert time.monotonic() < end_s - _ANSWER_S + 6
+
+
+def test_what_a_client_sends_after_its_last_answer_does_not_cost_it_the_answer(server: Server) -> None:
+    with connect(server) as wire:
+        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + bytes(200_000))
+        answer = b""
+        while got := wire.recv(65536):
+            answer += got
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def keep_asking(server: Server, page: bytes, times: int) -> None:
+    """A client that keeps its connection for as long as it may."""
+    with requests.Session() as session:
+        for _ in range(times):
+            answer = session.post(f"{server.url}/v1/ocr", data=page, timeout=_ANSWER_S)
+            assert answer.status_code == 200
+
+
+def test_two_workers_share_clients_that_keep_their_connections() -> None:
+    from web_support import picture
+
+    env = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_FAKE_LATENCY_S": "0.02"}
+    with run_server({**env, "OCRSVC_LOG_LEVEL": "debug"}) as server:
+        server.wait_for("READY in", count=2)
+        clients = [threading.Thread(target=keep_asking, args=(server, picture(), 60)) for _ in range(20)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        served = Counter(re.findall(r"\[(\d+)\] \[DEBUG\] POST /v1/ocr", server.log))
+    assert sum(served.values()) == 20 * 60
+    assert len(served) == 2
+    # A share of 45 to 55 %.
+    assert min(served.values()) >= 0.45 * 20 * 60, served
+
+
+def test_kept_connections_that_are_idle_make_room_when_there_may_be_no_more() -> None:
+    args = ("--worker-connections", "12", "--threads", "4")
+    with run_server({"OCRSVC_WORKERS": "1"}, args) as server, ExitStack() as stack:
+        for _ in range(12):
+            assert ask(stack.enter_context(connect(server))).startswith(b"HTTP/1.1 200 ")
+        assert seconds_of_a_request(server) < 5
+
+
+def test_a_worker_without_descriptors_serves_on_and_says_so() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with start_server({"OCRSVC_WORKERS": "1"}) as server:
+        server.wait_for("READY in")
+        [worker] = server.workers()
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (90, hard))
+        with ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(connect(server))
+            server.wait_for("No connection can be accepted.*ulimit -n")
+        assert seconds_of_a_request(server) < 15
+        assert server.workers() == [worker]
+        assert server.stop() == 0

@@ -1,0 +1,75 @@
+"""Reading in half precision gives the same text; the CPU runs such graphs by casts, rounded as on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from ocrsvc.engines.ppocr.graph.rewrite import LOGITS
+from ocrsvc.engines.ppocr.pipeline.ctc import best_path
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import quads_from_map
+from ocrsvc.engines.ppocr.pipeline.detector import pad
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, first_steps
+from ocrsvc.engines.ppocr.pipeline.recognizer import read_characters
+from ocrsvc.engines.ppocr.runtime import models
+
+PAGES = Path(__file__).parent / "pages"
+
+
+def opened(model: bytes) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(scope="module")
+def half_precision() -> bytes:
+    return models.prepare_model(
+        models.RECOGNITION, models.read_model(models.RECOGNITION), batched=True, half_precision=True
+    )
+
+
+def test_a_line_reads_the_same_in_half_precision(half_precision: bytes) -> None:
+    line = cv2.resize(np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8), (448, 48))
+    session = opened(half_precision)
+    best, sure = (rows[0] for rows in session.run(OUTPUTS, {models.INPUT: to_tensor(line.astype(np.uint8))}))
+    characters = read_characters(session.get_modelmeta().custom_metadata_map)
+    read = best_path(best, sure[first_steps(best)], characters)
+    assert "".join(read.characters) == "The library closes at 15:00 today."
+    assert read.confidence > 0.95
+
+
+def test_what_decides_stays_in_single_precision_and_what_computes_does_not(half_precision: bytes) -> None:
+    graph = onnx.load_from_string(half_precision).graph
+    weights = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    makers = {output: node for node in graph.node for output in node.output}
+    product = next(makers[name] for name in makers[LOGITS].input if name in makers)
+    assert [weights[name] for name in product.input if name in weights] == [onnx.TensorProto.FLOAT]
+    kernels = [weights[name] for node in graph.node if node.op_type == "Conv" for name in node.input[1:2]]
+    assert set(kernels) == {onnx.TensorProto.FLOAT16}
+    assert [output.type.tensor_type.elem_type for output in graph.output] == [
+        onnx.TensorProto.INT64,
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.FLOAT,
+    ]
+
+
+@pytest.mark.parametrize("as_fp16", [False, True], ids=["single", "half"])
+def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(as_fp16: bool) -> None:
+    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)[:288, :608]
+    shipped = models.read_model(models.DETECTION)
+    exact = opened(models.prepare_model(models.DETECTION, shipped)).run(None, {models.INPUT: to_tensor(pixels)})[0]
+    on_gpu = opened(models.prepare_model(models.DETECTION, shipped, batched=True, half_precision=as_fp16))
+    padded = pad(pixels)
+    assert padded.shape == (320, 640, 3)
+    found = on_gpu.run(None, {models.INPUT: to_tensor(padded)})[0][:, :, :288, :608]
+    one, other = (
+        np.array(sorted(quads_from_map(probabilities[0, 0], 608, 288), key=lambda quad: float(quad[0, 1])))
+        for probabilities in (exact, found)
+    )
+    assert one.shape == other.shape == (4, 4, 2)
+    assert np.abs(one - other).max() <= 3

@@ -1,0 +1,254 @@
+"""Reading of GPU memory, in a container and under MIG, and replacement of workers before it is full.
+
+The real pynvml over a double of NVML, and Tr's double that allocates from the same simulated GPU: see
+doubles/simulated_gpu.h.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import requests
+from support import Server, clean_environment, run_server, wait_until
+from web_support import picture
+
+from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Siblings
+
+DOUBLES = Path(__file__).parent / "doubles"
+sys.path.insert(0, str(DOUBLES))
+
+from simulated_gpu import PART_UUID, UUID, Mode, SimulatedGpu  # noqa: E402  the path must be known first
+from tr_home import build_home  # noqa: E402  as above
+
+MB = 10**6
+CARD_BYTES = 1000 * MB
+OTHERS_BYTES = 50 * MB
+MODEL_BYTES = 100 * MB
+
+PROBE = """
+import ctypes, dataclasses, json, logging, os, sys
+from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
+
+logging.basicConfig(format="%(message)s")
+gauge = open_gpu_memory_reader(logging.getLogger(), Siblings())
+home = sys.argv[1]
+ctypes.CDLL(home + "/libtr.so").tr_init(0, 0, os.fsencode(home + "/ctpn.bin"), None)
+reading = gauge and gauge.read(Siblings())
+print(json.dumps(reading and dataclasses.asdict(reading)))
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tr's double in its GPU build, and the double of NVML."""
+    folder = tmp_path_factory.mktemp("tr-gpu")
+    build_home(folder, gpu=True)
+    return folder
+
+
+@pytest.fixture
+def card(home: Path) -> Iterator[SimulatedGpu]:
+    """A card of 1000 MB of which somebody else holds 50."""
+    made = SimulatedGpu(home / "card", CARD_BYTES)
+    made.hold_for_others(OTHERS_BYTES)
+    yield made
+    made.close()
+
+
+def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, str]:
+    """What a process that opens a gauge, and then one session of 100 MB, reads; and what it logs."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(home)],
+        env=clean_environment({"LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES), **env}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "visible"),
+    [
+        (Mode.PLAIN, None),
+        (Mode.PLAIN, "0"),
+        (Mode.PLAIN, UUID),
+        # CUDA accepts the beginning, as long as it is the beginning of one.
+        (Mode.PLAIN, f"{UUID[:12]},1"),
+        # A container: nobody is listed, or under the machine's ids, or without sizes.
+        (Mode.HIDES, None),
+        (Mode.HOST_IDS, None),
+        (Mode.NO_SIZES, None),
+        (Mode.DIVIDED, PART_UUID),
+        (Mode.DIVIDED, "0"),
+        (Mode.DIVIDED | Mode.NO_SIZES, UUID),
+    ],
+)
+def test_a_process_knows_what_it_holds_of_the_card(
+    home: Path, card: SimulatedGpu, mode: Mode, visible: str | None
+) -> None:
+    card.behave(mode)
+    reading, told = probe(home, card.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
+    assert reading == {
+        "own_bytes": MODEL_BYTES,
+        "used_bytes": MODEL_BYTES + OTHERS_BYTES,
+        "free_bytes": CARD_BYTES - MODEL_BYTES - OTHERS_BYTES,
+        "total_bytes": CARD_BYTES,
+    }
+    assert told == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "env", "told"),
+    [
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": ""}, "which names no card"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "-1"}, "which names no card"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "7"}, "NVML: Invalid Argument"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "GPU-beef"}, "NVML knows no such card"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "MIG-beef"}, "NVML: Not Found"),
+        (Mode.FAILS, {}, "NVML: Unknown Error"),
+        (Mode.PLAIN, {"DOUBLE_GPU": ""}, "NVML: Driver Not Loaded"),
+    ],
+)
+def test_a_card_that_cannot_be_read_is_one_line_in_the_log(
+    home: Path, card: SimulatedGpu, mode: Mode, env: dict[str, str], told: str
+) -> None:
+    card.behave(mode)
+    reading, log = probe(home, card.environment | env)
+    assert reading is None
+    assert told in log
+    assert len(log.splitlines()) == 1
+
+
+def test_without_nvml_there_is_no_reading_and_nothing_to_say(home: Path) -> None:
+    assert probe(home, {}) == (None, "")
+
+
+def test_without_nvml_cupy_tells_the_totals(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text(
+        "free = [900, 600]\nclass cuda:\n    class runtime:\n"
+        "        memGetInfo = staticmethod(lambda: (free.pop(0), 1000))\n"
+    )
+    path = f"{clean_environment()['PYTHONPATH']}:{tmp_path}"
+    reading, _ = probe(home, {"PYTHONPATH": path})
+    assert reading == {"own_bytes": 300, "used_bytes": 400, "free_bytes": 600, "total_bytes": 1000}
+
+
+class Totals:
+    """A card of 1000 bytes that lists no processes, or does not answer."""
+
+    def __init__(self, used: int) -> None:
+        self.used = used
+        self.fails = False
+
+    def totals(self) -> tuple[int, int]:
+        if self.fails:
+            raise GpuUnreadable("gone")
+        return self.used, 1000
+
+    def processes(self) -> Mapping[int, int | None]:
+        return {}
+
+
+def own_bytes(gauge: GpuMemoryReader, siblings: Siblings) -> int | None:
+    reading = gauge.read(siblings)
+    return reading.own_bytes if reading else None
+
+
+def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
+    source = Totals(used=150)
+    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings(gpu_bytes=100))
+    source.used = 350
+    assert own_bytes(gauge, Siblings(gpu_bytes=100)) == 200
+    # The sibling is gone, with its memory.
+    source.used = 250
+    assert own_bytes(gauge, Siblings(gpu_bytes=0)) == 200
+
+
+def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
+    source = Totals(used=0)
+    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings())
+    source.used = 200
+    assert own_bytes(gauge, Siblings()) == 200
+    source.used = 400
+    assert own_bytes(gauge, Siblings(settled=False)) == 200
+    source.used = 410
+    assert own_bytes(gauge, Siblings(gpu_bytes=200)) == 210
+
+
+def test_a_card_that_stops_answering_is_told_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    source = Totals(used=0)
+    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings())
+    with caplog.at_level(logging.INFO):
+        for source.fails in (True, True, False, False):
+            gauge.read(Siblings())
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert "only RSS limits hold" in caplog.messages[0]
+
+
+def serving(home: Path, card: SimulatedGpu, **env: str) -> dict[str, str]:
+    """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
+    return {
+        "OCRSVC_ENGINE": "tr",
+        "OCRSVC_TR_HOME": str(home),
+        "OCRSVC_TR_SHARED_SESSIONS": "true",
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_ENGINE_THREADS": "2",
+        "LIBTR_DOUBLE_SHARED": "1",
+        "LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES),
+        **card.environment,
+        **env,
+    }
+
+
+def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_back(
+    home: Path, card: SimulatedGpu
+) -> None:
+    with run_server(serving(home, card)) as server:
+        assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
+        card.behave(Mode.FAILS)
+        server.wait_for("The card cannot be read .*only RSS limits hold here")
+        assert _post(server) == 200
+        card.behave(Mode.PLAIN)
+        server.wait_for("The card can be read again")
+        (old,) = server.workers()
+        os.kill(old, signal.SIGKILL)
+        server.wait_for("READY in", count=2)
+        wait_until(lambda: old not in card.held, server.log)
+        assert sum(card.held.values()) == 2 * MODEL_BYTES
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({"OCRSVC_GPU_SOFT_BYTES": "10%"}, "OCRSVC_GPU_SOFT_BYTES is 100000000, and a worker holds 200000000"),
+        (
+            {"OCRSVC_GPU_SOFT_BYTES": "50%", "OCRSVC_GPU_HARD_BYTES": "900MB"},
+            "soft_bytes=500000000, hard_bytes=900000000",
+        ),
+    ],
+)
+def test_limits_by_hand_are_bytes_or_a_share_of_the_card(
+    home: Path, card: SimulatedGpu, env: dict[str, str], told: str
+) -> None:
+    quiet = serving(home, card)
+    with run_server({**quiet, **env}) as server:
+        server.wait_for(told)
+
+
+def test_a_limit_for_a_card_that_is_not_there_is_told() -> None:
+    with run_server({"OCRSVC_GPU_HARD_BYTES": "1GB", "OCRSVC_WORKERS": "1"}) as server:
+        server.wait_for("OCRSVC_GPU_HARD_BYTES is set, and this worker has no readings of a card")
+
+
+def _post(server: Server) -> int:
+    return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=30).status_code

@@ -1,0 +1,924 @@
+"""gRPC: what the services answer to stock clients, and how the server treats calls, streams, limits and its own end."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import re
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import any_pb2, json_format, text_format
+from grpc_support import (
+    MESSAGES,
+    UNLIMITED,
+    V2,
+    calling,
+    infer_request,
+    known_model,
+    model_over,
+    raw_outputs,
+    services_raising,
+    serving,
+    strings,
+    unary,
+)
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
+from support import ROOT, Server, run_server, start_server, wait_until
+from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, json_of, picture, running_app
+
+from ocrsvc.app import create_app
+from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
+from ocrsvc.grpc_server.calls import Calls
+from ocrsvc.grpc_server.method import Call, Method
+from ocrsvc.grpc_services import make_services
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Page, ReadTask
+from ocrsvc.serving.memory_budget import make_shared_limits
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
+INFER = V2 + "ModelInfer"
+ANSWER = "inference.ModelInferResponse"
+SEEN = "64x32 auto True False None"
+PIPELINE = "baidu.paddle_serving.pipeline_serving."
+# Long enough for the slowest machine; nothing waits for it that goes right.
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Where all services are served over the known engine."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    number = listener.getsockname()[1]
+    with known_model() as methods, serving(methods, listener, threads=1):
+        # The one thread of the pool begins with the first call that needs it.
+        with calling(number) as channel:
+            infer(channel, infer_request(picture()))
+        yield number
+
+
+@pytest.fixture
+def channel(port: int) -> Iterator[grpc.Channel]:
+    with calling(port, UNLIMITED) as made:
+        yield made
+
+
+def v2(channel: grpc.Channel, name: str, fields: Mapping[str, object] = MappingProxyType({})) -> Any:
+    call = unary(channel, V2 + name, f"inference.{name}Response")
+    return call(MESSAGES[f"inference.{name}Request"](**fields), timeout=PATIENCE_S)
+
+
+def infer(channel: grpc.Channel, request: Any, **options: Any) -> Any:
+    return unary(channel, INFER, ANSWER)(request, **{"timeout": PATIENCE_S} | options)
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    code: grpc.StatusCode = caught.value.code()
+    return code
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_raw_tensors_are_answered_raw(channel: grpc.Channel, compression: object) -> None:
+    request = infer_request(picture())
+    request.id = "7"
+    response = infer(channel, request, compression=compression)
+    assert (response.id, response.model_name, response.model_version) == ("7", "ocr", "1")
+    raw = raw_outputs(response)
+    assert strings(raw["texts"]) == [TEXT, SEEN]
+    assert np.frombuffer(raw["scores"], "<f4").tolist() == [np.float32(CONFIDENCE), 0.5]
+    assert np.frombuffer(raw["boxes"], "<f4").reshape(2, 4, 2)[0].tolist() == [[16, 8], [48, 8], [48, 16], [16, 16]]
+
+
+def test_typed_tensors_are_answered_typed(channel: grpc.Channel) -> None:
+    response = infer(channel, infer_request(picture(), picture(width=40), raw=False))
+    assert not response.raw_output_contents
+    contents = {output.name: output.contents for output in response.outputs}
+    assert contents["text"].bytes_contents[1].decode().endswith("40x32 auto True False None")
+    assert list(contents["counts"].int_contents) == [2, 2]
+    assert len(contents["boxes"].fp32_contents) == 2 * 2 * 4 * 2
+
+
+def test_outputs_and_parameters_of_the_request_count(channel: grpc.Channel) -> None:
+    request = infer_request(picture(), rotate="90", priority=1)
+    request.parameters["detect"].bool_param = False
+    request.parameters["min_confidence"].double_param = 0.25
+    request.outputs.add(name="text")
+    response = infer(channel, request)
+    assert strings(raw_outputs(response)["text"]) == [f"{TEXT}\n32x64 0 False False 0.25"]
+    assert len(response.outputs) == 1
+
+
+def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grpc.Channel) -> None:
+    assert v2(channel, "ServerLive").live
+    assert v2(channel, "ServerReady").ready
+    assert v2(channel, "ModelReady", {"name": "ocr", "version": "1"}).ready
+
+    def as_dict(message: Any) -> Any:
+        return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+    def same(told: Any) -> Any:
+        """As protobuf writes JSON: 64-bit numbers are text."""
+        if isinstance(told, dict):
+            return {key: same(value) for key, value in told.items()}
+        return [same(item) for item in told] if isinstance(told, list) else told
+
+    with running_app() as app:
+        client = app.test_client()
+        assert as_dict(v2(channel, "ServerMetadata")) == same(json_of(client.get("/v2")))
+        metadata = json_of(client.get("/v2/models/ocr"))
+        assert [output.name for output in v2(channel, "ModelMetadata", {"name": "ocr"}).outputs] == [
+            output["name"] for output in metadata["outputs"]
+        ]
+        config = json_of(client.get("/v2/models/ocr/config"))
+        assert v2(channel, "ModelConfig", {"name": "ocr"}).config == json_format.ParseDict(
+            config, MESSAGES["inference.ModelConfig"]()
+        )
+    assert v2(channel, "RepositoryIndex", {"ready": True}).models[0].state == "READY"
+    unary(channel, V2 + "RepositoryModelLoad", "inference.RepositoryModelLoadResponse")(
+        MESSAGES["inference.RepositoryModelLoadRequest"](model_name="ocr"), timeout=PATIENCE_S
+    )
+
+
+def test_statistics_grow(channel: grpc.Channel) -> None:
+    def images() -> int:
+        return int(v2(channel, "ModelStatistics", {"name": "ocr"}).model_stats[0].inference_stats.queue.count)
+
+    before = images()
+    infer(channel, infer_request(picture()))
+    assert images() == before + 1
+
+
+def test_the_health_check_of_grpc_itself_is_answered(channel: grpc.Channel) -> None:
+    check = unary(channel, "/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckResponse")
+    request = MESSAGES["grpc.health.v1.HealthCheckRequest"]
+    assert check(request(), timeout=PATIENCE_S).status == 1
+    assert check(request(service="inference.GRPCInferenceService"), timeout=PATIENCE_S).status == 1
+    assert code_of(lambda: check(request(service="no.Such"), timeout=PATIENCE_S)) is grpc.StatusCode.NOT_FOUND
+
+
+def wrong_input(**changes: Any) -> Any:
+    request = infer_request(picture())
+    for name, value in changes.items():
+        target = request if hasattr(request, name) else request.inputs[0]
+        setattr(target, name, value)
+    return request
+
+
+def with_two_inputs() -> Any:
+    request = infer_request(picture())
+    request.inputs.add(name="image")
+    return request
+
+
+def with_a_classification() -> Any:
+    request = infer_request(picture())
+    request.outputs.add(name="text").parameters["classification"].int64_param = 3
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (infer_request(picture(), model="nope"), grpc.StatusCode.NOT_FOUND),
+        (wrong_input(model_version="2"), grpc.StatusCode.NOT_FOUND),
+        (wrong_input(model_version="x"), grpc.StatusCode.INVALID_ARGUMENT),
+        (wrong_input(name="images"), grpc.StatusCode.INVALID_ARGUMENT),
+        (wrong_input(datatype="UINT8"), grpc.StatusCode.INVALID_ARGUMENT),
+        (with_two_inputs(), grpc.StatusCode.INVALID_ARGUMENT),
+        (with_a_classification(), grpc.StatusCode.UNIMPLEMENTED),
+        (infer_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
+        (infer_request(picture(), rotate="45"), grpc.StatusCode.INVALID_ARGUMENT),
+        (infer_request(picture(), timeout="soon"), grpc.StatusCode.INVALID_ARGUMENT),
+        (infer_request(), grpc.StatusCode.INVALID_ARGUMENT),
+        (MESSAGES["inference.ModelInferRequest"](), grpc.StatusCode.NOT_FOUND),
+    ],
+)
+def test_what_is_wrong_is_told_by_the_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
+    assert code_of(lambda: infer(channel, request_)) is code
+
+
+def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
+    call = unary(channel, V2 + "TraceSetting", ANSWER)
+    assert code_of(lambda: call(infer_request(), timeout=PATIENCE_S)) is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_what_is_no_message_is_told(channel: grpc.Channel) -> None:
+    call = channel.unary_unary(INFER)
+    assert code_of(lambda: call(b"\xff\xff", timeout=PATIENCE_S)) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    where = listener.getsockname()[1]
+    with known_model() as methods, serving(methods, listener, most_bytes=1 << 20), calling(where, UNLIMITED) as channel:
+        request = infer_request(bytes(3 << 20))
+        assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert infer(channel, infer_request(picture())).model_name == "ocr"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(QueueFull("Full.", "", 3), grpc.StatusCode.UNAVAILABLE), (EngineFailed("Bad."), grpc.StatusCode.INTERNAL)],
+)
+def test_what_the_service_refuses_is_told_by_the_status(error: Exception, code: grpc.StatusCode) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with (
+        serving(services_raising(error)[1], listener),
+        calling(listener.getsockname()[1]) as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        infer(channel, infer_request(picture()))
+    assert caught.value.code() is code
+    pushback = dict(caught.value.trailing_metadata()).get("grpc-retry-pushback-ms")
+    assert pushback == ("3000" if code is grpc.StatusCode.UNAVAILABLE else None)
+
+
+def test_the_clients_deadline_reaches_the_reader() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    reader, methods = services_raising(DeadlineExceeded("Late."))
+    with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
+        for request, timeout_s in (
+            (infer_request(picture()), 5),
+            (infer_request(picture()), 3600),
+            (infer_request(picture(), timeout=2_000_000), 5),
+        ):
+            code = code_of(lambda request=request, timeout_s=timeout_s: infer(channel, request, timeout=timeout_s))  # type: ignore[misc]
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert [round(left_s) for left_s in reader.deadlines] == [5, 30, 2]
+
+
+def test_requests_of_a_stream_are_answered_in_order_and_one_that_fails_ends_nothing(channel: grpc.Channel) -> None:
+    stream = channel.stream_stream(
+        V2 + "ModelStreamInfer",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=MESSAGES["inference.ModelStreamInferResponse"].FromString,
+    )
+    requests = [infer_request(b"no image" if number == 5 else picture()) for number in range(20)]
+    for number, request in enumerate(requests):
+        request.id = str(number)
+    responses = list(stream(iter(requests), timeout=PATIENCE_S))
+    assert [response.infer_response.id for response in responses] == [str(number) for number in range(20)]
+    assert [number for number, response in enumerate(responses) if response.error_message] == [5]
+
+
+def paddlex(body: bytes) -> Any:
+    request = infer_request(body)
+    request.inputs[0].name = "input"
+    request.inputs[0].shape[:] = [1, 1]
+    return request
+
+
+def test_paddlex_clients_of_triton_are_served(channel: grpc.Channel) -> None:
+    body = b'{"file": "%s", "fileType": 1, "visualize": false, "logId": "me"}' % as_base64(picture()).encode()
+    response = infer(channel, paddlex(body))
+    assert list(response.outputs[0].shape) == [1, 1]
+    answer = ast.literal_eval(strings(raw_outputs(response)["output"])[0].replace("false", "False"))
+    assert (answer["errorCode"], answer["logId"]) == (0, "me")
+    assert answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"][0] == TEXT
+
+
+def test_what_is_wrong_in_paddlexs_json_is_told_in_its_envelope(channel: grpc.Channel) -> None:
+    response = infer(channel, paddlex(b"{}"))
+    assert '"errorCode":422' in strings(raw_outputs(response)["output"])[0]
+
+
+def predict_request(*images: bytes, name: str = "ocr") -> Any:
+    request = MESSAGES["tensorflow.serving.PredictRequest"]()
+    request.model_spec.name = name
+    request.model_spec.signature_name = "serving_default"
+    tensor = request.inputs["image"]
+    tensor.dtype = 7
+    tensor.tensor_shape.dim.add(size=len(images))
+    tensor.string_val.extend(images)
+    return request
+
+
+def predict(channel: grpc.Channel, request: Any) -> Any:
+    call = unary(channel, "/tensorflow.serving.PredictionService/Predict", "tensorflow.serving.PredictResponse")
+    return call(request, timeout=PATIENCE_S)
+
+
+def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None:
+    response = predict(channel, predict_request(picture(), picture()))
+    assert response.model_spec.version.value == 1
+    assert [text.decode() for text in response.outputs["texts"].string_val] == [TEXT, SEEN] * 2
+    assert [dim.size for dim in response.outputs["boxes"].tensor_shape.dim] == [2, 2, 4, 2]
+    assert list(response.outputs["counts"].int_val) == [2, 2]
+    assert len(response.outputs["scores"].float_val) == 4
+
+
+def test_tensorflow_servings_output_filter_counts(channel: grpc.Channel) -> None:
+    request = predict_request(picture())
+    request.output_filter.append("text")
+    assert list(predict(channel, request).outputs) == ["text"]
+
+
+def test_an_empty_element_is_an_empty_page_to_tensorflow_servings_clients(channel: grpc.Channel) -> None:
+    outputs = predict(channel, predict_request(b"", picture())).outputs
+    assert list(outputs["counts"].int_val) == [0, 2]
+    assert [text.decode() for text in outputs["texts"].string_val] == ["", "", TEXT, SEEN]
+
+
+def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.Channel) -> None:
+    request = infer_request(picture())
+    for _ in range(2000):
+        request.outputs.add(name="text")
+    assert [output.name for output in infer(channel, request).outputs] == ["text"]
+
+
+def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
+    request = MESSAGES["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
+    request.model_spec.name = "ocr"
+    call = unary(
+        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
+    )
+    packed: any_pb2.Any = call(request, timeout=PATIENCE_S).metadata["signature_def"]
+    assert packed.type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+    signatures = MESSAGES["tensorflow.serving.SignatureDefMap"].FromString(packed.value)
+    signature = signatures.signature_def["serving_default"]
+    assert signature.inputs["image"].dtype == 7
+    assert set(signature.outputs) == {"text", "texts", "scores", "boxes", "counts"}
+
+
+def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
+    call = unary(
+        channel, "/tensorflow.serving.ModelService/GetModelStatus", "tensorflow.serving.GetModelStatusResponse"
+    )
+    request = MESSAGES["tensorflow.serving.GetModelStatusRequest"]()
+    request.model_spec.name = "ocr"
+    served = call(request, timeout=PATIENCE_S).model_version_status[0]
+    assert (served.version, served.state, served.status.error_code) == (1, 30, 0)
+    request.model_spec.version_label = "beta"
+    assert code_of(lambda: call(request, timeout=PATIENCE_S)) is grpc.StatusCode.NOT_FOUND
+
+
+def mislabelled() -> Any:
+    request = predict_request(picture())
+    request.inputs["images"].CopyFrom(request.inputs["image"])
+    return request
+
+
+def misshapen() -> Any:
+    request = predict_request(picture())
+    request.inputs["image"].tensor_shape.dim[0].size = 2
+    return request
+
+
+def mistyped() -> Any:
+    request = predict_request(picture())
+    request.inputs["image"].dtype = 1
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (predict_request(picture(), name="no"), grpc.StatusCode.NOT_FOUND),
+        (mislabelled(), grpc.StatusCode.INVALID_ARGUMENT),
+        (misshapen(), grpc.StatusCode.INVALID_ARGUMENT),
+        (mistyped(), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_a_wrong_prediction_request_is_told(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
+    assert code_of(lambda: predict(channel, request_)) is code
+
+
+def pipeline(channel: grpc.Channel, **fields: Any) -> Any:
+    call = unary(channel, f"/{PIPELINE}PipelineService/inference", PIPELINE + "Response")
+    return call(MESSAGES[PIPELINE + "Request"](**fields), timeout=PATIENCE_S)
+
+
+def test_paddle_servings_clients_are_answered(channel: grpc.Channel) -> None:
+    response = pipeline(channel, key=["image"], value=[as_base64(picture())], name="ocr", method="prediction")
+    assert (response.err_no, list(response.key)) == (0, ["result"])
+    lines = ast.literal_eval(response.value[0])
+    assert [line[0][0] for line in lines] == [TEXT, SEEN]
+
+
+@pytest.mark.parametrize(
+    ("fields", "err_no"),
+    [
+        ({"name": "nope", "key": ["image"], "value": ["aGk="]}, 3002),
+        ({"name": "ocr"}, 5000),
+        ({"name": "ocr", "key": ["image"], "value": ["!"]}, 5000),
+        ({"name": "ocr", "key": ["image"], "value": ["aGk="]}, 5000),
+    ],
+)
+def test_paddle_serving_tells_errors_in_the_answer(channel: grpc.Channel, fields: dict[str, Any], err_no: int) -> None:
+    response = pipeline(channel, **fields)
+    assert response.err_no == err_no
+    assert response.err_msg
+    assert not response.value
+
+
+class Gate:
+    """A method that answers when it is told to, and remembers its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.began = threading.Semaphore(0)
+        self.open = threading.Event()
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        self.calls.append(call)
+        self.began.release()
+        assert self.open.wait(PATIENCE_S)
+        return request
+
+    def method(self, *, streaming: bool = False) -> dict[str, Method]:
+        return {"/t/Echo": Method(MESSAGES[ANSWER], self, streaming=streaming)}
+
+
+def echo(channel: grpc.Channel) -> Any:
+    return unary(channel, "/t/Echo", ANSWER)
+
+
+def test_a_call_that_is_cancelled_is_known_to_be() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(), listener), calling(listener.getsockname()[1]) as channel:
+        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        call.cancel()
+        assert gate.calls[0].gone.wait(PATIENCE_S)
+        gate.open.set()
+        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+
+
+class HeldEngine(KnownEngine):
+    """Reads nothing before it is told to, and counts what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown = threading.Semaphore(0)
+        self.count = 0
+        self.go = threading.Event()
+
+    def open_handle(self) -> HeldEngine:
+        return self
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.count += len(tasks)
+        self.shown.release()
+        assert self.go.wait(PATIENCE_S)
+        return super().read(tasks)
+
+
+def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
+    engine, listener = HeldEngine(), socket.create_server(("127.0.0.1", 0))
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
+    reader.start()
+    methods = make_services(model_over(reader))
+    with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
+        call = unary(channel, INFER, ANSWER)
+        first = call.future(infer_request(picture()), timeout=PATIENCE_S)
+        assert engine.shown.acquire(timeout=PATIENCE_S)
+        second = call.future(infer_request(picture()), timeout=PATIENCE_S)
+        wait_until(lambda: reader.waiting() == 1)
+        second.cancel()
+        # Its place is given back while the engine is still held.
+        wait_until(lambda: reader.waiting() == 0)
+        engine.go.set()
+        assert first.result().model_name == "ocr"
+    reader.stop(5.0)
+    assert engine.count == 1
+
+
+def test_a_client_that_vanishes_is_known_to_be_gone() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(), listener):
+        with calling(listener.getsockname()[1]) as channel:
+            call = echo(channel).future(MESSAGES[ANSWER]())
+            assert gate.began.acquire(timeout=PATIENCE_S)
+        assert gate.calls[0].gone.wait(PATIENCE_S)
+        assert call.code() is grpc.StatusCode.CANCELLED
+        gate.open.set()
+
+
+def test_more_calls_than_threads_are_refused_at_once() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(), listener, threads=1), calling(listener.getsockname()[1]) as channel:
+        first = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        gate.open.set()
+        assert first.result(PATIENCE_S).id == "1"
+
+
+UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@pytest.mark.parametrize("turn", ["answered", "check_time_limits"])
+def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
+    turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, faults = getattr(Calls, turn), list[Exception]()
+
+    def fail_once(calls: Calls, *given: Any) -> None:
+        if faults:
+            raise faults.pop()
+        real(calls, *given)
+
+    monkeypatch.setattr(Calls, turn, fail_once)
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with serving(gate.method(), listener), calling(port) as one, calling(port, UNSHARED) as other:
+        first = echo(one).future(MESSAGES[ANSWER](), timeout=PATIENCE_S)
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        faults.append(RuntimeError("can't start new thread"))
+        if turn == "answered":
+            gate.open.set()
+        # How the client calls a connection that is closed without a word is chance.
+        assert isinstance(first.exception(PATIENCE_S), grpc.RpcError)
+        gate.open.set()
+        assert echo(other)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+    assert "A connection failed" in caplog.text
+
+
+def test_a_stream_waits_where_calls_are_refused() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(streaming=True), listener, threads=1), calling(listener.getsockname()[1]) as channel:
+        echo_all = channel.stream_stream(
+            "/t/Echo", lambda message: message.SerializeToString(), MESSAGES[ANSWER].FromString
+        )
+        requests = [[MESSAGES[ANSWER](id=f"{name}{number}") for number in range(3)] for name in "ab"]
+        streams = [echo_all(iter(sent), timeout=PATIENCE_S) for sent in requests]
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        gate.open.set()
+        assert [[answer.id for answer in stream] for stream in streams] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+
+
+def test_calls_of_one_address_are_limited_in_number() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with (
+        serving(
+            gate.method(), listener, limits=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
+        ),
+        calling(listener.getsockname()[1]) as channel,
+    ):
+        first = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        gate.open.set()
+        assert first.result(PATIENCE_S).id == "1"
+        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+
+
+class NoFiles(socket.socket):
+    """A listener that cannot accept while the process has too many files open."""
+
+    tries = 0
+    out_of_files = True
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        type(self).tries += 1
+        if self.out_of_files:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_want_of_files_neither_spins_nor_floods_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    listener = NoFiles()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    gate = Gate()
+    gate.open.set()
+    with serving(gate.method(), listener), calling(listener.getsockname()[1]) as channel:
+        call = echo(channel).future(MESSAGES[ANSWER](id="1"), timeout=PATIENCE_S)
+        began_s = time.monotonic()
+        wait_until(lambda: NoFiles.tries >= 3)
+        assert NoFiles.tries <= 3 + (time.monotonic() - began_s) / 0.25
+        NoFiles.out_of_files = False
+        assert call.result().id == "1"
+    assert [record.name for record in caplog.records] == ["ocrsvc.rpc"]
+
+
+@pytest.mark.parametrize(
+    ("dialects", "services"),
+    [
+        ((), []),
+        (("tfserving", "umi_ocr"), ["tensorflow.serving.ModelService", "tensorflow.serving.PredictionService"]),
+        (("paddle_serving", "kserve_v2"), [PIPELINE + "PipelineService", "inference.GRPCInferenceService"]),
+    ],
+)
+def test_dialects_that_are_off_have_no_service(dialects: tuple[str, ...], services: list[str]) -> None:
+    model = model_over(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine))
+    found = {path.split("/")[1] for path in make_services(model, dialects)}
+    assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
+
+
+def test_large_answers_wait_for_flow_control() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    gate.open.set()
+    with serving(gate.method(), listener), calling(listener.getsockname()[1], UNLIMITED) as channel:
+        large = MESSAGES[ANSWER](id="x" * (6 << 20))
+        answers = [echo(channel).future(large, timeout=PATIENCE_S) for _ in range(3)]
+        assert all(answer.result() == large for answer in answers)
+
+
+def test_a_server_that_leaves_answers_what_it_has_and_its_clients_go_to_its_sibling() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(), listener.dup()) as first, calling(listener.getsockname()[1]) as channel:
+        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        first.drain()
+        with serving(gate.method(), listener):
+            second = echo(channel).future(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S)
+            assert gate.began.acquire(timeout=PATIENCE_S)
+            assert not first.wait(0)
+            gate.open.set()
+            assert (call.result(PATIENCE_S).id, second.result(PATIENCE_S).id) == ("1", "2")
+            assert first.wait(PATIENCE_S)
+
+
+def test_a_stream_that_is_silent_does_not_keep_a_server_that_leaves() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    gate.open.set()
+    asked = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield MESSAGES[ANSWER](id="1")
+        asked.wait(PATIENCE_S)
+
+    with serving(gate.method(streaming=True), listener) as server, calling(listener.getsockname()[1]) as channel:
+        stream = channel.stream_stream(
+            "/t/Echo", lambda message: message.SerializeToString(), MESSAGES[ANSWER].FromString
+        )(requests())
+        assert next(stream).id == "1"
+        server.drain()
+        assert code_of(lambda: next(stream)) is grpc.StatusCode.UNAVAILABLE
+        asked.set()
+        assert server.wait(PATIENCE_S)
+
+
+class Wire:
+    """A client that speaks HTTP/2 by hand."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        self.flush()
+
+    def flush(self) -> None:
+        self.sock.sendall(self.h2.data_to_send())
+
+    def call(self, number: int, data: bytes = b"", *, end: bool = True, **more: Any) -> None:
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":authority": "x",
+            ":path": "/t/Echo",
+            "content-type": "application/grpc",
+            "te": "trailers",
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        self.h2.send_headers(number, list(headers.items()))
+        self.h2.send_data(number, data, end_stream=end)
+        self.flush()
+
+    def until(self, kind: type[Event]) -> Any:
+        """The next event of a kind; fails when the connection ends before."""
+        while True:
+            data = self.sock.recv(65536)
+            assert data, f"closed before {kind.__name__}"
+            events = self.h2.receive_data(data)
+            self.flush()
+            for event in events:
+                if isinstance(event, kind):
+                    return event
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def wire(gate: Gate) -> Iterator[Wire]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with serving(gate.method(), listener):
+        made = Wire(listener.getsockname()[1])
+        yield made
+        gate.open.set()
+        made.close()
+
+
+def status(event: Any) -> str:
+    return str(dict(event.headers)["grpc-status"])
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "expected"),
+    [
+        (b"", {}, "12"),
+        (b"\0\0\0\0\0" * 2, {}, "12"),
+        (b"\0\0\0", {}, "13"),
+        (b"\0\0\0\0\0", {"grpc_timeout": "soon"}, "3"),
+        (b"\1\0\0\0\0", {"grpc_encoding": "snappy"}, "12"),
+        (b"\0\0\0\0\0", {":path": "/t/Nothing"}, "12"),
+    ],
+)
+def test_a_malformed_call_is_told_by_its_status(wire: Wire, data: bytes, more: dict[str, Any], expected: str) -> None:
+    wire.call(1, data, **more)
+    answer = wire.until(ResponseReceived)
+    assert dict(answer.headers)[":status"] == "200"
+    assert status(answer) == expected
+
+
+def test_a_body_that_does_not_come_in_time_is_given_up(wire: Wire) -> None:
+    wire.call(1, b"\0\0\0\0\5ab", end=False, grpc_timeout="100m")
+    assert status(wire.until(ResponseReceived)) == "4"
+
+
+def test_other_requests_than_grpcs_are_refused(wire: Wire) -> None:
+    wire.call(1, b"{}", content_type="application/json")
+    assert dict(wire.until(ResponseReceived).headers)[":status"] == "415"
+
+
+def test_a_client_that_says_goodbye_still_gets_its_answer(wire: Wire, gate: Gate) -> None:
+    wire.call(1, b"\0\0\0\0\0")
+    assert gate.began.acquire(timeout=PATIENCE_S)
+    goodbye = H2Connection(H2Configuration(client_side=True))
+    goodbye.initiate_connection()
+    goodbye.clear_outbound_data_buffer()
+    goodbye.close_connection()
+    wire.sock.sendall(goodbye.data_to_send())
+    gate.open.set()
+    assert status(wire.until(TrailersReceived)) == "0"
+
+
+def test_a_stream_that_is_reset_at_once_harms_nobody(wire: Wire, gate: Gate) -> None:
+    gate.open.set()
+    wire.h2.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/t/No")])
+    wire.h2.reset_stream(1, ErrorCodes.CANCEL)
+    for number in range(3, 203, 2):
+        wire.call(number, b"\0\0\0\0\0")
+        wire.h2.reset_stream(number, ErrorCodes.CANCEL)
+    wire.call(203, b"\0\0\0\0\0")
+    assert wire.until(StreamEnded).stream_id == 203
+
+
+def test_what_is_no_http2_is_closed(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        while sock.recv(65536):
+            pass
+
+
+def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
+    wire.sock.sendall(b"\0\0\4\0\0\0\0\0\0oops")
+    assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
+
+
+def text_fields(line: str, name: str) -> str:
+    """The text form of a message in a recording; the PoC cut it at a number of letters, so what is cut is left out."""
+    return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
+
+
+def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
+    file = GOLDEN / "perf_analyzer_grpc.txt"
+    if not file.is_file():
+        pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
+    lines = [line for line in file.read_text().splitlines() if line and line != "up"]
+    names = [line.split()[0] for line in lines]
+    assert names == ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
+    for line, name in zip(lines[:4], names, strict=False):
+        request = text_format.Parse(text_fields(line, name), MESSAGES[f"inference.{name}Request"]())
+        unary(channel, V2 + name, f"inference.{name}Response")(request, timeout=PATIENCE_S)
+    request = infer_request(picture(), picture())
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    request.inputs[0].shape[:] = [2, 1]
+    request.outputs.add(name="text")
+    assert list(infer(channel, request).outputs[0].shape) == [2, 1]
+
+
+def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(channel: grpc.Channel) -> None:
+    file = GOLDEN / "perf_analyzer_tfs.txt"
+    if not file.is_file():
+        pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
+    metadata, predicted = [line for line in file.read_text().splitlines() if line and line != "up"]
+    request = text_format.Parse(
+        text_fields(metadata, "GetModelMetadata"), MESSAGES["tensorflow.serving.GetModelMetadataRequest"]()
+    )
+    call = unary(
+        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
+    )
+    assert call(request, timeout=PATIENCE_S).model_spec.name == "ocr"
+    # It sends no image at all.
+    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES["tensorflow.serving.PredictRequest"]())
+    outputs = predict(channel, empty).outputs
+    assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
+    empty.inputs["image"].string_val.append(picture())
+    assert predict(channel, empty).outputs["counts"].int_val == [2]
+
+
+def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:
+    """Call until told otherwise, on one channel, which sticks to its worker as long as that lives."""
+    with calling(port, options) as channel:
+        call = unary(channel, INFER, ANSWER)
+        while not enough.is_set():
+            try:
+                response = call(infer_request(picture()), timeout=PATIENCE_S)
+                assert strings(raw_outputs(response)["texts"])[0] == "64x32"
+            except (grpc.RpcError, AssertionError) as error:
+                failures.append(repr(error))
+            enough.wait(0.005)
+
+
+def test_no_call_fails_while_workers_are_replaced() -> None:
+    enough, failures = threading.Event(), list[str]()
+    env = {"OCRSVC_GRPC_BIND": "127.0.0.1:0", "OCRSVC_WORKERS": "1", "OCRSVC_MAX_REQUESTS": "100"}
+    with run_server(env) as server:
+        port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
+        # Stock settings; and a connection of its own, which channels of one process share otherwise.
+        settings = (None, [("grpc.use_local_subchannel_pool", 1)])
+        threads = [threading.Thread(target=call_on_and_on, args=(port, own, enough, failures)) for own in settings]
+        for thread in threads:
+            thread.start()
+        try:
+            server.wait_for("RECYCLED")
+        finally:
+            enough.set()
+            for thread in threads:
+                thread.join()
+        assert failures == []
+
+
+def numbers_of(server: Server) -> dict[str, float]:
+    """What /metrics tells, by name and labels as written."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE_S) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines)}
+
+
+def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped() -> None:
+    env = {
+        "OCRSVC_GRPC_BIND": "127.0.0.1:0",
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_FAKE_LATENCY_S": "1",
+        "OCRSVC_ACCESS_LOG": "json",
+    }
+    with run_server(env) as server:
+        port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
+        with calling(port) as channel:
+            v2(channel, "ServerReady")
+            call = unary(channel, INFER, ANSWER).future(infer_request(picture()), timeout=PATIENCE_S)
+            # Answered behind the call, on the same connection: so the call is under way.
+            v2(channel, "ServerReady")
+            numbers = numbers_of(server)
+            server.process.terminate()
+            assert strings(raw_outputs(call.result())["texts"])[0] == "64x32"
+        # The call, and the request that asks.
+        assert numbers["ocrsvc_in_flight_requests"] == 2
+        assert numbers['ocrsvc_worker_in_flight_requests{slot="0"}'] == 2
+        assert numbers['ocrsvc_requests_total{code="ok",door="grpc_kserve_v2",status="OK"}'] == 2
+        told = json.loads(server.wait_for(r'(\{.*"path":"/inference.GRPCInferenceService/ModelInfer".*\})')[1])
+        assert (told["door"], told["status"], told["code"], told["client"]) == ("grpc_kserve_v2", 0, "ok", "127.0.0.1")
+        assert min(told["bytes_in"], told["bytes_out"]) > 100
+        assert told["seconds"] >= 1
+
+
+def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
+    reader = cast(Reader, DeafReader(QueueFull("Busy.")))
+    client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
+    with serving(gate.method(), listener, limits=limits), calling(listener.getsockname()[1]) as channel:
+        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
+        assert gate.began.acquire(timeout=PATIENCE_S)
+        assert client.post("/v1/ocr", data=picture()).status_code == 429
+        assert limits.memory.held_bytes > 0
+        gate.open.set()
+        assert call.result().id == "1"
+        wait_until(lambda: len(limits.callers) == 0)
+        assert client.post("/v1/ocr", data=picture()).status_code == 503
+
+
+def test_an_address_that_is_taken_stops_the_start(free_port: int) -> None:
+    taken = f"127.0.0.1:{free_port}"
+    with socket.create_server(("127.0.0.1", free_port)), start_server({"OCRSVC_GRPC_BIND": taken}) as server:
+        assert server.wait_for_exit() == 78
+        assert "OCRSVC_GRPC_BIND" in server.log

@@ -1,0 +1,533 @@
+"""gRPC's limits: what calls hold in memory and for how long, slow clients, linear time, health whatever the load."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import grpc
+import pytest
+from grpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
+from grpc_support import MESSAGES, calling, serving, unary
+from h2.events import StreamReset
+from h2.settings import SettingCodes
+from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
+
+from ocrsvc.errors import QueueFull
+from ocrsvc.grpc_server import frame_limits
+from ocrsvc.grpc_server import server as server_module
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.message_limits import COPIES, parse
+from ocrsvc.grpc_server.method import Call, Method
+from ocrsvc.grpc_server.sender import FILL_BYTES
+from ocrsvc.grpc_server.server import RpcServer, connection_to_close
+from ocrsvc.grpc_server.status_codes import CallFailed
+from ocrsvc.grpc_server.transport import Transport
+from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
+from ocrsvc.serving.decompression import decompress
+from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
+
+PATIENCE_S = 20.0
+HEALTH = "grpc.health.v1.HealthCheck"
+NUMBERS = range(1, 40_000, 2)
+TEXT = REQUEST(service="x" * 20_000).SerializeToString()
+
+
+def roomy() -> Slow:
+    """A host with room for TEXT and its copies."""
+    host = Slow(streaming=False)
+    host.most_bytes, host.memory = 1 << 16, Budget(1 << 20)
+    return host
+
+
+def test_an_answer_counts_until_the_client_has_taken_it() -> None:
+    host = roomy()
+    pair = Pair(host, window=0)
+    pair.call(1, prefixed(TEXT), end=True)
+    host.answer(pair.connection)
+    assert len(TEXT) < host.memory.held_bytes < 2 * len(TEXT)
+    pair.client.increment_flow_control_window(15_000, 1)
+    pair.move()
+    pair.move()
+    assert len(TEXT) - 15_000 < host.memory.held_bytes < len(TEXT)
+    pair.client.increment_flow_control_window(15_000, 1)
+    pair.move()
+    assert (pair.status(1), host.memory.held_bytes) == ("0", 0)
+
+
+def test_an_answer_counts_while_the_socket_has_not_taken_it() -> None:
+    host = roomy()
+    pair = Pair(host)
+    pair.call(1, prefixed(TEXT), end=True)
+    host.answer(pair.connection)
+    assert pair.connection.calls == 0
+    assert host.memory.held_bytes > len(TEXT)
+    pair.move()
+    assert host.memory.held_bytes == 0
+
+
+def test_an_answer_that_finds_no_memory_is_refused() -> None:
+    host = Slow(streaming=False)
+    host.most_bytes = 1 << 16
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="y" * 30_000))}
+    pair = Pair(host)
+    pair.call(1, EMPTY, end=True)
+    assert host.memory.take(60_000)
+    host.answer(pair.connection)
+    pair.move()
+    assert (pair.status(1), host.memory.held_bytes) == ("14", 60_000)
+
+
+def test_what_a_message_becomes_is_asked_for_before_it_is_parsed() -> None:
+    share = Share(Budget(COPIES * len(TEXT)))
+    with pytest.raises(Exception, match="needs more memory"):
+        parse(REQUEST, TEXT, share)
+    assert share.held_bytes == 0
+
+
+def test_images_count_in_the_calls_own_share() -> None:
+    share = unlimited()
+    assert Call(time.monotonic() + 1, share=share).context.share is share
+
+
+def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> None:
+    host = Slow(streaming=False)
+    held: list[Share] = []
+
+    def answer(_sent: Any, call: Call) -> Any:
+        held.append(call.share.part())
+        held[0].take(5000)
+        raise QueueFull("Late.")
+
+    host.methods = {"/t/Echo": Method(REQUEST, answer)}
+    pair = Pair(host)
+    pair.call(1, EMPTY, end=True)
+    host.answer(pair.connection)
+    pair.move()
+    assert host.memory.held_bytes == 5000
+    held[0].give_back(5000)
+    assert host.memory.held_bytes == 0
+
+
+def test_a_call_that_waits_for_a_thread_and_goes_gives_up_its_place() -> None:
+    host = Slow(threads=0)
+    pair = Pair(host)
+    pair.call(1, EMPTY)
+    assert len(host.in_line) == 1
+    pair.client.reset_stream(1)
+    pair.move()
+    assert (host.in_line, host.memory.held_bytes) == ([], 0)
+
+
+def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> None:
+    host = Slow(threads=2, streaming=False)
+    host.most_bytes, host.memory, host.arriving = 1 << 20, Budget(1 << 24), Budget(1 << 24)
+    large = REQUEST(service="x" * 200_000).SerializeToString()
+    pair = Pair(host)
+    for number in (1, 3):
+        pair.call(number, end=False)
+        for at in range(0, len(prefixed(large)), 16_000):
+            pair.client.send_data(number, prefixed(large)[at : at + 16_000])
+            pair.move()
+        pair.client.end_stream(number)
+        pair.move()
+        host.answer(pair.connection)
+    # 65,535 bytes of the connection's window are taken by the first; it is opened for the first one only.
+    pair.client.increment_flow_control_window(1 << 20, 3)
+    pair.move()
+    for _ in range(12):
+        pair.now_s += 1.0
+        pair.client.increment_flow_control_window(2000)
+        pair.client.increment_flow_control_window(2000, 1)
+        pair.move()
+        pair.connection.check_time_limits()
+    assert pair.connection.calls == 2
+    pair.connection.close()
+
+
+def test_an_answer_that_waits_for_the_socket_behind_another_follows_it() -> None:
+    host = Slow(threads=2, streaming=False)
+    host.memory = Budget(1 << 24)
+    # As many bytes as are moved at a time, in whole frames.
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    pair = Pair(host, window=0)
+    for number in (1, 3):
+        pair.call(number, EMPTY, end=True)
+        host.answer(pair.connection)
+    pair.client.increment_flow_control_window(1 << 20)
+    pair.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+    pair.move()
+    assert (pair.status(1), pair.status(3)) == ("0", None)
+    pair.connection.send_more()
+    pair.move()
+    assert (pair.status(3), host.memory.held_bytes) == ("0", 0)
+
+
+def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:
+    host = roomy()
+    pair = Pair(host, window=1)
+    pair.call(1, prefixed(TEXT), end=True)
+    host.answer(pair.connection)
+    for _ in range(11):
+        pair.now_s += 1.0
+        pair.client.increment_flow_control_window(1, 1)
+        pair.move()
+        pair.connection.check_time_limits()
+    pair.move()
+    assert (pair.connection.calls, host.memory.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("sent", "after_s", "status"), [(b"\0\0\0\0\5ab", 61.0, "4"), (b"", 301.0, "14")])
+def test_a_stream_that_stops_in_a_message_or_for_long_is_ended(sent: bytes, after_s: float, status: str) -> None:
+    pair = Pair(Slow())
+    pair.call(1, sent)
+    pair.now_s = after_s - 2
+    pair.connection.check_time_limits()
+    assert pair.connection.calls == 1
+    pair.now_s = after_s
+    pair.connection.check_time_limits()
+    pair.move()
+    assert pair.status(1) == status
+
+
+@pytest.mark.parametrize("rest", [b"\0\0\x08\0\0\0\0\0\1abc", b"\0\0\0\1\0\0\0\0\3"])
+def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: bytes) -> None:
+    host = Lone()
+    pair = Pair(host)
+    pair.connection.receive(rest)
+    pair.now_s = 29.0
+    pair.connection.check_time_limits()
+    assert not pair.connection.broken
+    pair.now_s = 31.0
+    pair.connection.check_time_limits()
+    assert pair.connection.broken
+    assert host.refused == ["a frame or a header block that does not end"]
+
+
+def test_a_frame_whose_rest_is_not_read_for_what_is_to_be_sent_does_not_end_the_connection() -> None:
+    host = roomy()
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    pair = Pair(host, window=1 << 20)
+    pair.client.increment_flow_control_window(1 << 20)
+    pair.call(1, EMPTY, end=True)
+    host.answer(pair.connection)
+    pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
+    for now_s in (15.0, 31.0):
+        pair.now_s = now_s
+        pair.connection.check_time_limits()
+    assert not pair.connection.broken
+    pair.connection.take_out().clear()
+    pair.now_s = 60.0
+    pair.connection.check_time_limits()
+    assert not pair.connection.broken
+    pair.now_s = 62.0
+    pair.connection.check_time_limits()
+    assert pair.connection.broken
+
+
+def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> None:
+    host = roomy()
+    host.limit_s = 5.0
+    pair = Pair(host, window=0)
+    pair.call(1, prefixed(TEXT), end=True)
+    host.answer(pair.connection)
+    pair.now_s = 6.0
+    pair.connection.check_time_limits()
+    pair.client.increment_flow_control_window(1 << 16, 1)
+    pair.move()
+    assert pair.status(1) == "0"
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> None:
+    host = Slow()
+    host.limit_s = 5.0
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY, EMPTY, b"\0\0\0\0\5ab")
+    if leaving:
+        pair.connection.drain()
+    host.answer(pair.connection)
+    pair.now_s = 6.0
+    pair.connection.check_time_limits()
+    # h2's client takes no goodbye while it has calls.
+    pair.connection.take_out().clear()
+    for _ in range(2):
+        pair.client.increment_flow_control_window(5, 1)
+        pair.move()
+        if host.ran:
+            host.answer(pair.connection)
+        pair.connection.check_time_limits()
+    pair.move()
+    assert (pair.answers, pair.status(1)) == (2, None)
+    pair.now_s = 12.0
+    pair.connection.check_time_limits()
+    pair.move()
+    assert pair.status(1) == "4"
+
+
+def begun(pair: Pair, number: int, path: str, method: str = "POST") -> None:
+    headers = [(":method", method), (":scheme", "http"), (":authority", "x"), (":path", path)]
+    pair.client.send_headers(number, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/t/None"), ("POST", "/t/Echo"), ("GET", "/")])
+def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPatch, method: str, path: str) -> None:
+    monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
+    host = Slow(threads=0, streaming=False)
+    pair = Pair(host)
+    for number in range(1, 301, 2):
+        begun(pair, number, path, method)
+        pair.move()
+        pair.client.send_data(number, EMPTY, end_stream=True)
+        pair.move()
+    assert (pair.connection.broken, host.records.under_way, host.refused) == (False, 0, [])
+    assert {told.get("grpc-status", "415") for told in pair.told.values()} <= {"12", "14", "415"}
+
+
+def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
+    host = Lone()
+    pair = Pair(host)
+    for number in range(1, 301, 2):
+        if not pair.connection.broken:
+            begun(pair, number, "/t/None")
+            pair.client.reset_stream(number)
+            pair.move()
+    assert host.refused == ["a flood of frames"]
+
+
+@pytest.mark.parametrize("more", [b"x", b""])
+def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
+    pair = Pair(Lone())
+    begun(pair, 1, "/t/None")
+    pair.move()
+    assert pair.status(1) == "12"
+    if more:
+        pair.client.send_data(1, more)
+        pair.connection.receive(pair.client.data_to_send())
+    else:
+        pair.connection.check_time_limits()
+    events = pair.client.receive_data(bytes(pair.connection.take_out()))
+    assert [event.error_code for event in events if isinstance(event, StreamReset)] == [0]
+
+
+def test_a_failed_calls_image_does_not_wait_for_the_garbage_collector() -> None:
+    class Image:
+        pass
+
+    kept: list[weakref.ref[Image]] = []
+
+    def answer(_sent: Any, _call: Call) -> Any:
+        image = Image()
+        kept.append(weakref.ref(image))
+        raise QueueFull("Full.")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    gc.disable()
+    try:
+        methods = {"/t/Echo": Method(REQUEST, answer)}
+        with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
+            with pytest.raises(grpc.RpcError):
+                unary(channel, "/t/Echo", HEALTH + "Response")(REQUEST(), timeout=PATIENCE_S)
+            assert kept[0]() is None
+    finally:
+        gc.enable()
+
+
+def fed(pieces: bytes) -> None:
+    """A connection that gets all of it at once, as much as there is, in turns."""
+    connection = Connection(Slow(), caller="x")
+    for at in range(0, len(pieces), 1 << 16):
+        if connection.broken:
+            break
+        connection.receive(pieces[at : at + (1 << 16)])
+        while connection.waiting and not connection.broken:
+            del connection.take_out()[:]
+            connection.go_on()
+    connection.close()
+
+
+def read_by_the_byte(size: int) -> None:
+    reader = MessageReader("identity", 1 << 24)
+    reader.feed(struct.pack(">BI", 0, size))
+    for _ in range(size // 8):
+        reader.feed(b"x")
+        assert not reader.is_ready()
+
+
+def parsed(message: str, data: bytes) -> None:
+    try:
+        parse(MESSAGES[message], data, unlimited())
+    except CallFailed:
+        return
+
+
+def refused(text: str) -> None:
+    with pytest.raises(CallFailed):
+        timeout_s(text)
+
+
+def stored(size: int) -> bytes:
+    """What zlib cannot pack."""
+    packer = zlib.compressobj(0)
+    return packer.compress(bytes(size)) + packer.flush()
+
+
+INFER = "inference.ModelInferRequest"
+PARSERS: dict[str, Callable[[int], Any]] = {
+    "frames of a byte": lambda size: fed(b"".join(small_data())[:size]),
+    "empty messages": lambda size: fed(b"".join(small_messages())[:size]),
+    "headers": lambda size: fed(b"".join(large_metadata())[:size]),
+    "pieces of a message": read_by_the_byte,
+    "empty fields": lambda size: parsed(INFER, b"\x2a\x00" * (size // 2)),
+    "numbers": lambda size: parsed(INFER, b"\x2a" + b"\xff\xff\x7f" + b"\x1a\xff\xff\x7f" + b"\x01" * size),
+    "long numbers": lambda size: parsed(INFER, b"\x78" + b"\xff" * 9 + b"\x01" + b"\xff" * size),
+    "groups": lambda size: parsed(INFER, b"\x7b" * size),
+    "parameters": lambda size: parsed(INFER, b"\x22\x02\x0a\x00" * (size // 4)),
+    "keys": lambda size: parsed("baidu.paddle_serving.pipeline_serving.Request", b"\x12\x00" * (size // 2)),
+    "dimensions": lambda size: parsed("tensorflow.serving.PredictRequest", b"\x12\x02\x12\x00" * (size // 4)),
+    "packed": lambda size: decompress(stored(size), 15, 1 << 24),
+    "times": lambda size: refused("1" * size),
+    "status texts": lambda size: escaped("%" * size),
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_whatever_a_client_sends_is_read_in_linear_time(name: str) -> None:
+    def seconds(size: int) -> float:
+        began_s = time.thread_time()
+        PARSERS[name](size)
+        return time.thread_time() - began_s
+
+    seconds(1 << 10)
+    half_s, whole_s = (min(seconds(size) for _ in range(2)) for size in (1 << 19, 1 << 20))
+    # 50 ms where nothing else runs.
+    assert whole_s < 0.25
+    assert whole_s < 3 * half_s + 0.01
+
+
+class Held:
+    """A method that holds its thread until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = threading.Semaphore(0)
+        self.go = threading.Event()
+
+    def __call__(self, request: Any, _call: Call) -> Any:
+        self.began.release()
+        assert self.go.wait(PATIENCE_S)
+        return request
+
+    def methods(self) -> dict[str, Method]:
+        live = MESSAGES[HEALTH + "Response"]
+        return {
+            "/t/Held": Method(REQUEST, self),
+            "/t/Live": Method(REQUEST, lambda _request, _call: live(status=1), quick=True),
+        }
+
+
+def live(channel: grpc.Channel) -> int:
+    """What a health check says, soon."""
+    return int(unary(channel, "/t/Live", HEALTH + "Response")(REQUEST(), timeout=5.0).status)
+
+
+def test_health_is_answered_while_all_threads_are_busy() -> None:
+    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    with serving(held.methods(), listener, threads=2), calling(listener.getsockname()[1]) as channel:
+        calls = [unary(channel, "/t/Held", HEALTH + "Request").future(REQUEST()) for _ in range(2)]
+        assert all(held.began.acquire(timeout=PATIENCE_S) for _ in calls)
+        assert live(channel) == 1
+        held.go.set()
+        assert all(call.result() is not None for call in calls)
+
+
+def test_health_is_answered_while_no_memory_is_left() -> None:
+    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
+    with serving(held.methods(), listener, most_bytes=1 << 19, limits=limits):
+        assert limits.memory.take(1 << 20)
+        with calling(listener.getsockname()[1]) as channel:
+            assert live(channel) == 1
+            with pytest.raises(grpc.RpcError) as caught:
+                unary(channel, "/t/Held", HEALTH + "Request")(REQUEST(), timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert limits.memory.held_bytes == 1 << 20
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_health_is_answered_whatever_connections_there_are(monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 5)
+    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    where = listener.getsockname()[1]
+    with serving(held.methods(), listener):
+        silent = [socket.create_connection(("127.0.0.1", where)) for _ in range(8)]
+        for sock in silent:
+            sock.sendall(greeting() + (begin(1, "/t/Held") + frame(DATA, 0, 1, EMPTY) if busy else b""))
+        with calling(where) as channel:
+            assert live(channel) == 1
+        for sock in silent:
+            sock.close()
+
+
+class Idle:
+    """What is asked of a transport that may have to go."""
+
+    def __init__(self, caller: str, calls: int, active_s: float) -> None:
+        self.connection, self.caller, self.calls, self.active_s = self, caller, calls, active_s
+
+
+def test_the_idlest_connection_of_the_address_with_the_most_goes_for_another() -> None:
+    few, busy = Idle("few", 0, 1.0), Idle("many", 1, 2.0)
+    idle, idler = Idle("many", 0, 4.0), Idle("many", 0, 3.0)
+
+    def chosen(*those: Idle) -> Any:
+        return connection_to_close(cast(list[Transport], list(those)))
+
+    assert chosen(few, busy, idle, idler) is idler
+    assert chosen(few, busy, Idle("many", 2, 3.0)) is busy
+    assert chosen(few, idle) is few
+
+
+def test_a_server_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[selectors.BaseSelector] = []
+
+    class Selector(selectors.SelectSelector):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    def no_pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Selector)
+    monkeypatch.setattr(os, "pipe", no_pipe)
+    with pytest.raises(OSError, match="Too many open files"):
+        RpcServer([], {}, threads=1, most_bytes=1, limit_s=1.0)
+    # A selector that is closed has no map any more.
+    assert made[0].get_map() is None
+
+
+def test_a_client_that_calls_and_does_not_read_is_listened_to_no_more() -> None:
+    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    one = frame(DATA, 1, 1, EMPTY)
+    calls = b"".join(begin(number, "/t/Live") + one[:5] + struct.pack(">I", number) + one[9:] for number in NUMBERS)
+    with serving(held.methods(), listener), socket.socket() as sock:
+        for side in (sock, listener):
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        sock.connect(listener.getsockname())
+        sock.settimeout(0.5)
+        sock.sendall(greeting())
+        # More than the sockets take, and what may wait here.
+        with pytest.raises(TimeoutError):
+            sock.sendall(calls)

@@ -1,0 +1,422 @@
+"""gRPC's own framing, time limits and texts, and the .proto files that are read at run time."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import struct
+import sys
+import time
+import zlib
+
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import PingAckReceived
+from hyperframe.frame import GoAwayFrame, PingFrame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.grpc_server.connection import Connection
+from ocrsvc.grpc_server.frames import Frames
+from ocrsvc.grpc_server.message_limits import parse
+from ocrsvc.grpc_server.protobuf import FOLDER, Messages
+from ocrsvc.grpc_server.slow_readers import StallDetector
+from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
+from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage, escaped, frame, timeout_s
+from ocrsvc.model_api.metadata import NotOffered, UnknownModel
+from ocrsvc.serving.memory_budget import Budget, Share, unlimited
+from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, MetricsStore
+
+ALL = [
+    "inference.proto",
+    "tensorflow.proto",
+    "tensorflow_serving.proto",
+    "pipeline_serving.proto",
+    "health.proto",
+]
+
+
+def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
+    """The messages that are complete with this data."""
+    reader.feed(data)
+    found = []
+    while reader.is_ready():
+        found.append(reader.take())
+    return found
+
+
+def test_messages_are_cut_out_wherever_the_pieces_end() -> None:
+    data = prefixed(b"first") + prefixed(b"") + prefixed(b"third" * 100)
+    for size in (1, 2, 7, len(data)):
+        reader = MessageReader("identity", 1000)
+        found = [message for at in range(0, len(data), size) for message in taken(reader, data[at : at + size])]
+        assert [sent.data for sent in found] == [b"first", b"", b"third" * 100]
+        assert not reader.held_bytes
+
+
+def test_many_small_messages_in_one_piece_are_cut_in_time_that_grows_with_their_number() -> None:
+    data, began_s = prefixed(b"") * 200_000, time.thread_time()
+    assert len(taken(MessageReader("identity", 1000), data)) == 200_000
+    # Cutting off each of them copied all that followed: 10 s and more.
+    assert time.thread_time() - began_s < 3
+
+
+def test_what_waits_for_its_end_holds_nothing_of_what_came_before() -> None:
+    reader = MessageReader("identity", 1 << 20)
+    assert len(taken(reader, prefixed(bytes(1 << 20)) + prefixed(b"abc")[:-1])) == 1
+    assert sys.getsizeof(reader._data) < 1000
+
+
+def test_half_a_message_is_unfinished() -> None:
+    reader = MessageReader("identity", 1000)
+    assert taken(reader, prefixed(b"abc")[:-1]) == []
+    assert reader.held_bytes
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
+    assert callable(pack)
+    reader = MessageReader(encoding, 1000)
+    found = taken(reader, prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))
+    assert [sent.plain(1000, Share(Budget(2000))) for sent in found] == [b"x" * 1000, b"plain"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "code"),
+    [
+        ("identity", struct.pack(">BI", 0, 1001), Code.RESOURCE_EXHAUSTED),
+        ("gzip", prefixed(gzip.compress(bytes(1001), mtime=0), 1), Code.RESOURCE_EXHAUSTED),
+        ("gzip", prefixed(gzip.compress(b"abc", mtime=0)[:-1], 1), Code.INTERNAL),
+        ("gzip", prefixed(b"no gzip at all", 1), Code.INTERNAL),
+        ("snappy", prefixed(b"abc", 1), Code.UNIMPLEMENTED),
+        ("identity", prefixed(b"abc", 1), Code.UNIMPLEMENTED),
+        ("gzip", prefixed(b"abc", 2), Code.UNIMPLEMENTED),
+    ],
+)
+def test_a_wrong_message_fails_its_call(encoding: str, data: bytes, code: Code) -> None:
+    with pytest.raises(CallFailed) as caught:
+        [sent.plain(1000, Share(Budget(2000))) for sent in taken(MessageReader(encoding, 1000), data)]
+    assert caught.value.code is code
+
+
+def test_an_answer_has_its_length_in_front() -> None:
+    assert frame(b"abc") == b"\0\0\0\0\3abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1H", 3600), ("2M", 120), ("3S", 3), ("500m", 0.5), ("99999999u", 99.999999), ("7n", 7e-9)]
+)
+def test_time_limits_have_units(text: str, seconds: float) -> None:
+    assert timeout_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "1", "S", "-1S", "1.5S", "123456789S", "1s", "1S "])
+def test_what_is_no_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(CallFailed):
+        timeout_s(text)
+
+
+def test_a_status_text_is_percent_encoded() -> None:
+    assert escaped("50 % of 图\n") == "50 %25 of %E5%9B%BE%0A"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownModel("-"), Code.NOT_FOUND),
+        (NotOffered("-"), Code.UNIMPLEMENTED),
+        (BrokenImage("-"), Code.INVALID_ARGUMENT),
+        (QueueFull("-"), Code.UNAVAILABLE),
+        (TooManyAtOnce("-"), Code.RESOURCE_EXHAUSTED),
+        (DeadlineExceeded("-"), Code.DEADLINE_EXCEEDED),
+        (ClientGone("-"), Code.CANCELLED),
+        (EngineFailed("-"), Code.INTERNAL),
+        (ZeroDivisionError("-"), Code.INTERNAL),
+    ],
+)
+def test_each_failure_has_its_status(error: Exception, code: Code) -> None:
+    assert failure_of(error).code is code
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "status", "code"),
+    [
+        (Code.OK, None, "OK", "ok"),
+        (Code.CANCELLED, None, "CANCELLED", "grpc_cancelled"),
+        (Code.UNAVAILABLE, QueueFull("-"), "UNAVAILABLE", "queue_full"),
+        (Code.NOT_FOUND, CallFailed(Code.NOT_FOUND, "-"), "NOT_FOUND", "grpc_not_found"),
+        (Code.INTERNAL, ZeroDivisionError("-"), "INTERNAL", "internal"),
+    ],
+)
+def test_a_call_is_counted_by_its_door_its_status_and_its_code(
+    how: Code, error: Exception | None, status: str, code: str
+) -> None:
+    numbers = MetricsStore()
+    call_metrics = CallMetrics(numbers.common)
+    call_metrics.begin()
+    assert numbers.read()[IN_FLIGHT.of()][0] == 1
+    record = CallRecord("grpc_tfserving", "/x", "127.0.0.1", "", 0.0, timed=True, code=how, error=error)
+    call_metrics.end(record)
+    found = {key: values for key, values in numbers.read().items() if sum(values)}
+    assert found[REQUESTS.of("grpc_tfserving", status, code)][0] == 1
+    assert sum(found[REQUEST_SECONDS.of("grpc_tfserving")][:-1]) == 1
+    assert (FAILURES.of(code) in found, REFUSED.of(code) in found) == (error is not None, code == "queue_full")
+    assert IN_FLIGHT.of() not in found
+
+
+def test_what_went_wrong_inside_is_not_told_outside() -> None:
+    assert "secret" not in failure_of(ZeroDivisionError("secret")).message
+
+
+def test_every_proto_file_is_read() -> None:
+    assert sorted(ALL) == sorted(path.name for path in FOLDER.glob("*.proto"))
+    Messages(*ALL)
+
+
+def test_messages_have_fields_of_every_kind() -> None:
+    messages = Messages(*ALL)
+    request = messages["inference.ModelInferRequest"](model_name="ocr")
+    request.parameters["timeout"].int64_param = 5
+    request.inputs.add(name="image", shape=[1, 1]).contents.bytes_contents.append(b"x")
+    # By hand, from the encoding's own rules: field 1 "ocr", field 4 the map's entry, field 5 the tensor.
+    expected = b"\n\x03ocr" + b"\x22\x0d\n\x07timeout\x12\x02\x10\x05" + b"*\x10\n\x05image\x1a\x02\x01\x01*\x03B\x01x"
+    assert request.SerializeToString() == expected
+    assert request.parameters["timeout"].WhichOneof("parameter_choice") == "int64_param"
+    config = messages["inference.ModelConfig"]()
+    config.input.add(data_type=13)
+    assert "TYPE_STRING" in str(config)
+
+
+def test_messages_do_not_clash_with_generated_code_of_the_same_names() -> None:
+    first, second = Messages("health.proto"), Messages("health.proto")
+    name = "grpc.health.v1.HealthCheckRequest"
+    assert first[name] is not second[name]
+    assert descriptor_pb2.DESCRIPTOR.pool is not first[name].DESCRIPTOR.file.pool
+
+
+def frame_of(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+FRAMES = st.builds(
+    frame_of,
+    st.integers(0, 12),
+    st.integers(0, 255),
+    st.sampled_from([0, 1, 2, 3, 5, 2**31 - 1]),
+    st.binary(max_size=20),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(FRAMES, max_size=6), st.lists(st.binary(max_size=12), max_size=3), st.booleans())
+def test_whatever_comes_a_connection_holds_nothing_afterwards(
+    frames: list[bytes], bodies: list[bytes], parting: bool
+) -> None:
+    host = Lone()
+    connection, client = Connection(host), H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    headers = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/t/Echo")]
+    for number, body in enumerate(bodies):
+        client.send_headers(2 * number + 1, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+        client.send_data(2 * number + 1, body, end_stream=number != 1)
+    connection.receive(client.data_to_send())
+    if parting:
+        connection.begin_shutdown()
+    for sent in frames:
+        if not connection.broken:
+            connection.receive(sent)
+    connection.check_time_limits()
+    connection.close()
+    assert (connection.calls, host.memory.held_bytes, len(host.callers), host.records.under_way) == (0, 0, 0, 0)
+
+
+def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
+    host = Slow(streaming=False)
+    host.most_bytes, host.memory = 1 << 20, Budget(1 << 18)
+    pair = Pair(host)
+    pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
+    # Packed, with what a call costs.
+    assert host.memory.held_bytes < 10_000
+    host.answer(pair.connection)
+    pair.move()
+    # It can never fit.
+    assert (pair.status(1), "grpc-retry-pushback-ms" in pair.told[1]) == ("8", False)
+    assert host.memory.held_bytes == 0
+    host.memory = Budget(4 << 20)
+    assert host.memory.take((4 << 20) - 100_000)
+    pair.call(3, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
+    host.answer(pair.connection)
+    pair.move()
+    # Others hold what it needs.
+    assert (pair.status(3), pair.told[3]["grpc-retry-pushback-ms"]) == ("14", "1000")
+    assert host.memory.held_bytes == (4 << 20) - 100_000
+
+
+def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
+    pair = Pair(Slow(streaming=False))
+    pair.call(1, EMPTY, EMPTY)
+    assert pair.status(1) == "12"
+
+
+def test_messages_that_wait_are_held_as_the_bytes_that_came() -> None:
+    host = Slow()
+    pair = Pair(host)
+    pair.call(1, *[EMPTY] * 1000)
+    assert pair.status(1) is None
+    assert 5_000 < host.memory.held_bytes < 15_000
+    for _ in range(6):
+        pair.client.send_data(1, EMPTY * 3000)
+    pair.move()
+    # No more than may arrive.
+    assert pair.status(1) == "8"
+    host.answer(pair.connection)
+    assert (host.memory.held_bytes, host.arriving.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("inference.ModelInferRequest", b"\x2a\x00" * 10_001),
+        ("inference.ModelInferRequest", b"\x2a" + b"\xa4\x9c\x01" + b"\x1a\xa0\x9c\x01" + bytes(20_000)),
+        ("baidu.paddle_serving.pipeline_serving.Request", b"\x0a\x00" * 10_001),
+        ("grpc.health.v1.HealthCheckRequest", b"\x78\x01" * 10_001),
+    ],
+)
+def test_a_message_of_too_many_parts_is_not_parsed(name: str, data: bytes) -> None:
+    with pytest.raises(CallFailed) as caught:
+        parse(Messages(*ALL)[name], data, unlimited())
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\xff" * 20, b"\x2a\x02\x2a\x7f", b"\x0e"])
+def test_what_is_cut_or_garbled_cannot_be_parsed(data: bytes) -> None:
+    with pytest.raises(CallFailed) as caught:
+        parse(Messages(*ALL)["inference.ModelInferRequest"], data, unlimited())
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
+    host = Slow()
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY, EMPTY)
+    host.answer(pair.connection)
+    pair.move()
+    assert (host.ran, pair.answers) == ([], 0)
+    pair.client.increment_flow_control_window(100, 1)
+    pair.move()
+    assert (len(host.ran), pair.answers) == (1, 1)
+    pair.connection.close()
+
+
+def test_a_stream_whose_answers_nobody_takes_is_given_up() -> None:
+    host = Slow()
+    pair = Pair(host, window=0)
+    pair.call(1, EMPTY)
+    host.answer(pair.connection)
+    pair.now_s = 9.0
+    pair.connection.check_time_limits()
+    assert pair.connection.calls == 1
+    # To send more is no reading.
+    pair.client.send_data(1, EMPTY)
+    pair.move()
+    pair.now_s = 11.0
+    pair.connection.check_time_limits()
+    assert pair.connection.calls == 0
+
+
+def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> None:
+    drip, steady = StallDetector(), StallDetector()
+    for second in range(0, 60, 5):
+        drip.note(second, left=True, taken=1)
+        steady.note(second, left=True, taken=40_000)
+    assert drip.is_stalled(59.0)
+    assert not steady.is_stalled(59.0)
+    drip.note(59.0, left=False)
+    assert not drip.is_stalled(100.0)
+
+
+def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
+    host = Slow(threads=0)
+    pair = Pair(host)
+    pair.call(1, EMPTY)
+    assert (pair.status(1), len(host.in_line)) == (None, 1)
+    host.threads = 1
+    pair.connection.resume(host.in_line.pop())
+    host.answer(pair.connection)
+    pair.move()
+    assert pair.answers == 1
+    pair.connection.close()
+    single = Pair(Slow(threads=0, streaming=False))
+    single.call(1, EMPTY, end=True)
+    assert (single.status(1), single.told[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
+
+
+def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> None:
+    pair = Pair(Slow())
+    pair.call(1, b"")
+    pair.connection.begin_shutdown()
+    pair.now_s = 100.0
+    pair.connection.check_time_limits()
+    assert pair.connection.calls == 1
+    pair.connection.drain()
+    pair.now_s = 103.0
+    pair.connection.check_time_limits()
+    assert pair.connection.calls == 0
+
+
+def test_what_comes_behind_a_goodbye_harms_no_call() -> None:
+    host = Slow(streaming=False)
+    pair = Pair(host)
+    pair.call(1, EMPTY, end=True)
+    goodbye = GoAwayFrame(0, last_stream_id=0, error_code=0).serialize()
+    pair.connection.receive(goodbye + PingFrame(0, b"12345678").serialize())
+    assert (pair.connection.broken, pair.connection.calls) == (False, 1)
+    host.answer(pair.connection)
+    pair.move()
+    assert pair.status(1) == "0"
+
+
+def test_a_caller_has_no_more_calls_under_way_than_it_may() -> None:
+    pair = Pair(Slow(threads=5, streaming=False))
+    for number in (1, 3, 5):
+        pair.call(number, EMPTY, end=True)
+    assert [pair.status(number) for number in (1, 3, 5)] == [None, None, "8"]
+    pair.connection.close()
+
+
+def test_frames_are_cut_wherever_the_pieces_end() -> None:
+    sent = [b"p" * 24, frame_of(6, 0, 0, b"12345678"), frame_of(0, 0, 1, b""), frame_of(0, 1, 1, b"x" * 30)]
+    for size in (1, 8, 10, 500):
+        frames, found = Frames(lambda _kind, _flags, _length: None), list[bytes]()
+        for at in range(0, 120, size):
+            frames.feed(b"".join(sent)[at : at + size])
+            while piece := frames.cut():
+                found.append(piece)
+        assert b"".join(found) == b"".join(sent)
+        # No piece goes beyond a frame.
+        ends = set(itertools.accumulate(map(len, found)))
+        assert ends >= set(itertools.accumulate(map(len, sent)))
+
+
+def test_a_connection_that_asks_for_much_takes_turns() -> None:
+    ticks = itertools.count()
+    # Each look at the clock costs 5 ms; a turn has 20.
+    connection, client = Connection(Lone(), lambda: next(ticks) * 0.005), H2Connection()
+    client.initiate_connection()
+    for _ in range(100):
+        client.ping(b"12345678")
+    connection.receive(client.data_to_send())
+    turns = 1
+    while connection.waiting:
+        connection.go_on()
+        turns += 1
+    assert turns > 10
+    acknowledged = [
+        event for event in client.receive_data(bytes(connection.take_out())) if isinstance(event, PingAckReceived)
+    ]
+    assert len(acknowledged) == 100

@@ -1,0 +1,209 @@
+"""Runs of a model on arrays in place, without a copy, by ONNX Runtime's I/O binding; the CPU stands in for the GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, open_gpu_context, run_bound
+from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool
+from ocrsvc.errors import EngineFailed
+
+
+class OnGpu:
+    """An array as cupy shows it, over numpy's memory."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.values = values
+        self.shape, self.size = values.shape, values.size
+        contiguous = values.flags["C_CONTIGUOUS"]
+        self.__cuda_array_interface__ = {
+            "data": (values.ctypes.data, False),
+            "shape": values.shape,
+            "typestr": values.dtype.str,
+            "strides": None if contiguous else values.strides,
+            "version": 3,
+        }
+
+
+class CpuContext(GpuContext):
+    """The processor's memory in the place of a card's."""
+
+    device = "cpu"
+    address = 0
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def wait_for_caller(self) -> None:
+        self.waits += 1
+
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object) -> Any:
+        memory = ctypes.string_at(address, int(np.prod(shape)) * dtype.itemsize)
+        array = np.frombuffer(memory, dtype).reshape(shape)
+        return SimpleNamespace(array=array, owner=owner)
+
+
+@pytest.fixture(scope="module")
+def doubling() -> onnxruntime.InferenceSession:
+    """twice = 2 x, and place, the place of the greatest of each row."""
+    twice = helper.make_node("Add", ["x", "x"], ["twice"])
+    place = helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0)
+    graph = helper.make_graph(
+        [twice, place],
+        "doubling",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None])],
+        [
+            helper.make_tensor_value_info("twice", TensorProto.FLOAT, [None, None]),
+            helper.make_tensor_value_info("place", TensorProto.INT64, [None]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+ROWS = np.array([[1, 5, 2], [9, 0, 3]], np.float32)
+
+
+def test_outputs_stay_where_the_input_is_and_keep_what_they_lie_in(doubling: onnxruntime.InferenceSession) -> None:
+    gpu = CpuContext()
+    place, twice = run_bound(doubling, gpu, OnGpu(ROWS), ["place", "twice"])
+    assert place.array.tolist() == [1, 0]
+    assert place.array.dtype == np.int64
+    assert twice.array.tolist() == [[2, 10, 4], [18, 0, 6]]
+    assert twice.owner[0].numpy().tolist() == twice.array.tolist()
+    assert gpu.waits == 1
+
+
+def test_an_array_that_is_not_contiguous_is_refused(doubling: onnxruntime.InferenceSession) -> None:
+    with pytest.raises(EngineFailed, match="not contiguous"):
+        run_bound(doubling, CpuContext(), OnGpu(ROWS[:, ::2]), ["twice"])
+
+
+def test_strides_that_only_say_that_it_is_contiguous_are_fine(doubling: onnxruntime.InferenceSession) -> None:
+    array = OnGpu(ROWS)
+    array.__cuda_array_interface__["strides"] = (12, 4)
+    assert run_bound(doubling, CpuContext(), array, ["place"])[0].array.tolist() == [1, 0]
+
+
+def test_a_run_gives_arrays_of_the_kind_that_it_was_given(doubling: onnxruntime.InferenceSession) -> None:
+    session = Session([ProfileSession(doubling)], SessionConfig("cuda"), CpuContext())
+    assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
+    twice, place = session.run(OnGpu(ROWS))
+    assert (twice.array.tolist()[0], place.array.tolist()) == ([2, 10, 4], [1, 0])
+
+
+def test_a_session_of_the_cpu_runs_arrays_in_memory(doubling: onnxruntime.InferenceSession) -> None:
+    session = Session([ProfileSession(doubling)], SessionConfig("cpu"))
+    assert session.run(ROWS, ["twice"])[0].tolist() == (2 * ROWS).tolist()
+
+
+def fake_cupy(current: int, log: list[Any]) -> ModuleType:
+    """cupy's streams, events and unowned memory, writing down what is asked of them."""
+
+    def make_stream(*, non_blocking: bool) -> SimpleNamespace:
+        log.append(("stream", non_blocking))
+        return SimpleNamespace(ptr=77, wait_event=lambda event: log.append(("wait", event)))
+
+    made = ModuleType("cupy")
+    made.ndarray = lambda shape, dtype, pointer: ("array", shape, dtype, pointer)  # type: ignore[attr-defined]
+    made.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        Stream=make_stream,
+        get_current_stream=lambda: SimpleNamespace(ptr=current, record=lambda: f"end of {current}"),
+        UnownedMemory=lambda address, size, owner: ("memory", address, size, owner),
+        MemoryPointer=lambda memory, offset: (memory, offset),
+    )
+    return made
+
+
+@pytest.mark.parametrize(("current", "waits"), [(0, [("wait", "end of 0")]), (77, [])])
+def test_the_stream_waits_for_the_callers_unless_it_is_the_same(current: int, waits: list[object]) -> None:
+    log: list[Any] = []
+    gpu = GpuContext(fake_cupy(current, log))
+    assert (gpu.device, gpu.address, log) == ("cuda", 77, [("stream", True)])
+    gpu.wait_for_caller()
+    assert log[1:] == waits
+
+
+def test_cupys_array_lies_over_the_memory_and_keeps_its_owner() -> None:
+    gpu = GpuContext(fake_cupy(0, []))
+    owner = object()
+    array = gpu.wrap(4096, (2, 3), np.dtype(np.float32), owner)
+    assert array == ("array", (2, 3), np.float32, (("memory", 4096, 24, owner), 0))
+
+
+def test_without_cupy_there_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert open_gpu_context() is None
+
+
+@pytest.mark.parametrize("failure", [ImportError("libcuda.so.1"), RuntimeError("cudaErrorInsufficientDriver")])
+def test_a_cupy_that_fails_leaves_the_models_to_run_without_it(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    cupy = fake_cupy(0, [])
+
+    def fail(**_: bool) -> None:
+        raise failure
+
+    cupy.cuda.Stream = fail
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    assert open_gpu_context() is None
+
+
+class Slow:
+    """A session that notes how many runs are under way in it, and waits to be let go."""
+
+    provider, device, precision, batched = "CUDAExecutionProvider", "cuda", "fp32", True
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.metadata: dict[str, str] = {}
+        self.under_way = self.most = 0
+        self.entered = threading.Semaphore(0)
+        self._gate = gate
+
+    def run(self, tensor: Any, _outputs: object = None) -> list[Any]:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        self.entered.release()
+        assert self._gate.wait(20)
+        self.under_way -= 1
+        return [tensor]
+
+
+def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
+    gate = threading.Event()
+    sessions = [Slow(gate), Slow(gate)]
+    session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(session_pool.run, number) for number in range(8)]
+        for session in sessions:
+            assert session.entered.acquire(timeout=20)
+        gate.set()
+        assert [answer.result(20) for answer in answers] == [[number] for number in range(8)]
+    assert [session.most for session in sessions] == [1, 1]
+
+
+def test_a_lane_that_never_comes_free_fails_the_run_and_a_failed_run_frees_its_lane() -> None:
+    session_pool = SessionPool([Slow(threading.Event())], timeout_s=0.01)  # type: ignore[list-item]
+    with session_pool.acquire(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
+        session_pool.run(np.zeros(1, np.float32))
+    with pytest.raises(RuntimeError), session_pool.acquire():
+        raise RuntimeError
+    with session_pool.acquire() as session:
+        assert session.device == "cuda"

@@ -1,0 +1,271 @@
+"""The model cache: optimised models are stored for the next start, and whatever is wrong with them counts as absent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import clean_environment
+
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
+
+MODEL = b"a model" * 1000
+
+
+def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
+    with cache.new_file("model", key, len(data)) as file:
+        assert file is not None
+        file.write_bytes(data)
+
+
+def test_what_was_kept_is_found_by_its_key_alone(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "new" / "folder")
+    keep(cache)
+    assert cache.find("model", "key") == MODEL
+    assert cache.find("model", "other") is None
+    assert cache.find("other", "key") is None
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[50] ^= 1
+    file.write_bytes(data)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def open_to_all(file: Path) -> None:
+    file.chmod(0o666)
+
+
+def replace_by_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
+def test_what_is_damaged_or_could_be_anybodys_is_not_found(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    cache = ModelCache(tmp_path)
+    keep(cache)
+    (file,) = tmp_path.iterdir()
+    harm(file)
+    assert cache.find("model", "key") is None
+
+
+@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
+def test_what_is_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    cache = ModelCache(tmp_path)
+    keep(cache)
+    (file,) = tmp_path.iterdir()
+    harm(file)
+    keep(cache)
+    assert cache.find("model", "key") == MODEL
+
+
+def test_a_folder_that_cannot_be_made_keeps_nothing_and_harms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    cache = ModelCache(tmp_path / "file")
+    with cache.new_file("model", "key", 1) as file:
+        assert file is None
+    assert cache.find("model", "key") is None
+
+
+def test_too_little_room_keeps_nothing(tmp_path: Path) -> None:
+    with ModelCache(tmp_path).new_file("model", "key", 2**62) as file:
+        assert file is None
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+
+    def write_half() -> None:
+        with cache.new_file("model", "key", 1) as file:
+            assert file is not None
+            file.write_bytes(b"half")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_few_of_each_model_are_kept_the_newest(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    for number in range(6):
+        keep(cache, key=f"{number}")
+        os.utime(tmp_path / f"model-{number}", (number, number))
+    keep(cache, key="last")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model-3", "model-4", "model-5", "model-last"]
+
+
+def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine-old").mkdir()
+    stat, gone = Path.stat, list[Path]()
+
+    def stat_too_late(path: Path, **how: bool) -> os.stat_result:
+        if path.name == "engine-old":
+            path.rmdir()
+            gone.append(path)
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat_too_late)
+    with ModelCache(tmp_path).cached_folder("engine", "new") as folder:
+        assert folder is not None
+    assert gone
+
+
+ENGINE = b"an engine" * 1000
+
+
+def build(cache: ModelCache, key: str = "key", data: bytes = ENGINE) -> list[str]:
+    """What a library does that keeps its engine in a folder; returns what it found there."""
+    with cache.cached_folder("engine", key) as folder:
+        assert folder is not None
+        found = sorted(file.name for file in folder.iterdir())
+        if not found:
+            (folder / "sm90.engine").write_bytes(data)
+        assert (folder / "sm90.engine").read_bytes() == data
+    return found
+
+
+def test_what_a_library_wrote_into_its_folder_is_found_under_the_same_key_alone(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "new" / "folder")
+    assert [build(cache) for _ in range(2)] == [[], ["sm90.engine"]]
+    assert build(cache, "other") == []
+    assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == ["engine-key", "engine-other"]
+
+
+@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
+def test_an_engine_that_is_not_whole_is_built_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    cache = ModelCache(tmp_path)
+    build(cache)
+    harm(tmp_path / "engine-key" / "sm90.engine")
+    assert [build(cache) for _ in range(2)] == [[], ["sm90.engine"]]
+
+
+def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    build(cache)
+    with cache.cached_folder("engine", "key") as folder:
+        assert folder is not None
+        (folder / "sm80.engine").write_bytes(b"for another card")
+        (folder / "sm90.engine").write_bytes(b"newer")
+    with cache.cached_folder("engine", "key") as folder:
+        assert folder is not None
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+            "sm80.engine": b"for another card",
+            "sm90.engine": b"newer",
+        }
+
+
+def test_a_build_that_fails_keeps_nothing(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+
+    def fail() -> None:
+        with cache.cached_folder("engine", "key") as folder:
+            assert folder is not None
+            (folder / "sm90.engine").write_bytes(b"half")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        fail()
+    assert build(cache) == []
+
+
+def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    build(cache)
+    (tmp_path / "engine-key").chmod(0o777)
+    with cache.cached_folder("engine", "key") as folder:
+        assert folder is None
+
+
+def test_the_folders_used_last_are_kept(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    for number in range(26):
+        build(cache, f"{number:02}")
+        os.utime(tmp_path / f"engine-{number:02}", (number, number))
+    build(cache, "last")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        *(f"engine-{number:02}" for number in range(3, 26)),
+        "engine-last",
+    ]
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+
+cache = ModelCache(Path(sys.argv[1]))
+with cache.cached_folder("engine", "key") as folder, cache.new_file("model", "key", 1) as file:
+    (folder / "sm90.engine").write_bytes(b"half")
+    file.write_bytes(b"half")
+    print("made", flush=True)
+    time.sleep(60)
+"""
+
+
+def making(folder: Path) -> list[str]:
+    return sorted(left.name.partition("-")[0] for left in folder.glob("*.making"))
+
+
+def test_what_a_killed_process_was_making_is_removed_and_never_found(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER, tmp_path], env=clean_environment(), stdout=subprocess.PIPE, text=True
+    ) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == "made\n"
+        keep(cache, key="other")
+        # Its maker lives.
+        assert making(tmp_path) == ["engine", "model"]
+        maker.kill()
+    assert making(tmp_path) == ["engine", "model"]
+    assert cache.find("model", "key") is None
+    assert making(tmp_path) == []
+    assert build(cache) == []
+
+
+def test_a_maker_whose_new_folder_is_taken_for_one_without_a_maker_makes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdtemp, taken = tempfile.mkdtemp, list[str]()
+
+    def made_and_removed_once(**how: Any) -> str:
+        made: str = mkdtemp(**how)
+        if not taken:
+            taken.append(made)
+            ModelCache(tmp_path).find("model", "key")
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_and_removed_once)
+    keep(ModelCache(tmp_path))
+    assert len(taken) == 1
+    assert not Path(taken[0]).exists()
+    assert ModelCache(tmp_path).find("model", "key") == MODEL
+
+
+def test_the_key_tells_its_parts_apart() -> None:
+    assert cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
+    assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc")
+
+
+def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "ocrsvc"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == tmp_path / ".cache" / "ocrsvc"

@@ -1,0 +1,221 @@
+"""The service while the operating system refuses calls: short forms of `make chaos`, most on one service.
+
+Calls are refused in a real gunicorn by a preloaded library, and clients ask it meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+from support import ROOT, Server, run_server, start_server, wait_until
+from web_support import picture
+
+sys.path.insert(0, str(ROOT / "tests" / "doubles"))
+
+from os_faults import Faults
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc is not on PATH")
+
+_ANSWER_S = 30.0
+PAGE = picture()
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    return Faults(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="module")
+def pid_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a folder of its own."""
+    return tmp_path_factory.mktemp("run") / "pid"
+
+
+@pytest.fixture(scope="module")
+def server(faults: Faults, pid_file: Path) -> Iterator[Server]:
+    """Two workers."""
+    env = {**faults.environment, "OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": str(pid_file)}
+    with run_server(env, ["--timeout", "2"]) as server:
+        server.wait_for("READY in", count=2)
+        yield server
+
+
+@contextmanager
+def asking(server: Server) -> Iterator[list[int]]:
+    """Statuses of requests, one after the other, each on a connection of its own; a broken connection is a 0."""
+    statuses: list[int] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.wait(0.01):
+            try:
+                statuses.append(requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
+            except requests.ConnectionError:
+                statuses.append(0)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        yield statuses
+    finally:
+        done.set()
+        client.join()
+
+
+def count(server: Server, told: str) -> int:
+    return sum(told in line for line in server.lines)
+
+
+def wait_for_next(server: Server, told: str, before: int) -> None:
+    """Once more than before."""
+    wait_until(lambda: count(server, told) > before, told)
+
+
+def is_settled(server: Server) -> bool:
+    workers = requests.get(f"{server.url}/ops/workers", timeout=_ANSWER_S).json()["workers"]
+    return len(workers) == 2 and all(worker["state"] == "ready" and not worker["reason"] for worker in workers)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "path", "told"),
+    [
+        ("fork", errno.EAGAIN, "", "No worker can be started: BlockingIOError"),
+        ("open", errno.ENOSPC, "wgunicorn-", "No worker can be started: OSError: [Errno 28]"),
+        ("epoll_create1", errno.EMFILE, "", "died before it was ready"),
+        ("pthread_create", errno.EAGAIN, "", "died before it was ready"),
+    ],
+)
+def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
+    server: Server, faults: Faults, call: str, error: int, path: str, told: str
+) -> None:
+    wait_until(lambda: is_settled(server), "both workers are ready")
+    (old, _), refused, recycled = server.workers(), count(server, told), count(server, "RECYCLED")
+    with asking(server) as statuses:
+        with faults.refused(call, error, path=path):
+            os.kill(old, signal.SIGUSR2)
+            wait_for_next(server, told, refused)
+            assert old in server.workers()
+        wait_for_next(server, "RECYCLED", recycled)
+    assert set(statuses) == {200}
+    assert not re.search("exited with code (?!70)", server.log)
+
+
+def test_accepting_goes_on_when_there_are_descriptors_again(server: Server, faults: Faults) -> None:
+    with asking(server) as statuses:
+        wait_until(lambda: statuses, "an answer")
+        with faults.refused("accept4", errno.EMFILE):
+            server.wait_for("No connection can be accepted")
+        before = len(statuses)
+        wait_until(lambda: len(statuses) > before + 3, "answers again")
+    assert set(statuses) == {200}
+
+
+def test_a_clock_that_jumps_ends_no_worker(server: Server, faults: Faults) -> None:
+    wait_until(lambda: is_settled(server), "both workers are ready")
+    with asking(server) as statuses:
+        for by_s in (-10 * 365 * 86_400, 365 * 86_400):
+            (old, _), recycled, timeouts = server.workers(), count(server, "RECYCLED"), count(server, "WORKER TIMEOUT")
+            with faults.clock_moved(by_s):
+                # So that one worker is born, and one ends, by the other clock.
+                os.kill(old, signal.SIGUSR2)
+                wait_for_next(server, "RECYCLED", recycled)
+            assert count(server, "WORKER TIMEOUT") == timeouts
+    assert set(statuses) == {200}
+
+
+def test_a_pid_file_whose_folder_is_gone_is_written_when_it_is_back(server: Server, pid_file: Path) -> None:
+    wait_until(lambda: is_settled(server), "both workers are ready")
+    refused = count(server, "The pid file cannot be written")
+    with asking(server) as statuses:
+        shutil.rmtree(pid_file.parent)
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_next(server, "The pid file cannot be written", refused)
+        pid_file.parent.mkdir()
+        wait_until(pid_file.exists, "the pid file")
+        wait_until(lambda: is_settled(server), "all are replaced")
+    assert pid_file.read_text() == f"{server.pid}\n"
+    assert [found.name for found in pid_file.parent.iterdir()] == ["pid"]
+    assert set(statuses) == {200}
+
+
+def test_a_configuration_that_cannot_be_read_leaves_everything_as_it_was(server: Server, faults: Faults) -> None:
+    wait_until(lambda: is_settled(server), "both workers are ready")
+    before = server.workers()
+    with faults.refused("open", errno.EMFILE, path="gunicorn.conf.py"):
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("SIGHUP is not followed to its end: SystemExit")
+    assert is_settled(server)
+    assert server.workers() == before
+
+
+def test_a_stopped_worker_is_killed_and_replaced_while_the_other_serves(server: Server) -> None:
+    wait_until(lambda: is_settled(server), "both workers are ready")
+    stopped, _ = server.workers()
+    os.kill(stopped, signal.SIGSTOP)
+    with asking(server) as statuses:
+        wait_until(lambda: stopped not in server.workers(), "it is killed")
+        wait_until(lambda: len(server.workers()) == 2, "it is replaced")
+        wait_until(lambda: is_settled(server), "both workers are ready")
+    # The one request that the stopped worker had accepted.
+    assert statuses.count(0) <= 1
+    assert set(statuses) <= {0, 200}
+
+
+def test_a_service_that_stood_still_as_a_whole_loses_no_worker(server: Server) -> None:
+    wait_until(lambda: is_settled(server), "both workers are ready")
+    workers = server.workers()
+    for pid in (server.pid, *workers):
+        os.kill(pid, signal.SIGSTOP)
+    # Longer than a heartbeat may take.
+    time.sleep(3.0)
+    # The arbiter first: it finds every heartbeat out of date.
+    for pid in (server.pid, *workers):
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.2)
+    assert is_settled(server)
+    assert server.workers() == workers
+
+
+def test_a_log_on_a_full_disk_ends_nothing(faults: Faults, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with start_server({**faults.environment, "OCRSVC_WORKERS": "1"}, ["--log-file", str(log)]) as server:
+        wait_until(lambda: log.exists() and "READY in" in log.read_text(), "READY")
+        port = log.read_text().partition("Listening at: http://127.0.0.1:")[2].split()[0]
+        url = f"http://127.0.0.1:{port}"
+        (old,) = server.workers()
+        with faults.refused("write", errno.ENOSPC):
+            os.kill(old, signal.SIGUSR2)
+            wait_until(lambda: old not in server.workers() and len(server.workers()) == 1, "it is replaced")
+            assert requests.post(f"{url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code == 200
+        # A log file that cannot be opened again is opened when it can be.
+        log.rename(tmp_path / "log.1")
+        with faults.refused("open", errno.ENOSPC, path=str(log)):
+            for told in (signal.SIGUSR1, signal.SIGHUP):
+                server.process.send_signal(told)
+                time.sleep(0.5)
+            assert requests.post(f"{url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code == 200
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.exists() and "RECYCLED" in log.read_text(), "lines again")
+        assert server.stop() == 0
+
+
+def test_a_service_that_was_never_ready_ends_with_the_reason(faults: Faults) -> None:
+    with (
+        faults.refused("fork", errno.EAGAIN),
+        start_server({**faults.environment, "OCRSVC_WORKERS": "1"}) as server,
+    ):
+        assert server.wait_for_exit() == 3
+    assert "No worker can be started: BlockingIOError" in server.log
+    assert "Reason: 3 workers could not start, and none was ever ready" in server.log

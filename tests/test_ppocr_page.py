@@ -1,0 +1,145 @@
+"""From lines found to a page read: orientation, order, thresholds; with a reader that knows the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
+from ocrsvc.imaging.geometry import Quad, turn, turn_points
+from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
+
+WIDTH, HEIGHT = 300, 200
+LEFT, RIGHT = 200, 90  # shades that begin and end a line: the stub reads it well only from left to right
+
+
+class ShadeReader:
+    """Reads a line whose first half is light and second half dark with confidence; the other way round without."""
+
+    def __init__(self) -> None:
+        self.lines_read = 0
+
+    def crop_size(self, along: float, across: float) -> tuple[int, int]:
+        return max(8, int(along)), max(4, int(across))
+
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        return [self._read_one(crop, check) for crop in crops]
+
+    def _read_one(self, crop: Pixels, check: Check) -> LineText:
+        check()
+        self.lines_read += 1
+        half = crop.shape[1] // 2
+        first, second = float(np.median(crop[:, :half])), float(np.median(crop[:, half:]))
+        return LineText(f"{first:.0f}", 0.95) if first > second else LineText("junk", 0.4)
+
+
+def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
+    """A page with a line 120 x 16 px at each (left, top); its first shade tells lines apart."""
+    pixels: Pixels = np.full((HEIGHT, WIDTH), 255, np.uint8)
+    quads = []
+    for number, (left, top) in enumerate(lines):
+        pixels[top : top + 16, left : left + 60] = LEFT + number
+        pixels[top : top + 16, left + 60 : left + 120] = RIGHT
+        quads.append(np.array([[left, top], [left + 120, top], [left + 120, top + 16], [left, top + 16]], np.float32))
+    return pixels, quads
+
+
+def read(task: ReadTask, find_quads: Callable[[Pixels], list[Quad]], reader: ShadeReader) -> Page:
+    return read_page(task, InMemoryPageReader(task.image.pixels, find_quads, reader))
+
+
+def order_from_top_left(quad: Quad) -> Quad:
+    """As a detector orders corners: clockwise from the top left, whatever way the text runs."""
+    start = int(np.argmin(quad.sum(axis=1)))
+    return np.roll(quad, -start, axis=0)
+
+
+LINES = ((10, 20), (150, 22), (10, 60), (10, 100), (150, 100), (10, 140))
+IN_ORDER = "\n".join(str(LEFT + number) for number in range(len(LINES)))
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int) -> None:
+    pixels, quads = page_of(*LINES)
+    clockwise = -degrees % 360
+    turned = [order_from_top_left(turn_points(quad, clockwise, WIDTH, HEIGHT)) for quad in quads]
+    page = read(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
+    assert page.text == IN_ORDER
+    assert page.angle == degrees
+
+
+def test_boxes_stay_in_the_frame_of_the_image_and_begin_where_reading_starts() -> None:
+    pixels, quads = page_of(*LINES)
+    turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
+    page = read(ReadTask(Image(turn(pixels, 180), "png")), lambda _: turned, ShadeReader())
+    assert np.allclose(page.lines[0].box, turn_points(quads[0], 180, WIDTH, HEIGHT))
+
+
+def test_an_upright_page_is_read_once() -> None:
+    pixels, quads = page_of(*LINES)
+    reader = ShadeReader()
+    read(ReadTask(Image(pixels, "png")), lambda _: quads, reader)
+    assert reader.lines_read == len(LINES)
+
+
+def test_a_fixed_rotation_switches_the_search_off() -> None:
+    pixels, quads = page_of(*LINES)
+    turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
+    reader = ShadeReader()
+    options = ReadOptions(rotate="0", min_confidence=0.0)
+    page = read(ReadTask(Image(turn(pixels, 180), "png"), options), lambda _: turned, reader)
+    assert {line.text for line in page.lines} == {"junk"}
+    assert reader.lines_read == len(LINES)
+
+
+def test_a_single_line_upside_down_on_an_upright_page_is_still_read() -> None:
+    pixels, quads = page_of(*LINES)
+    pixels[140:156, 10:70], pixels[140:156, 70:130] = RIGHT, LEFT + 5
+    page = read(ReadTask(Image(pixels, "png")), lambda _: quads, ShadeReader())
+    assert page.text == IN_ORDER
+    assert page.angle == 0
+
+
+def test_lines_below_the_asked_confidence_are_left_out() -> None:
+    pixels, quads = page_of(*LINES)
+    options = ReadOptions(min_confidence=0.96)
+    assert read(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader()).lines == ()
+
+
+def test_a_page_on_which_nothing_is_found_is_tried_as_one_line() -> None:
+    pixels, _ = page_of()
+    pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
+    page = read(ReadTask(Image(pixels, "png")), lambda _: [], ShadeReader())
+    assert page.text == "150"
+
+
+def test_detect_off_reads_the_whole_image_as_one_line() -> None:
+    pixels, quads = page_of(*LINES)
+    pixels[:, : WIDTH // 2], pixels[:, WIDTH // 2 :] = 150, 50
+    options = ReadOptions(detect=False)
+    page = read(ReadTask(Image(pixels, "png"), options), lambda _: quads, ShadeReader())
+    assert page.text == "150"
+    assert page.lines[0].box == ((0, 0), (WIDTH, 0), (WIDTH, HEIGHT), (0, HEIGHT))
+
+
+def test_rows_of_a_slanted_page_are_still_rows() -> None:
+    pixels, quads = page_of((10, 20), (160, 20), (10, 44), (160, 44))
+    slant = np.float32(np.tan(np.radians(6.0)))
+    slanted = [(quad + np.stack([np.zeros(4), quad[:, 0] * slant], axis=1)).astype(np.float32) for quad in quads]
+    drawn: Pixels = np.full((HEIGHT + 60, WIDTH + 60), 255, np.uint8)
+    for x in range(WIDTH):
+        shift = round(x * float(slant))
+        drawn[shift : shift + HEIGHT, x] = pixels[:, x]
+    page = read(ReadTask(Image(drawn, "png")), lambda _: slanted, ShadeReader())
+    assert page.text == "\n".join(str(LEFT + number) for number in range(4))
+
+
+def test_upright_boxes_have_level_sides() -> None:
+    pixels, quads = page_of((10, 20))
+    leaning = quads[0] + np.array([[0, 0], [0, 6], [0, 6], [0, 0]], np.float32)
+    options = ReadOptions(upright_boxes=True)
+    page = read(ReadTask(Image(pixels, "png"), options), lambda _: [leaning], ShadeReader())
+    assert page.lines[0].box == ((10, 20), (130, 20), (130, 42), (10, 42))

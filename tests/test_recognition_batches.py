@@ -1,0 +1,159 @@
+"""Lines in batches, as a GPU reads them: the same text alone and in any batch; the real model on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
+    BUCKETS_PX,
+    BatchRunner,
+    LineImage,
+    SingleLineRunner,
+    bucket_of,
+    first_steps,
+    own_steps,
+)
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recognizer, read_characters
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
+from ocrsvc.errors import DeadlineExceeded
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.serving.batcher import Limits
+
+PAGES = Path(__file__).parent / "pages"
+SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Iterator[Recognizer]:
+    session = open_model(models.RECOGNITION, SessionConfig("cpu", batched=True))
+    runs = BatchRunner(session, SMALL)
+    yield Recognizer(runs, read_characters(session.metadata))
+    runs.close()
+
+
+def line(width: int) -> Pixels:
+    """The line of the shipped page, squeezed or stretched to a width."""
+    pixels = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
+    return np.asarray(cv2.resize(pixels, (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) -> None:
+    crops = [line(width) for width in (448, 464, 470, 480, 432, 300, 310)]
+    alone = [recognizer.read([crop])[0] for crop in crops]
+    assert alone[0].text == "The library closes at 15:00 today."
+    with ThreadPoolExecutor(4) as pool:
+        batches = list(pool.map(recognizer.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
+    texts = [[read.text for read in batch] for batch in batches]
+    expected = [read.text for read in alone]
+    assert texts == [expected, expected[::-1], expected[2:5], expected[:1]]
+    for one, other in zip(alone, batches[0], strict=True):
+        assert other.confidence == pytest.approx(one.confidence, abs=1e-4)
+
+
+def read_page(engine: PpocrEngine, options: ReadOptions) -> Page:
+    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
+    handle = engine.open_handle()
+    (page,) = handle.read([ReadTask(Image(pixels, "png"), options)])
+    handle.close()
+    assert isinstance(page, Page)
+    return page
+
+
+@pytest.mark.parametrize("options", [ReadOptions(), ReadOptions(decoder="beam")], ids=["greedy", "beam"])
+def test_a_page_read_in_batches_says_what_it_says_line_by_line(options: ReadOptions) -> None:
+    pages = []
+    for batched in (False, True):
+        engine = PpocrEngine(SessionConfig("cpu", batched=batched), batch=SMALL)
+        pages.append(read_page(engine, options))
+        engine.close()
+    assert pages[0].text == pages[1].text
+    assert pages[0].text.split() == (PAGES / "notice.txt").read_text("utf-8").split()
+    for apart, together in zip(pages[0].lines, pages[1].lines, strict=True):
+        assert together.box == apart.box
+        assert together.confidence == pytest.approx(apart.confidence, abs=0.05)
+
+
+@given(st.integers(1, WIDEST_PX))
+def test_a_bucket_holds_its_line_and_wastes_no_more_than_the_next_smaller_one_would(width: int) -> None:
+    bucket = bucket_of(width)
+    assert bucket in BUCKETS_PX
+    assert bucket >= width
+    assert all(smaller < width for smaller in BUCKETS_PX if smaller < bucket)
+
+
+@given(st.integers(1, WIDEST_PX))
+def test_the_steps_of_a_line_cover_it_and_nothing_else(width: int) -> None:
+    padded = bucket_of(width)
+    steps = own_steps(width, padded, padded // 8)
+    assert 8 * (steps - 1) < width <= 8 * steps
+
+
+def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None:
+    best = np.array([5, 5, 0, 0, 5, 7, 7, 0, 3])
+    assert first_steps(best).tolist() == [0, 4, 5, 8]
+    assert first_steps(np.zeros(4, np.int64)).tolist() == []
+
+
+class Deciding:
+    """A session that finds nothing on any line, and counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, _tensor: object, _outputs: object) -> list[NDArray[Any]]:
+        self.runs += 1
+        return [np.zeros(4, np.int64), np.zeros(0, np.float32)]
+
+
+def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() -> None:
+    session, shared_threads = Deciding(), SharedThreads(1)
+    runs = SingleLineRunner(cast(ModelRunner, session), shared_threads)
+
+    def check() -> None:
+        if session.runs == 3:
+            raise DeadlineExceeded("Too late.")
+
+    with shared_threads.page(), pytest.raises(DeadlineExceeded):
+        runs.map(lambda decided: decided.best, [LineImage(line(320))] * 20, check)
+    assert session.runs == 3
+    shared_threads.close()
+
+
+def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:
+    entered, gate, ran = threading.Event(), threading.Event(), []
+
+    def run(cuts: Sequence[LineImage], _padded: int, _outputs: Sequence[str]) -> list[NDArray[Any]]:
+        entered.set()
+        assert gate.wait(30)
+        ran.append(len(cuts))
+        return [np.zeros((len(cuts), 4), np.int64), np.zeros((len(cuts), 4), np.float32)]
+
+    def check() -> None:
+        if entered.is_set():
+            raise DeadlineExceeded("Too late.")
+
+    runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
+    with pytest.raises(DeadlineExceeded):
+        runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
+    gate.set()
+    neighbour = runs.map(lambda decided: len(decided.best), [LineImage(line(480))])
+    runs.close()
+    assert neighbour == [4]
+    # What was under way when the page was given up, and the neighbour's line.
+    assert sum(ran) <= SMALL.most_items + 1

@@ -1,0 +1,518 @@
+"""The replacement controller keeps its promises in any order of events, with an arbiter that forks nothing."""
+
+from __future__ import annotations
+
+import io
+import logging
+import signal
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gunicorn.errors import HaltServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.worker.replacement_controller import ReplacementController
+from ocrsvc.worker.replacement_policy import backoff_s, is_next_to_load, next_grant
+
+BASE = 3
+
+
+class Cfg:
+    """gunicorn's configuration, with the two settings that a reload touches."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.graceful_timeout = 30
+
+    def set(self, name: str, value: object) -> None:
+        setattr(self, name, value)
+
+
+class Processes:
+    """gunicorn's arbiter as in arbiter.py of 27.0.1, over processes that exist only in a table."""
+
+    def __init__(self, base: int) -> None:
+        self.now_s = 100.0
+        self.free_bytes = 1000
+        self.log = logging.getLogger("test-rota")
+        self.cfg = Cfg(base)
+        self.controller: Any = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
+        self.WORKERS: dict[int, Any] = {}
+        self.ended: list[int] = []
+        self.killed: list[tuple[int, int]] = []
+        self.refusing = False
+        self._count: int | None = None
+        self._pid = 1000
+        self.num_workers = base
+        self.turn()
+
+    @property
+    def num_workers(self) -> int:
+        assert self._count is not None
+        return self._count
+
+    @num_workers.setter
+    def num_workers(self, count: int) -> None:
+        before, self._count = self._count, count
+        self.controller.count_changed(self, count, before)
+
+    def turn(self) -> None:
+        """One turn of the arbiter's loop: murder_workers, which checks the worker table first, then manage_workers."""
+        self.controller.run_once(self)
+        self.manage()
+
+    def manage(self) -> None:
+        for _ in range(self.num_workers - len(self.WORKERS)):
+            self._try_to_fork()
+        oldest_first = sorted(self.WORKERS)
+        for pid in oldest_first[: max(0, len(self.WORKERS) - self.num_workers)]:
+            self.ended.append(pid)
+            self.entry(pid).state = State.DRAINING
+
+    def signal(self, change: int) -> None:
+        """SIGTTIN or SIGTTOU."""
+        if change > 0 or self.num_workers > 1:
+            self.num_workers += change
+            self.manage()
+
+    def hang_up(self) -> None:
+        """SIGHUP, as in Arbiter.reload()."""
+        self.cfg = Cfg(BASE)
+        self.num_workers = self.cfg.workers
+        self.controller.reload(self)
+        for _ in range(self.cfg.workers):
+            self._try_to_fork()
+        self.manage()
+        assert self.cfg.graceful_timeout == 0, "the loop would wait for the old workers"
+
+    def kill_worker(self, pid: int, sig: int) -> None:
+        self.killed.append((pid, sig))
+
+    def reap(self, pid: int) -> None:
+        worker = self.WORKERS.pop(pid)
+        self.controller.after_exit(self, worker)
+
+    def entry(self, pid: int) -> WorkerEntry:
+        entry: WorkerEntry = self.controller.worker_table.entry(self.WORKERS[pid].slot_number)
+        return entry
+
+    def pids(self, state: State) -> list[int]:
+        return [pid for pid in sorted(self.WORKERS) if self.entry(pid).state == state]
+
+    def make_ready(self, pid: int) -> None:
+        entry, head = self.entry(pid), self.controller.worker_table.head
+        entry.state, entry.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
+
+    def read_card(self, free_bytes: int) -> None:
+        """What each worker's own watch does: look at the card, on which a model takes 100 bytes."""
+        self.controller.worker_table.head.gpu_footprint_bytes = 100
+        self.now_s += 0.1
+        for pid in self.pids(State.READY):
+            self.entry(pid).card_free_bytes, self.entry(pid).card_read_s = free_bytes, self.now_s
+
+    def drain_replaced(self) -> None:
+        """What each worker's own watch does: drain once the successor is ready, or when told to go first."""
+        for pid in self.pids(State.READY):
+            entry = self.entry(pid)
+            if entry.granted == Granted.DRAIN_FIRST or (
+                entry.granted
+                and entry.successor != NOBODY
+                and self.controller.worker_table.entry(entry.successor).state == State.READY
+            ):
+                entry.state, entry.drained_s = State.DRAINING, self.now_s
+
+    def settle(self) -> None:
+        """Let everything that is under way come to its end."""
+        for _ in range(6 * BASE):
+            self.now_s += 61.0
+            for pid in self.pids(State.DRAINING):
+                self.reap(pid)
+            for pid in self.pids(State.BOOTING):
+                self.make_ready(pid)
+            self.drain_replaced()
+            self.read_card(self.free_bytes)
+            self.turn()
+
+    def _try_to_fork(self) -> None:
+        """As LastingArbiter.spawn_worker."""
+        if not self.controller.is_backing_off():
+            self._fork()
+
+    def _fork(self) -> None:
+        self._pid += 1
+        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=io.BytesIO())
+        self.controller.before_fork(worker)
+        if self.refusing:
+            self.controller.fork_refused(self, BlockingIOError(11, "try again"))
+            return
+        self.WORKERS[self._pid] = worker
+        self.entry(self._pid).pid = 0
+
+
+def all_ready() -> Processes:
+    processes = Processes(BASE)
+    for pid in list(processes.WORKERS):
+        processes.make_ready(pid)
+    return processes
+
+
+def want(processes: Processes, pid: int, reason: Reason = Reason.RSS_SOFT) -> None:
+    processes.entry(pid).reason, processes.entry(pid).wanted_s = reason, processes.now_s
+
+
+def test_the_successor_is_forked_before_the_old_worker_is_touched_and_the_count_comes_back() -> None:
+    processes = all_ready()
+    old = processes.pids(State.READY)[1]
+    want(processes, old)
+    processes.turn()
+    assert processes.pids(State.READY) == sorted(set(processes.WORKERS) - set(processes.pids(State.BOOTING)))
+    (new,) = processes.pids(State.BOOTING)
+    assert processes.entry(old).successor == processes.WORKERS[new].slot_number
+    processes.make_ready(new)
+    processes.drain_replaced()
+    assert processes.pids(State.DRAINING) == [old]
+    processes.reap(old)
+    processes.turn()
+    assert (processes.num_workers, len(processes.WORKERS), processes.ended) == (BASE, BASE, [])
+    assert processes.controller.worker_table.head.recycles[Reason.RSS_SOFT] == 1
+
+
+def test_a_successor_that_dies_leaves_the_old_worker_serving_and_the_next_try_waits() -> None:
+    processes = all_ready()
+    old = processes.pids(State.READY)[0]
+    want(processes, old)
+    processes.turn()
+    processes.reap(processes.pids(State.BOOTING)[0])
+    processes.turn()
+    assert (len(processes.WORKERS), processes.entry(old).state, processes.entry(old).granted) == (BASE, State.READY, 0)
+    assert processes.controller.worker_table.head.boot_failures == 1
+    processes.now_s += 1.1
+    processes.turn()
+    assert processes.entry(old).granted == 1
+
+
+def test_a_worker_that_dies_while_its_successor_loads_is_not_missed() -> None:
+    processes = all_ready()
+    old = processes.pids(State.READY)[0]
+    want(processes, old)
+    processes.turn()
+    processes.reap(old)
+    processes.settle()
+    assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
+
+
+def test_a_reload_replaces_every_worker_and_never_holds_more_than_one_model_above_the_base() -> None:
+    processes = all_ready()
+    old = set(processes.WORKERS)
+    processes.hang_up()
+    assert set(processes.WORKERS) == old, "nothing is forked before the next look"
+    processes.settle()
+    assert not old & set(processes.WORKERS)
+    assert (len(processes.pids(State.READY)), processes.cfg.workers, processes.cfg.graceful_timeout) == (BASE, BASE, 30)
+    assert processes.controller.worker_table.head.most_live == BASE + 1
+    assert processes.ended == []
+
+
+def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
+    processes = Processes(1)
+    for _ in range(2):
+        processes.reap(processes.pids(State.BOOTING)[0])
+        processes.now_s += 60.0
+        processes.turn()
+    with pytest.raises(HaltServer) as halt:
+        processes.reap(processes.pids(State.BOOTING)[0])
+    assert halt.value.exit_status == 3
+    assert "3 workers could not start" in str(halt.value.reason)
+
+
+def test_the_service_ends_at_once_when_the_engine_cannot_be_opened_here_and_says_so_once() -> None:
+    processes = all_ready()
+    processes.controller.worker_table.head.ever_ready, processes.controller.worker_table.head.unusable = 0, 1
+    first, second, _ = processes.WORKERS
+    with pytest.raises(HaltServer):
+        processes.reap(first)
+    processes.reap(second)
+    assert len(processes.WORKERS) == 1
+
+
+def test_once_a_worker_was_ready_no_number_of_failed_boots_ends_the_service() -> None:
+    processes = all_ready()
+    want(processes, processes.pids(State.READY)[0])
+    for _ in range(20):
+        processes.now_s += 61.0
+        processes.turn()
+        processes.reap(processes.pids(State.BOOTING)[0])
+    assert len(processes.pids(State.READY)) == BASE
+
+
+def test_the_back_off_doubles_up_to_a_minute() -> None:
+    assert [backoff_s(failures) for failures in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
+
+
+def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while_others_serve() -> None:
+    processes = all_ready()
+    first, second, _ = processes.pids(State.READY)
+    want(processes, first)
+    want(processes, second)
+    processes.read_card(99)
+    processes.turn()
+    assert (processes.entry(first).granted, processes.entry(second).granted) == (Granted.DRAIN_FIRST, Granted.NOTHING)
+    assert len(processes.WORKERS) == processes.num_workers == BASE
+    processes.drain_replaced()
+    processes.turn()
+    assert len(processes.pids(State.READY)) == BASE - 1
+    processes.reap(first)
+    processes.turn()
+    (new,) = processes.pids(State.BOOTING)
+    processes.make_ready(new)
+    processes.turn()
+    assert processes.entry(second).granted == Granted.NOTHING, "nobody has looked at the card since the exit"
+    processes.read_card(100)
+    processes.turn()
+    assert processes.entry(second).granted == Granted.SUCCESSOR
+    assert processes.controller.worker_table.head.drain_first == 1
+
+
+def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    processes = Processes(1)
+    (pid,) = processes.WORKERS
+    processes.make_ready(pid)
+    want(processes, pid)
+    processes.read_card(0)
+    with caplog.at_level(logging.WARNING):
+        processes.turn()
+    assert processes.entry(pid).granted == Granted.DRAIN_FIRST
+    assert "it is the only one, so requests wait as long as the load takes" in caplog.text
+
+
+def ready(slot: int, **more: Any) -> Snapshot:
+    return Snapshot(slot, State.READY, card_read_s=5.0, card_free_bytes=1000, **more)
+
+
+@pytest.mark.parametrize(
+    ("workers", "exited_s", "kind"),
+    [
+        ([ready(0, reason=Reason.RELOAD), ready(1)], 0.0, Granted.SUCCESSOR),
+        # 100 for the model and 901 for the largest leap of anybody.
+        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=901)], 0.0, Granted.DRAIN_FIRST),
+        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=900)], 0.0, Granted.SUCCESSOR),
+        # What was read before somebody's memory came back says nothing.
+        ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
+        # No readings at all: no card.
+        ([Snapshot(0, State.READY, reason=Reason.RELOAD), Snapshot(1, State.READY)], 5.0, Granted.SUCCESSOR),
+        ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.BOOTING)], 0.0, None),
+        ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.DRAINING)], 0.0, None),
+        ([ready(0, reason=Reason.RELOAD)], 0.0, None),
+    ],
+)
+def test_a_successor_is_admitted_by_what_the_card_has_free(
+    workers: list[Snapshot], exited_s: float, kind: Granted | None
+) -> None:
+    grant = next_grant(Head(base=2, exited_s=exited_s, gpu_footprint_bytes=100), workers, 10.0)
+    assert (grant[1] if grant else None) is kind
+
+
+def test_who_runs_out_of_memory_goes_before_those_that_have_waited_longer() -> None:
+    workers = [
+        ready(0, reason=Reason.RELOAD, wanted_s=1.0),
+        ready(1, reason=Reason.GPU_SOFT, wanted_s=3.0),
+        ready(2, reason=Reason.RSS_SOFT, wanted_s=2.0),
+    ]
+    grant = next_grant(Head(base=3), workers, 10.0)
+    assert grant is not None
+    assert grant[0].slot == 2
+
+
+def test_workers_load_in_the_order_of_their_forks() -> None:
+    workers = [
+        Snapshot(0, State.BOOTING, forked_s=3.0),
+        Snapshot(1, State.READY, forked_s=1.0),
+        Snapshot(2, State.BOOTING, forked_s=2.0),
+        Snapshot(3, State.BOOTING, forked_s=2.0),
+    ]
+    assert [slot for slot in (0, 2, 3) if is_next_to_load(slot, workers)] == [2]
+
+
+Event = Callable[[Processes, int], None]
+
+
+def _on(state: State, act: Callable[[Processes, int], object]) -> Event:
+    """Do something to one of the workers in a state, if there is any."""
+
+    def event(processes: Processes, which: int) -> None:
+        if pids := processes.pids(state):
+            act(processes, pids[which % len(pids)])
+
+    return event
+
+
+EVENTS: dict[str, Event] = {
+    "turn": lambda processes, _: processes.turn(),
+    "ttin": lambda processes, _: processes.signal(+1),
+    "ttou": lambda processes, _: processes.signal(-1),
+    "hup": lambda processes, _: processes.hang_up(),
+    "wait": lambda processes, which: setattr(processes, "now_s", processes.now_s + which),
+    "want": _on(State.READY, want),
+    "ready": _on(State.BOOTING, Processes.make_ready),
+    "boot failure": _on(State.BOOTING, Processes.reap),
+    "crash": _on(State.READY, Processes.reap),
+    "exit": _on(State.DRAINING, Processes.reap),
+    "drain": lambda processes, _: processes.drain_replaced(),
+    "card": lambda processes, which: processes.read_card(40 * which),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    events=st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.integers(0, 5)), max_size=60),
+    free_bytes=st.sampled_from([0, 1000]),
+)
+def test_whatever_happens_one_is_replaced_at_a_time_and_the_base_comes_back(
+    events: list[tuple[str, int]], free_bytes: int
+) -> None:
+    processes = all_ready()
+    processes.free_bytes = free_bytes
+    for name, which in events:
+        first_before = processes.controller.worker_table.head.drain_first
+        EVENTS[name](processes, which)
+        snapshots = processes.controller.worker_table.live()
+        assert sum(bool(snapshot.granted) for snapshot in snapshots) <= 1
+        assert len(snapshots) == len(processes.WORKERS) <= BASE + 1
+        assert processes.ended == [], "the arbiter itself never ends a worker"
+        is_short = len(processes.WORKERS) < BASE
+        assert name != "turn" or not is_short or processes.controller.is_backing_off()
+        if processes.controller.worker_table.head.drain_first > first_before:
+            assert len(processes.pids(State.READY)) == BASE, "all others serve when one is told to go first"
+    processes.settle()
+    assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
+
+
+def test_a_fork_that_is_refused_frees_the_slot_and_the_successor_is_granted_again_later() -> None:
+    processes = all_ready()
+    old = next(iter(processes.WORKERS))
+    want(processes, old)
+    processes.refusing = True
+    processes.turn()
+    assert (processes.entry(old).granted, processes.entry(old).successor) == (Granted.NOTHING, NOBODY)
+    assert len(processes.controller.worker_table.live()) == processes.num_workers == BASE
+    waits_s = []
+    for _ in range(8):
+        began_s = processes.now_s
+        while processes.controller.is_backing_off():
+            processes.now_s += 1.0
+        waits_s.append(processes.now_s - began_s)
+        processes.turn()
+    assert waits_s == [1, 2, 4, 8, 16, 32, 60, 60]
+    processes.refusing = False
+    processes.settle()
+    assert old not in processes.WORKERS
+    assert len(processes.WORKERS) == BASE
+
+
+def test_while_nobody_serves_the_next_fork_is_tried_soon() -> None:
+    processes = all_ready()
+    processes.refusing = True
+    for pid in list(processes.WORKERS):
+        processes.reap(pid)
+    for _ in range(10):
+        processes.now_s += 4.0
+        assert not processes.controller.is_backing_off()
+        processes.turn()
+
+
+@pytest.mark.parametrize("ending", ["dies", "drains"])
+def test_a_wait_that_began_while_somebody_served_is_short_once_nobody_does(ending: str) -> None:
+    processes = Processes(1)
+    (pid,) = processes.WORKERS
+    processes.make_ready(pid)
+    for _ in range(8):
+        processes.controller.fork_refused(processes, BlockingIOError(11, "try again"))
+    assert processes.controller.worker_table.head.backoff_until_s == processes.now_s + 60.0
+    if ending == "dies":
+        processes.reap(pid)
+    else:
+        processes.entry(pid).state, processes.entry(pid).drained_s = State.DRAINING, processes.now_s
+        processes.turn()
+    processes.now_s += 4.0
+    assert not processes.controller.is_backing_off()
+
+
+def test_a_service_whose_first_forks_are_refused_ends_with_the_reason() -> None:
+    processes = Processes(BASE)
+    for pid in list(processes.WORKERS):
+        processes.entry(pid).state = State.DRAINING
+        processes.reap(pid)
+    processes.refusing = True
+    for _ in range(2):
+        processes.now_s += 60.0
+        processes.turn()
+    processes.now_s += 60.0
+    with pytest.raises(HaltServer):
+        processes.turn()
+
+
+def test_a_service_does_not_end_while_a_worker_still_loads() -> None:
+    processes = Processes(BASE)
+    loading, *others = processes.WORKERS
+    processes.refusing = True
+    for pid in others:
+        processes.reap(pid)
+    for _ in range(5):
+        processes.now_s += 60.0
+        processes.turn()
+    with pytest.raises(HaltServer):
+        processes.reap(loading)
+
+
+@pytest.mark.parametrize(("unusable", "failures"), [(1, 1), (0, 3)])
+def test_those_that_load_decide_whether_the_service_ends_and_no_other_begins_to(unusable: int, failures: int) -> None:
+    processes = Processes(2)
+    failed, loading = processes.WORKERS
+    processes.controller.worker_table.head.boot_failures, processes.controller.worker_table.head.unusable = (
+        failures,
+        unusable,
+    )
+    processes.reap(failed)
+    processes.now_s += 61.0
+    processes.turn()
+    assert list(processes.WORKERS) == [loading]
+    processes.make_ready(loading)
+    processes.turn()
+    assert len(processes.WORKERS) == 2, "it was the one that had failed"
+
+
+def test_a_drain_that_takes_too_long_is_ended_as_gunicorn_ends_a_worker() -> None:
+    processes = all_ready()
+    pid = processes.pids(State.READY)[0]
+    entry = processes.entry(pid)
+    entry.pid, entry.state, entry.drained_s = pid, State.DRAINING, processes.now_s
+    processes.now_s += 35.1
+    processes.controller.run_once(processes)
+    assert processes.killed == [(pid, signal.SIGKILL)]
+
+
+def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> None:
+    processes = all_ready()
+    processes.WORKERS.popitem()
+    processes.turn()
+    assert len(processes.controller.worker_table.live()) == len(processes.WORKERS) == BASE
+
+
+def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:
+    now_s = 100.0
+    controller = ReplacementController(WorkerTable(), clock=lambda: now_s)
+    worker: Any = SimpleNamespace(tmp=io.BytesIO())
+    controller.before_fork(worker, boot_limit_s=600.0)
+    assert worker.tmp.last_update() == 700.0
+    controller.reset_heartbeats()
+    assert worker.tmp.last_update() == 700.0
+    worker.tmp.notify()
+    assert worker.tmp.last_update() == 100.0
+    now_s = 150.0
+    controller.reset_heartbeats()
+    assert worker.tmp.last_update() == 150.0

@@ -1,0 +1,104 @@
+"""The repository as a whole: no name of a host or machine, documents that are true, versions that agree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+
+import pytest
+from support import ROOT
+
+from ocrsvc import __version__
+from ocrsvc.cli.settings import reference
+
+# Written apart, so that this file may hold them.
+FORBIDDEN = {
+    "a package index": re.compile(
+        "|".join((r"pypi\.(org|python)", r"python" + r"hosted", r"index-" + r"url", r"find-" + r"links"))
+    ),
+    "a folder of one machine": re.compile(r"(?<![\w.])/" + r"(work|root|home/\w+|tmp/lab|opt/wheels|opt/pypi)\b"),
+}
+
+
+def tracked() -> list[str]:
+    """Names of the files that are committed or about to be."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode != 0:
+        pytest.skip("not a git checkout, so nothing says which files belong to it")
+    return [name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_no_committed_text_names(kind: str) -> None:
+    found = []
+    for name in tracked():
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name}: {match[0]}" for match in FORBIDDEN[kind].finditer(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("a package index", "--index-" + "url https://x"),
+        ("a package index", "https://py" + "pi.org/simple"),
+        ("a folder of one machine", "see /wor" + "k/x.py"),
+        ("a folder of one machine", "'/roo" + "t/.cache'"),
+    ],
+)
+def test_a_forbidden_text_would_be_found(kind: str, text: str) -> None:
+    assert FORBIDDEN[kind].search(text)
+
+
+def test_docs_settings_md_says_what_the_declarations_say() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == reference(), (
+        "run: ocrsvc settings --markdown > docs/settings.md"
+    )
+
+
+def constraints() -> list[str]:
+    """The lines of constraints.txt that are no comment."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_constraints_are_exact_versions_and_nothing_else() -> None:
+    assert [line for line in constraints() if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+
+
+def test_production_installs_what_is_tested_and_every_file_has_its_hash() -> None:
+    text = (ROOT / "deploy" / "requirements.txt").read_text(encoding="utf-8").replace("\\\n", " ")
+    entries = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pins = {re.split(r"[ ;]", entry)[0].lower() for entry in entries}
+    assert len(pins) > 20
+    assert pins - {line.lower().replace("_", "-") for line in constraints()} == set()
+    assert [
+        entry for entry in entries if not re.fullmatch(r"\S+==\S+( ;[^-]+)?(\s+--hash=sha256:\w{64})+", entry)
+    ] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {re.split(r"[\[<>=;~! ]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
+    assert wanted - {pin.partition("==")[0] for pin in pins} == set()
+
+
+def test_everything_that_is_declared_for_a_checkout_is_constrained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"]]
+    names = {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in declared}
+    assert names - {line.split("==")[0].lower() for line in constraints()} == set()
+
+
+def test_no_extra_brings_both_builds_of_onnx_runtime() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for lines in ([], *project["optional-dependencies"].values()):
+        names = {re.split(r"[\[<>=;~! ]", line)[0] for line in [*project["dependencies"], *lines]}
+        assert not {"onnxruntime", "onnxruntime-gpu"} <= names
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == __version__

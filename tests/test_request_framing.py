@@ -1,0 +1,423 @@
+"""A request means the same however its bytes are cut up, and half-sent ones hold nobody up."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import select
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from gunicorn.config import Config
+from gunicorn.http.errors import ParseException
+from gunicorn.http.parser import RequestParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import Server, run_server
+from web_support import picture
+
+from ocrsvc.serving.memory_budget import Budget
+from ocrsvc.telemetry.worker_table import WorkerTable
+from ocrsvc.worker import event_loop
+from ocrsvc.worker.accept_yield import FairThreadWorker
+from ocrsvc.worker.connection import RequestLimits
+from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
+
+_ANSWER_S = 30.0
+_PROMPT_S = 2.0
+PNG = picture()
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+# What one client may send on one connection, request after request.
+REQUESTS = (
+    GET,
+    b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nbo\r\n\r\ndy\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\r\n\r\n0\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"y" * 5000 + b"\r\nX-Other: \x80\xff\r\n\r\n",
+    b"\r\nGET /after-an-empty-line HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /huge HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + b"\r\n" * 10_000,
+)
+Told = tuple[str, str, list[tuple[str, str]], bytes]
+
+
+def told(request: Any) -> Told:
+    return request.method, request.uri, request.headers, request.body.read()
+
+
+class Loop(FairThreadWorker):
+    """The event loop without its threads: a request is parsed where a pool thread would get it."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(1, 1, [], None, 30, config, logging.getLogger("test"))
+        self.poller = selectors.DefaultSelector()
+        self.ready: list[Any] = []
+        self.worker_table, self.slot_number = WorkerTable(), 0
+
+    def enqueue_req(self, conn: Any) -> None:
+        self.ready.append(conn)
+        self._count(1)
+
+    def turn(self) -> None:
+        """What is readable now."""
+        for key, _ in self.poller.select(0):
+            key.data(key.fileobj)
+
+    def parse(self, conn: Any) -> Told:
+        """What a pool thread would see; a receive that would make it wait fails at once."""
+        conn.sock.settimeout(0)
+        return told(next(conn.parser))
+
+
+def kept() -> Future[object]:
+    done: Future[object] = Future()
+    done.set_result(True)
+    return done
+
+
+@contextmanager
+def loop_with_a_client() -> Iterator[tuple[Loop, socket.socket]]:
+    loop = Loop(Config())
+    with closing(loop.poller), closing(loop.tmp), socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with client:
+            loop.accept(listener)
+            yield loop, client
+        for key in list(loop.poller.get_map().values()):
+            cast(socket.socket, key.fileobj).close()
+        for conn in loop.ready:
+            conn.close()
+
+
+def reach(loop: Loop, client: socket.socket, piece: bytes) -> None:
+    """Send a piece, and let the loop see it: on the loopback it is there when `send` returns."""
+    client.sendall(piece)
+    loop.turn()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(REQUESTS[:5]), min_size=1, max_size=4), st.data())
+def test_requests_mean_the_same_wherever_they_are_cut(sent: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(sent)
+    expected_parser = RequestParser(Config(), [whole], ("127.0.0.1", 1))
+    expected = [told(next(expected_parser)) for _ in sent]
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=8)))
+    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    seen: list[Told] = []
+    with loop_with_a_client() as (loop, client):
+        for piece in pieces:
+            reach(loop, client, piece)
+            loop.turn()
+            while loop.ready:
+                conn = loop.ready.pop()
+                seen.append(loop.parse(conn))
+                loop.finish_request(conn, kept())
+                loop.turn()
+    assert seen == expected
+
+
+@pytest.mark.parametrize("request_number", range(len(REQUESTS)))
+def test_a_request_reaches_a_thread_only_when_it_is_whole(request_number: int) -> None:
+    request = REQUESTS[request_number]
+    end = len(request)
+    with loop_with_a_client() as (loop, client):
+        for at in range(0, end - 1, max(1, end // 200)):
+            reach(loop, client, request[at : min(end - 1, at + max(1, end // 200))])
+            assert not loop.ready
+        reach(loop, client, request[end - 1 : end])
+        assert len(loop.ready) == 1
+        assert loop.parse(loop.ready[0])[0] in {"GET", "POST"}
+
+
+def test_a_request_without_a_host_is_refused() -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, b"GET / HTTP/1.1\r\nX: y\r\n\r\n")
+        with pytest.raises(ParseException, match="HOST"):
+            loop.parse(loop.ready[0])
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\n", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n", b"\r\n\n", b"GET / HTTP/1.1\r\nHost: x\r\n\n"]
+)
+def test_a_head_that_can_never_end_is_left_to_the_parser_at_once(sent: bytes) -> None:
+    with loop_with_a_client() as (loop, client):
+        for at in range(len(sent)):
+            assert not loop.ready
+            reach(loop, client, sent[at : at + 1])
+        assert len(loop.ready) == 1
+        # A parser that would wait for more in its thread raises BlockingIOError here.
+        with pytest.raises(ParseException):
+            loop.parse(loop.ready[0])
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT"])
+def test_a_client_that_leaves_before_its_head_is_whole_is_forgotten(sent: bytes) -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, sent)
+        client.shutdown(socket.SHUT_WR)
+        loop.turn()
+        assert (loop.nr_conns, len(loop._waiting)) == (0, 0)
+
+
+def test_a_head_that_never_ends_is_refused_and_not_kept() -> None:
+    with loop_with_a_client() as (loop, client):
+        while not any(conn.close_s for conn in loop._waiting):
+            reach(loop, client, b"x" * 8000)
+            assert sum(len(conn.head) for conn in loop._waiting) <= HEAD_BYTES
+        assert not loop.ready
+        assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
+
+
+def connect(server: Server) -> socket.socket:
+    address = urlsplit(server.url)
+    return socket.create_connection((address.hostname or "", address.port or 0), timeout=_ANSWER_S)
+
+
+def read_answer(wire: socket.socket) -> bytes:
+    """The answer to GET, whose body ends with a brace."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += wire.recv(65536)
+    return answer
+
+
+def whole_answer(wire: socket.socket) -> bytes:
+    answer = b""
+    with suppress(ConnectionResetError):
+        while got := wire.recv(65536):
+            answer += got
+    return answer
+
+
+def seconds_of_a_request(server: Server) -> float:
+    began_s = time.monotonic()
+    assert requests.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
+    return time.monotonic() - began_s
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}) as running:
+        yield running
+
+
+def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) -> None:
+    """200 half-sent heads, some on kept connections, on a worker of four threads; one of which gets a crawling body."""
+    with ExitStack() as stack:
+        began_s = time.monotonic()
+        crawling = stack.enter_context(connect(server))
+        crawling.sendall(b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        wires = [stack.enter_context(connect(server)) for _ in range(200)]
+        for number, wire in enumerate(wires):
+            if number % 4 == 0:
+                wire.sendall(GET)
+                answer = read_answer(wire)
+                assert answer.startswith(b"HTTP/1.1 200 ")
+                if b"connection: close" in answer.lower():
+                    # While all threads are taken and others wait, a client may be asked to connect anew.
+                    wires[number] = stack.enter_context(connect(server))
+            wires[number].sendall(GET[: 1 + number % (len(GET) - 1)])
+        while time.monotonic() - began_s < HEAD_S - 1:
+            assert seconds_of_a_request(server) < _PROMPT_S
+            crawling.sendall(b"x")
+            assert not select.select([crawling, *wires], [], [], 0.2)[0]
+        assert whole_answer(crawling).startswith(b"HTTP/1.1 408 ")
+        assert {whole_answer(wire)[:13] for wire in wires} == {b"HTTP/1.1 408 "}
+        assert HEAD_S - 1 < time.monotonic() - began_s < HEAD_S + 8
+
+
+def test_crawling_bodies_hold_no_thread(server: Server) -> None:
+    with ExitStack() as stack:
+        for number in range(60):
+            wire = stack.enter_context(connect(server))
+            framing = b"Content-Length: 1000" if number % 2 else b"Transfer-Encoding: chunked"
+            wire.sendall(b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n2\r\n")
+        assert seconds_of_a_request(server) < _PROMPT_S
+        assert requests.post(f"{server.url}/v1/ocr", data=PNG, timeout=_ANSWER_S).status_code == 200
+
+
+def test_health_is_answered_while_every_thread_waits_for_the_engine() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "3", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "3"}
+    post = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PNG) + PNG
+    with run_server(env) as server, ExitStack() as stack:
+        wires = [stack.enter_context(connect(server)) for _ in range(8)]
+        for wire in wires:
+            wire.sendall(post)
+        for path in ("/healthz", "/readyz", "/metrics", "/ops/workers"):
+            began_s = time.monotonic()
+            assert requests.get(server.url + path, timeout=_ANSWER_S).status_code == 200
+            assert time.monotonic() - began_s < _PROMPT_S
+        assert not select.select(wires, [], [], 0)[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_quick"),
+    [
+        (GET, True),
+        (GET.replace(b"/healthz", b"/ops/workers"), True),
+        (GET.replace(b"/healthz", b"/slow/file"), False),
+        (GET.replace(b"GET", b"POST"), False),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab", False),
+    ],
+)
+def test_reserved_threads_get_what_takes_neither_the_engine_nor_time(sent: bytes, *, is_quick: bool) -> None:
+    with loop_with_a_client() as (loop, client):
+        loop.limits = RequestLimits(Budget(1 << 20), slow_paths=("/slow/",))
+        reach(loop, client, sent)
+        assert loop.ready[0].is_quick is is_quick
+
+
+def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, GET)
+        conn = loop.ready.pop()
+        conn.unsent.append(memoryview(bytes(64 << 20)))
+        loop.finish_request(conn, kept())
+        loop.turn()
+        assert conn in loop._waiting
+        # What has gone into the kernels' buffers is little for a day.
+        conn.pace.began_s -= 86_400
+        loop.murder_pending()
+        assert (loop.nr_conns, len(loop._waiting), len(conn.unsent)) == (0, 0, 0)
+
+
+def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_the_kernel_holds() -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, GET)
+        conn = loop.ready.pop()
+        conn.unsent.append(memoryview(bytes(8 << 20)))
+        loop.finish_request(conn, kept())
+        taken, now_s, end_s = 0, time.monotonic(), time.monotonic() + _ANSWER_S
+        while taken < 8 << 20 and time.monotonic() < end_s:
+            loop.turn()
+            with suppress(BlockingIOError):
+                got = len(client.recv(25_000, socket.MSG_DONTWAIT))
+                # 25 kB a second, as the loop's clock would have it.
+                taken, now_s = taken + got, now_s + got / 25_000
+            if conn.unsent:
+                loop._check_limits(conn, now_s)
+        assert (taken, loop.nr_conns) == (8 << 20, 1)
+
+
+@pytest.mark.parametrize("waiting", ["head", "kept"])
+def test_a_connection_that_the_poller_refuses_is_forgotten_once(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loop_with_a_client() as (loop, client):
+        reach(loop, client, GET)
+        conn = loop.ready.pop()
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no watches")
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(loop.poller, "register", refuse)
+            conn.ahead = b"GET / HT" if waiting == "head" else b""
+            loop.finish_request(conn, kept())
+        assert (loop.nr_conns, len(loop._waiting), len(loop.keepalived_conns)) == (0, 0, 0)
+        loop.murder_pending()
+        loop.murder_keepalived(force=True)
+        assert loop.nr_conns == 0
+
+
+def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_before() -> None:
+    with loop_with_a_client() as (loop, client):
+        loop.limits = RequestLimits(Budget(1 << 30))
+        reach(loop, client, REQUESTS[1])
+        conn = loop.ready.pop()
+        loop.parse(conn)
+        conn.body.share.take(32 << 20)
+        conn.unsent.append(memoryview(bytes(32 << 20)))
+        loop.finish_request(conn, kept())
+        assert loop.limits.memory.held_bytes >= 32 << 20
+        left = 32 << 20
+        while left:
+            loop.turn()
+            left -= len(client.recv(1 << 20))
+        loop.turn()
+        assert (loop.limits.memory.held_bytes, loop.nr_conns) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("can't start new thread")])
+def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *args: Any, **more: Any) -> Any:
+            pools.append(self)
+            # As the handler of SIGTERM does while a worker boots.
+            if len(pools) == 3:
+                raise error
+            return super().submit(*args, **more)
+
+    monkeypatch.setattr(event_loop, "ThreadPoolExecutor", Pool)
+    with pytest.raises(type(error)):
+        event_loop.start_pool(4, "test")
+    pools[0].shutdown(wait=True)
+
+
+def test_a_bare_line_feed_is_a_400_at_once(server: Server) -> None:
+    with connect(server) as wire:
+        wire.sendall(b"GET / HTTP/1.1\nHost: x\n\n")
+        assert whole_answer(wire).startswith(b"HTTP/1.1 400 ")
+
+
+def test_requests_sent_ahead_are_answered_in_order_and_a_half_one_waits_for_its_rest(server: Server) -> None:
+    post = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(PNG)
+    with connect(server) as wire:
+        wire.sendall(GET + GET + post[:30])
+        answer = b""
+        while answer.count(b'"ok"') < 2:
+            answer += wire.recv(65536)
+        assert seconds_of_a_request(server) < _PROMPT_S
+        wire.sendall(post[30:] + PNG)
+        answer += whole_answer(wire)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200"] * 3
+
+
+def test_a_client_that_waits_for_100_continue_gets_it(server: Server) -> None:
+    head = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(PNG)
+    with connect(server) as wire:
+        wire.sendall(head[:40])
+        seconds_of_a_request(server)
+        wire.sendall(head[40:])
+        assert wire.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        wire.sendall(PNG)
+        assert wire.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_heads_make_room_when_all_connections_are_taken() -> None:
+    args = ("--worker-connections", "20")
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}, args) as server, ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(connect(server)).sendall(b"GET / HTTP/1.1\r\n")
+        assert seconds_of_a_request(server) < HEAD_S / 2
+
+
+def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server, ExitStack() as stack:
+        fresh, used, silent, watch = (stack.enter_context(connect(server)) for _ in range(4))
+        used.sendall(GET)
+        assert read_answer(used).startswith(b"HTTP/1.1 200 ")
+        for wire in (fresh, used):
+            wire.sendall(GET[:20])
+        seconds_of_a_request(server)
+        server.process.terminate()
+        answer = b""
+        while b"\r\nConnection: close\r\n" not in answer:
+            watch.sendall(GET)
+            answer = read_answer(watch)
+        for wire, rest in ((fresh, GET[20:]), (used, GET[20:]), (silent, GET)):
+            wire.sendall(rest)
+            answer = whole_answer(wire)
+            assert answer.startswith(b"HTTP/1.1 200 "), answer
+            assert b"\r\nConnection: close\r\n" in answer

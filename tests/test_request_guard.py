@@ -1,0 +1,361 @@
+"""A request that stops its worker is reported by name, and refused by all other workers."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+import requests
+from blocking_app import DIES, HOLDS
+from grpc_support import V2, calling, infer_request, known_model, serving, unary
+from support import Server, start_server
+from web_support import KnownEngine, picture
+
+from ocrsvc.app import create_app
+from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.errors import BrokenImage, RequestStopsWorker
+from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.pipeline import decode_job
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.read_request import make_read_request
+from ocrsvc.records import ReadOptions
+from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
+from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
+from ocrsvc.serving.request_guard import RequestGuard, digest_of, take_body, waiting
+from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable, Stage
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.worker_table import State
+from ocrsvc.worker import hooks
+from ocrsvc.worker.hung_requests import HungRequests, blamed, cpu_s_of
+from ocrsvc.worker.service_context import ServiceContext
+
+ANSWER_S = 20.0
+BODY = b"a body" * 3000
+PID = 4711
+HOLDING = ("gunicorn", "-c", "gunicorn.conf.py", "--pythonpath", "tests", "blocking_app:app")
+
+
+@dataclass
+class Service:
+    """What the arbiter shares with one worker, and what it writes."""
+
+    table: InFlightTable = field(default_factory=lambda: InFlightTable(2, rows=4))
+    denylist: CrashDenylist = field(default_factory=lambda: CrashDenylist(8, 60.0))
+    lines: io.StringIO = field(default_factory=io.StringIO)
+
+    def __post_init__(self) -> None:
+        self.log = logging.Logger("arbiter")  # noqa: LOG001  one for each test, with its own filters
+        self.log.addHandler(logging.StreamHandler(self.lines))
+        self.guard = RequestGuard(self.table.recorder(1), self.denylist)
+        self.suspects = HungRequests(self.table, self.denylist, self.log)
+
+    def deny(self, body: bytes) -> None:
+        """As if it had stopped a worker."""
+        self.denylist.note(digest_of(body), CRASHES, "held a worker")
+
+    def stages(self) -> list[Stage]:
+        """Of the requests on record."""
+        return [request.stage for request in self.table.read(1)]
+
+    def die_over(self, body: bytes, *, waits: bool = False) -> None:
+        """The worker of place 1 dies while it works on this body, and another takes its place."""
+        pid = os.fork()
+        if pid == 0:
+            with self.guard.request("/v1/ocr"):
+                take_body(body, "an-id")
+                with waiting() if waits else nullcontext():
+                    os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(pid, 0)
+        self.suspects.note_exit(pid, 1, expected=False)
+        self.table.clear(1)
+
+    @property
+    def room(self) -> SharedLimits:
+        """For the requests of a process that is guarded."""
+        return make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=0, guard=self.guard)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+# What is on record
+
+
+def test_a_request_is_on_record_from_its_body_to_its_end(service: Service) -> None:
+    with service.guard.request("/v1/ocr"):
+        assert service.stages() == []
+        take_body(BODY, "an-id")
+        [request] = service.table.read(1)
+        assert (request.id, request.route, request.size) == ("an-id", "/v1/ocr", len(BODY))
+        assert (request.digest, request.thread) == (digest_of(BODY), threading.get_native_id())
+        with waiting():
+            assert service.stages() == [Stage.WAITING]
+        assert service.stages() == [Stage.WORKING]
+    assert service.stages() == []
+
+
+def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Stage]] = []
+
+    def decode_pixels(_picture: object, **_how: object) -> NoReturn:
+        seen.append(service.stages())
+        raise BrokenImage("not a picture")
+
+    monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY)
+        job = decode_job.DecodeJob(make_read_request(ReadOptions(), 0.0), EngineTraits())
+        job.open(open_encoded_image(picture(), PixelLimits(10**8)))
+        with waiting():
+            engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
+            engine.start()
+            engine.join()
+        assert service.stages() == [Stage.WORKING]
+    assert seen == [[Stage.WAITING, Stage.DECODING]]
+
+
+def test_more_requests_than_rows_are_served_without_a_record(service: Service) -> None:
+    @contextmanager
+    def requests_at_once(count: int) -> Iterator[None]:
+        with service.guard.request("/v1/ocr"):
+            take_body(BODY)
+            if count > 1:
+                with requests_at_once(count - 1):
+                    yield
+            else:
+                yield
+
+    with requests_at_once(6):
+        assert len(service.stages()) == 4
+    assert service.stages() == []
+
+
+def test_what_a_killed_process_worked_on_can_still_be_read(service: Service) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with service.guard.request("/v1/ocr"):
+            take_body(BODY, "an-id\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert [(request.id, request.stage) for request in service.table.read(1)] == [("an-id?", Stage.WORKING)]
+    assert service.table.read(0) == []
+    service.table.clear(1)
+    assert service.table.read(1) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 4097, 10_000, 130_001])
+def test_bodies_that_differ_in_one_byte_have_different_marks(size: int) -> None:
+    body = bytes(size)
+    digests = {digest_of(body), digest_of(body + b"\0")}
+    places = {0, size // 3, size // 2, size - 1} if size else set()
+    for at in places:
+        changed = bytearray(body)
+        changed[at] = 1
+        digests.add(digest_of(bytes(changed)))
+    # The last bytes that fill no word are within the end that is hashed.
+    assert len(digests) == 2 + len(places)
+
+
+# What is refused
+
+
+def test_a_denied_body_is_refused_and_others_are_not(service: Service) -> None:
+    service.deny(BODY)
+    with service.guard.request("/v1/ocr"), pytest.raises(RequestStopsWorker):
+        take_body(BODY)
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY + b".")
+        take_body(b"")
+    assert service.stages() == []
+
+
+def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
+    reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    reader.start()
+    try:
+        client = create_app(Settings(), reader, limits=service.room).test_client()
+        assert client.post("/v1/ocr", data=picture()).status_code == 200
+        service.deny(picture())
+        answer = client.post("/v1/ocr", data=picture())
+        assert (answer.status_code, answer.get_json()["code"]) == (422, "request_stops_worker")
+    finally:
+        reader.stop(5.0)
+    assert service.stages() == []
+
+
+def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
+    request = infer_request(picture())
+    with known_model() as methods, serving(methods, limits=service.room) as server:
+        port = server._listeners[0].getsockname()[1]
+        with calling(port) as channel:
+            call = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
+            call(request, timeout=ANSWER_S)
+            service.deny(request.SerializeToString())
+            with pytest.raises(grpc.RpcError) as refused:
+                call(request, timeout=ANSWER_S)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert service.stages() == []
+
+
+# Who is to blame
+
+
+def a_request(name: str, stage: Stage = Stage.WORKING) -> InFlight:
+    return InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("used_s", "stages", "guilty"),
+    [
+        ((29.0, 0.4, 0.0), (), ["a"]),
+        ((5.0, 1.0, 0.0), (), ["a"]),
+        ((29.0, 28.0, 0.1), (), ["a", "b"]),
+        ((0.5, 0.4, 0.0), (), []),
+        ((29.0, 12.0, 0.0), (Stage.WAITING,), []),
+        ((0.0, 29.0, 0.0), (Stage.WAITING, Stage.DECODING), ["b"]),
+    ],
+)
+def test_the_request_is_blamed_whose_thread_computed(
+    used_s: Sequence[float], stages: Sequence[Stage], guilty: Sequence[str]
+) -> None:
+    stages = (*stages, *[Stage.WORKING] * 3)[:3]
+    in_flight = [a_request(name, stage) for name, stage in zip("abc", stages, strict=True)]
+    assert [request.id for request in blamed(in_flight, used_s, timeout_s=30.0)] == list(guilty)
+
+
+def test_a_thread_s_cpu_time_is_read_from_outside() -> None:
+    before_s = cpu_s_of(os.getpid(), threading.get_native_id())
+    while sum(os.times()[:2]) < before_s + 0.1:
+        sum(range(10_000))
+    assert cpu_s_of(os.getpid(), threading.get_native_id()) > 0
+    assert cpu_s_of(os.getpid(), 0) == 0
+
+
+@pytest.mark.parametrize(("deaths", "denied"), [(1, False), (2, True)])
+def test_a_body_is_denied_when_two_workers_died_over_it(service: Service, deaths: int, *, denied: bool) -> None:
+    for _ in range(deaths):
+        service.die_over(BODY)
+    assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
+    assert ("DENIED" in service.lines.getvalue()) is denied
+    assert "id=an-id route=/v1/ocr bytes=18000" in service.lines.getvalue()
+
+
+def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Service) -> None:
+    for _ in range(3):
+        service.die_over(BODY)
+        with service.guard.request("/v1/ocr"):
+            take_body(BODY)
+    assert service.denylist.is_empty() or service.denylist.crashes(digest_of(BODY)) == 0
+
+
+def test_requests_that_wait_are_told_and_not_suspected(service: Service) -> None:
+    for _ in range(2):
+        service.die_over(BODY, waits=True)
+    assert "stage=waiting" in service.lines.getvalue()
+    assert service.denylist.entries() == []
+
+
+def test_a_worker_that_was_killed_while_nothing_computed_makes_nothing_suspect(service: Service) -> None:
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY, "an-id")
+        for pid in (PID, PID + 1):
+            service.suspects.note_kill(pid, 1, timeout_s=1e6)
+    assert "LOST with worker 4712: id=an-id" in service.lines.getvalue()
+    assert service.denylist.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "ends_by_itself", "died"),
+    [
+        (State.BOOTING, False, False),
+        (State.READY, False, True),
+        (State.DRAINING, False, True),
+        (State.DRAINING, True, False),
+    ],
+)
+def test_a_worker_may_die_over_a_request_while_it_drains_too(
+    service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
+) -> None:
+    context = ServiceContext(Settings())
+    context.in_flight, context.hung_requests = service.table, service.suspects
+    monkeypatch.setattr(hooks, "current_service", lambda: context)
+    table, place = context.controller.worker_table, 1
+    table.entry(place).state, table.head.high, table.head.ever_ready = state, 2, 1
+    worker: Any = SimpleNamespace(pid=PID, slot_number=place, entry=table.entry(place))
+    server: Any = SimpleNamespace(num_workers=0, log=service.log)
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY)
+        if ends_by_itself:
+            hooks.worker_exit(server, worker)
+        hooks.child_exit(server, worker)
+    assert ("DIED" in service.lines.getvalue()) is died
+
+
+def test_a_worker_that_was_told_to_end_is_no_death(service: Service) -> None:
+    with service.guard.request("/v1/ocr"):
+        take_body(BODY)
+        service.suspects.note_exit(PID, 1, expected=True)
+    assert (service.lines.getvalue(), service.denylist.entries()) == ("", [])
+
+
+@pytest.mark.parametrize(("pid", "said"), [(PID, "did not answer its heartbeat"), (1, "out of memory")])
+def test_the_log_guesses_at_memory_only_where_nothing_is_known(service: Service, pid: int, said: str) -> None:
+    service.suspects.note_kill(PID, 1, timeout_s=30.0)
+    service.log.addFilter(service.suspects.without_guess)
+    service.log.error("Worker (pid:%s) was sent %s! Perhaps out of memory?", pid, "SIGKILL")
+    assert said in service.lines.getvalue().splitlines()[-1]
+
+
+# The real service
+
+
+def post(server: Server, body: bytes, path: str = "/hold") -> requests.Response:
+    headers = {"X-Request-Id": "the-bad-one"}
+    return requests.post(f"{server.url}{path}", data=body, headers=headers, timeout=ANSWER_S)
+
+
+def test_a_request_that_holds_a_worker_takes_no_second_one() -> None:
+    body = HOLDS * 1000
+    with start_server({"OCRSVC_WORKERS": "2"}, ["--timeout", "2"], command=HOLDING) as server:
+        server.wait_for("READY in", count=2)
+        with pytest.raises(requests.ConnectionError):
+            post(server, body)
+        # As a proxy does: at once, and before the next worker is there.
+        answers = [post(server, body, path) for path in ("/hold", "/v1/ocr", "/hold", "/hold", "/hold")]
+        assert {(answer.status_code, answer.json()["code"]) for answer in answers} == {(422, "request_stops_worker")}
+        assert post(server, b"another body").text == "served"
+        held = server.wait_for(r"HELD worker \d+, which is .*: id=the-bad-one route=/hold bytes=16000 hash=(\w+)")
+        server.wait_for(r"SIGKILL! It did not answer its heartbeat")
+        server.wait_for("READY in", count=3)
+        entries = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["requests"]
+        assert [entry["hash"] for entry in entries] == [held[1]]
+        assert server.log.count("WORKER TIMEOUT") == 1
+        assert HOLDS.decode() not in server.log
+        assert "out of memory" not in server.log
+
+
+def test_a_body_over_which_two_workers_died_is_refused() -> None:
+    with start_server({"OCRSVC_WORKERS": "1"}, command=HOLDING) as server:
+        for death in (1, 2):
+            server.wait_for("READY in", count=death)
+            with suppress(requests.ConnectionError):
+                post(server, DIES)
+            server.wait_for(r"LOST with worker \d+: id=the-bad-one route=/hold", count=death)
+        server.wait_for("READY in", count=3)
+        assert post(server, DIES).status_code == 422
+        assert post(server, b"another body").text == "served"

@@ -1,0 +1,513 @@
+"""Every way of sending an image is understood, and what is not understood is refused for the right reason."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from urllib3.filepost import encode_multipart_formdata
+from web_support import as_base64, picture
+from werkzeug.formparser import MultiPartParser
+
+from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.http import json_body
+from ocrsvc.http.body import read_body
+from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.multipart import MAX_PARTS, split_parts
+from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.request import Request, allowed_s
+from ocrsvc.imaging.percent import unquote
+from ocrsvc.serving.memory_budget import Budget, Share, unlimited
+from ocrsvc.settings.settings import Settings
+
+LIMIT = 8 << 20
+PNG = picture()
+B64 = as_base64(PNG)
+FILES, TEXTS = ("file",), ("image", "images", "file")
+
+
+def environ(body: bytes, content_type: str = "", query: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "wsgi.input": io.BytesIO(body),
+        "CONTENT_LENGTH": str(len(body)),
+        "CONTENT_TYPE": content_type,
+        "QUERY_STRING": query,
+        **more,
+    }
+
+
+def content(body: bytes, content_type: str = "", query: str = "") -> Content:
+    return Request(environ(body, content_type, query), Settings(max_body_bytes=LIMIT)).content
+
+
+def images(body: bytes, content_type: str = "", query: str = "") -> list[bytes]:
+    found = content(body, content_type, query).images(FILES, TEXTS)
+    for image in found:
+        if isinstance(image, OcrsvcError):
+            raise image
+    return [image for image in found if isinstance(image, bytes)]
+
+
+def form(*fields: Any) -> tuple[bytes, str]:
+    return encode_multipart_formdata(fields)
+
+
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
+SPLIT = "\r\n".join(B64[at : at + 60] for at in range(0, len(B64), 60))
+WAYS: dict[str, tuple[bytes, str]] = {
+    "multipart file": form(("file", ("a.png", PNG, "image/png"))),
+    "multipart file with an empty name": form(("file", ("", PNG, "image/png"))),
+    "multipart bytes without a file name": form(("file", PNG)),
+    "multipart base64": form(("image", B64)),
+    "multipart base64 with line breaks": form(("image", SPLIT)),
+    "multipart file beside an empty one": form(("file", ("", b"")), ("image", B64)),
+    "urlencoded": (b"image=" + B64.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D").encode(), FORM),
+    "urlencoded in lower case": (b"image=" + B64.replace("+", "%2b").replace("/", "%2f").encode(), FORM),
+    "urlencoded with bare plus signs": (f"image={B64}".encode(), FORM),
+    "urlencoded with a charset": (f"image={B64}".encode(), FORM + "; charset=utf-8"),
+    "JSON": (f'{{"image": "{B64}"}}'.encode(), JSON),
+    "JSON list": (f'{{"images": ["{B64}"]}}'.encode(), JSON),
+    "JSON beside null": (f'{{"file": null, "image": "{B64}"}}'.encode(), JSON),
+    "JSON behind a byte order mark": (f'\ufeff{{"image": "{B64}"}}'.encode(), JSON),
+    "JSON called a form": (f' {{"image": "{B64}"}}'.encode(), FORM),
+    "JSON called nothing": (f'{{"image": "{B64}"}}'.encode(), ""),
+    "JSON with a data URI": (f'{{"image": "data:image/png;base64,{B64}"}}'.encode(), JSON),
+    "JSON without padding": (f'{{"image": "{B64.rstrip("=")}"}}'.encode(), JSON),
+    "JSON with the URL-safe alphabet": (
+        f'{{"image": "{B64.replace("+", "-").replace("/", "_")}"}}'.encode(),
+        "application/problem+json",
+    ),
+    "raw": (PNG, "image/png"),
+    "raw of another type": (PNG, "image/jpeg"),
+    "raw bytes": (PNG, "application/octet-stream"),
+    "raw without a type": (PNG, ""),
+    "raw called a form": (PNG, FORM),
+    "raw called JSON": (PNG, JSON),
+    "raw called text": (PNG, "text/plain"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_image_arrives_unchanged_however_it_is_sent(way: str) -> None:
+    assert images(*WAYS[way]) == [PNG]
+
+
+@pytest.mark.parametrize("blanks", [" ", "+"])
+def test_plus_signs_that_became_blanks_are_put_back(blanks: str) -> None:
+    data = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+    text = as_base64(data)
+    assert "+" in text
+    assert images(*form(("image", text.replace("+", blanks)))) == [data]
+    assert images(f"image={text.replace('+', blanks)}".encode(), FORM) == [data]
+
+
+LONG = "QUJD" * 3000
+NEARLY_ONE_TEXT: dict[str, str] = {
+    "a member": f'{{"image":"{LONG}","rotate":90}}',
+    "behind others": f'{{"a":[{{"b":"x"}}],"image":"{LONG}"}}',
+    "with more commas than JSON may have": f'{{"image":"{LONG}{"," * 10_001}"}}',
+    "deep": f'{{"inputs":[{{"data":["{LONG}"],"name":"image"}}]}}',
+    "very deep": '{"a":' + "[" * 500 + f'"{LONG}"' + "]" * 500 + "}",
+    "behind a mark": f'\ufeff{{"image":"{LONG}"}}',
+    "with line breaks to undo": f'{{"image":"{LONG}\\n{LONG}"}}',
+    "with a quote to undo": f'{{"image":"{LONG}\\"{LONG}"}}',
+    "behind a quote to undo": f'{{"a\\"":"","image":"{LONG}"}}',
+    "not ASCII": f'{{"image":"{LONG}é{LONG}"}}',
+    "a raw line break": f'{{"image":"{LONG}\n{LONG}"}}',
+    "a name": f'{{"{LONG}":1}}',
+    "given twice, the short one last": f'{{"image":"{LONG}","image":"QUJD"}}',
+    "given twice, the long one last": f'{{"image":"QUJD","image":"{LONG}"}}',
+    "two": f'{{"images":["{LONG}","{LONG}"]}}',
+    "beside what stands in for it": f'{{"a":"the long text","image":"{LONG}"}}',
+    "beside a name that stands in for it": f'{{"the long text":1,"image":"{LONG}"}}',
+    "blanks between two texts": '{"a":"x"' + " " * 12_000 + ',"b":"y"}',
+    "no object": f'["{LONG}"]',
+    "nothing else": f'"{LONG}"',
+    "without an end": f'{{"image":"{LONG}"',
+    "without a quote at the end": f'{{"image":"{LONG}',
+    "wrong before it": f'{{"a" "image":"{LONG}"}}',
+}
+
+
+@pytest.mark.parametrize("case", NEARLY_ONE_TEXT)
+def test_json_that_is_nearly_one_text_says_what_the_standard_library_reads_in_it(case: str) -> None:
+    body = NEARLY_ONE_TEXT[case].encode()
+    try:
+        expected = json.loads(body.decode("utf-8-sig"))
+    except json.JSONDecodeError:
+        expected = None
+    if isinstance(expected, dict):
+        assert parse_json(body) == expected
+    else:
+        with pytest.raises(CallerError, match="JSON"):
+            parse_json(body)
+
+
+ESCAPES = ("A", "QUJD", "\\\\", '\\"', "\\n", "\\u0041", "\\/")
+
+
+@given(text=st.lists(st.sampled_from(ESCAPES), min_size=100, max_size=150).map("".join), step=st.integers(16, 99))
+def test_where_slices_of_a_long_text_in_json_end_makes_no_difference(text: str, step: int) -> None:
+    body = f'{{"image":"{text}"}}'.encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_body, "_LONG", 0)
+        patched.setattr(json_body, "_STEP_BYTES", step)
+        patched.setattr(json_body, "WHOLE_BYTES", 0)
+        # For the text once, and what stands in for it.
+        assert parse_json(body, Share(Budget(len(body) + 100))) == json.loads(body)
+
+
+def test_base64_in_the_query_string_is_read() -> None:
+    assert images(b"", query=f"image={B64}") == [PNG]
+
+
+def test_a_body_that_is_no_image_is_handed_on_for_the_decoder_to_name() -> None:
+    assert images(b"%PDF-1.7\n=", FORM) == [b"%PDF-1.7\n="]
+
+
+def test_several_images_keep_their_order_with_files_first() -> None:
+    body, content_type = form(("image", B64), ("file", ("1", b"one")), ("file", ("2", b"two")))
+    assert images(body, content_type) == [b"one", b"two", PNG]
+
+
+def test_base64_that_cannot_be_decoded_does_not_spoil_its_neighbours() -> None:
+    sent = content(f'{{"images": ["{B64}", "!!!!", "{B64}"]}}'.encode(), JSON)
+    first, second, third = sent.images(FILES, TEXTS)
+    assert (first, third) == (PNG, PNG)
+    assert isinstance(second, BadBase64)
+
+
+def near_misses(*counts: int) -> tuple[bytes, str]:
+    """A form of parts with so many lines each that begin like the boundary."""
+    header = b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n"
+    return b"".join(
+        header + b"\r\n--xa" * count + b"\r\n" for count in counts
+    ) + b"--x--", "multipart/form-data; boundary=x"
+
+
+REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
+    "no body": ((b"", ""), NothingSent, "none"),
+    "empty form": ((b"a=&&", FORM), NothingSent, "'a'"),
+    "another field": (form(("photo", ("a.png", PNG))), NothingSent, "'photo'"),
+    "an empty file": (form(("file", ("a.png", b""))), NothingSent, "'file'"),
+    "blank text": ((b"image=+", FORM), NothingSent, "'image'"),
+    "null": ((b'{"image": null}', JSON), NothingSent, "'image'"),
+    "no base64": ((b"image=!!!!", FORM), BadBase64, "base64"),
+    "no JSON": ((b'{"image": ', JSON), CallerError, "not JSON"),
+    "deep JSON": ((b'{"a":' + b"[" * 5_000, JSON), CallerError, "not JSON"),
+    "JSON of very many lists": ((b'{"a":' + b"[" * 100_000, JSON), BodyTooLarge, "10000 lists"),
+    "JSON of very many quotes": ((b'{"a":"' + b'\\"' * 100_000 + b'"}', JSON), BodyTooLarge, "50000 quotes"),
+    "JSON that is mostly blank": ((b'{"a":' + b" " * (4 << 20) + b"1}", JSON), BodyTooLarge, "besides its long texts"),
+    "JSON with a long text that is no base64": (
+        (f'{{"image": "{"A" * (1 << 20)}你"}}'.encode(), JSON),
+        CallerError,
+        "letters that are not ASCII",
+    ),
+    "JSON with a pair of escapes where a long text is cut": (
+        (b'{"image": "' + b"A" * ((1 << 20) - 6) + b"\\ud83d\\ude00" * 2 + b'"}', JSON),
+        CallerError,
+        "letters that are not ASCII",
+    ),
+    "an open text": ((b'{"image": "QUJD', JSON), CallerError, "begins at byte 10 does not end"),
+    "wrong behind a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "at byte 1012"),
+    "wrong in a long text": ((b'{"image": "' + b"A" * 1000 + b'\\q"}', JSON), CallerError, "at byte 1011"),
+    "a JSON list": ((b"[1]", JSON), CallerError, "not an object"),
+    "a JSON number": ((b'{"image": 5}', JSON), CallerError, "'image' holds something other than text"),
+    "a JSON list of numbers": ((b'{"images": [5]}', JSON), CallerError, "'images' holds something other than text"),
+    "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
+    "bare percent signs": ((b"image=" + b"%" * 100_000, FORM), BadBase64, "'%' at position 0,"),
+    "too many JSON members": (
+        (b"{" + b",".join(b'"%d":1' % n for n in range(10_002)) + b"}", JSON),
+        BodyTooLarge,
+        "10000 commas",
+    ),
+    "too many blanks": ((b'{"images": [' + b'"",' * 10_001 + b'""]}', JSON), BodyTooLarge, "10000 commas"),
+    "too long headers": (
+        form(*[("a" * 600, "")] * 900),
+        CallerError,
+        "headers of its parts have more than 524288 bytes",
+    ),
+    "too many parameters": (
+        (
+            b"--x\r\nContent-Disposition: form-data; name=a" + b"; a=b" * 64 + b"\r\n\r\n\r\n--x--",
+            "multipart/a; boundary=x",
+        ),
+        CallerError,
+        "too many parameters",
+    ),
+    "too many parts": (form(*[("file", "")] * (MAX_PARTS + 1)), BodyTooLarge, "1000 parts"),
+    "too many images": ((b'{"images": [' + b'"QUJD",' * 1001 + b"null]}", JSON), BodyTooLarge, "1000 images"),
+    "multipart without boundary": ((form(("file", PNG))[0], "multipart/form-data"), CallerError, "no boundary"),
+    "multipart headers without an end": (
+        (b"--x\r\n" + bytes(200_000), "multipart/a; boundary=x"),
+        CallerError,
+        "no end",
+    ),
+    "another boundary": ((form(("file", PNG))[0], "multipart/form-data; boundary=other"), CallerError, "not occur"),
+    "a multipart body that is cut off": (
+        (b"--x\r\nContent-Disposition: form-data; name=file\r\n\r\nabc", "multipart/form-data; boundary=x"),
+        CallerError,
+        "before its closing boundary",
+    ),
+    "a part without a name": (
+        (b"--x\r\nContent-Type: image/png\r\n\r\nabc\r\n--x--", "multipart/form-data; boundary=x"),
+        CallerError,
+        "Missing Content-Disposition",
+    ),
+    "a part without the name of its field": (
+        (b"--x\r\nContent-Disposition: form-data; filename=a\r\n\r\nabc\r\n--x--", "multipart/form-data; boundary=x"),
+        CallerError,
+        "no name",
+    ),
+    "a boundary as long as a text": (
+        (b"--x", "multipart/form-data; boundary=" + "x" * 257),
+        CallerError,
+        "no boundary of 1 to 256 letters",
+    ),
+    "a part without an end of headers": (
+        (b"--x\r\nabc\r\n--x--", "multipart/form-data; boundary=x"),
+        CallerError,
+        "no end",
+    ),
+    "a first boundary inside a line": (
+        (b"--xyz\r\n\r\n--x-", "multipart/form-data; boundary=x"),
+        CallerError,
+        "does not occur",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_request_is_refused_with_its_reason(case: str) -> None:
+    sent, error, reason = REFUSED[case]
+    with pytest.raises(error, match=reason) as caught:
+        images(*sent)
+    assert type(caught.value) is error
+
+
+def test_any_escapes_and_any_near_boundaries_are_read() -> None:
+    assert images(b"image=" + b"%41" * 200_000, FORM) == [bytes(150_000)]
+    assert images(*near_misses(4000, 60_000)) == [b"\r\n--xa" * 4000, b"\r\n--xa" * 60_000]
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"%", b"2", b"B", b"f", b"+", b"=", b"\r", b"\n", b"%2B", b"%3d", b"%e4", b"\xff"]),
+        max_size=30,
+    ).map(b"".join)
+)
+def test_escapes_are_undone_as_the_standard_library_does(text: bytes) -> None:
+    assert unquote(text) == unquote_to_bytes(text.replace(b"+", b" "))
+
+
+@pytest.mark.parametrize("write", [str.upper, str.lower])
+def test_base64_may_escape_as_much_as_it_likes(write: Callable[[str], str]) -> None:
+    plus, slash, equals, line_break = write("%2B"), write("%2F"), write("%3D"), write("%0D%0A")
+    text = (plus * 60 + slash * 60 + line_break) * 1000 + plus * 2 + equals * 2
+    (image,) = images(f"image={text}".encode(), FORM)
+    assert image == base64.b64decode(("+" * 60 + "/" * 60) * 1000 + "++==")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("%+&=/2BbFf3DdA04a1z", max_size=30))
+def test_a_form_is_what_another_library_reads_in_it(text: str) -> None:
+    sent = f"image={text}"
+    pairs = parse_qsl(sent, keep_blank_values=True, encoding="latin-1")
+    expected = [(name.encode("latin-1").decode(errors="replace"), value.encode("latin-1")) for name, value in pairs]
+    assert list(content(sent.encode(), FORM).fields) == expected
+
+
+def test_data_that_looks_like_a_delimiter_is_data() -> None:
+    data = b"\r\n--xx\r\n--x-\r\n --x--\r\n--x y\r\n\r\n"
+    body = b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n" + data + b"\r\n--x--\r\n"
+    (part,) = split_parts(body, "multipart/form-data; boundary=x")
+    assert part.data == data
+
+
+def test_a_preamble_padding_and_folded_headers_are_understood() -> None:
+    body = (
+        b"Hello\r\n--x  \r\ncontent-disposition: form-data;\r\n\tname=file; filename*=UTF-8''%E5%9B%BE.png\r\n\r\nabc"
+        b"\r\n--x\r\nContent-Disposition: form-data; name=empty\r\n\r\n\r\n--x--\r\nepilogue"
+    )
+    first, second = split_parts(body, 'multipart/form-data; boundary="x"')
+    assert (first.name, first.filename, first.data) == ("file", "图.png", b"abc")
+    assert (second.name, second.filename, second.data) == ("empty", None, b"")
+
+
+def test_a_file_name_need_not_be_utf_8() -> None:
+    name = "\u56fe.png".encode("gbk")
+    body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="' + name + b'"\r\n\r\nabc\r\n--x--'
+    assert images(body, "multipart/form-data; boundary=x") == [b"abc"]
+
+
+def in_memory(
+    total_content_length: int | None,
+    content_type: str | None,
+    filename: str | None,
+    content_length: int | None = None,
+) -> io.BytesIO:
+    """werkzeug's own factory leaves temporary files to the garbage collector."""
+    del total_content_length, content_type, filename, content_length
+    return io.BytesIO()
+
+
+def test_a_part_without_content_may_share_its_line_break_with_the_delimiter() -> None:
+    header = b"Content-Disposition: form-data; name=a\r\n\r\n"
+    first, second = split_parts(
+        b"--x\r\n" + header + b"--x\r\n" + header + b"b\r\n--x--", "multipart/form-data; boundary=x"
+    )
+    assert (first.data, second.data) == (b"", b"b")
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters='\\"\r\n', min_codepoint=32), min_size=1, max_size=20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(NAMES, st.one_of(st.none(), NAMES), st.binary(max_size=200)), max_size=5))
+def test_the_parts_are_those_that_another_library_wrote_and_a_third_one_reads(
+    parts: list[tuple[str, str | None, bytes]],
+) -> None:
+    fields: list[Any] = [(name, data if filename is None else (filename, data)) for name, filename, data in parts]
+    boundary = "b0undary"
+    body, content_type = encode_multipart_formdata(fields, boundary)
+    ours = split_parts(body, content_type)
+    assert [(part.name, part.filename, part.data) for part in ours] == [
+        (name, filename, data) for name, filename, data in parts
+    ]
+    theirs, files = MultiPartParser(stream_factory=in_memory).parse(io.BytesIO(body), boundary.encode(), len(body))
+    assert sorted(part.data for part in ours if part.filename) == sorted(
+        file.stream.read() for _, file in files.items(multi=True)
+    )
+    assert len(list(theirs.items(multi=True))) == sum(part.filename is None for part in ours)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from([FORM, JSON, "", "multipart/form-data; boundary=x", "image/png"]))
+def test_no_body_causes_anything_but_an_error_of_the_caller(body: bytes, content_type: str) -> None:
+    try:
+        found = images(body, content_type)
+    except CallerError:
+        return
+    assert all(isinstance(image, bytes) for image in found)
+
+
+@pytest.mark.parametrize("body", [b'{"image": ', b'{"image": "QUJD"}'])
+def test_a_body_is_taken_apart_once_and_what_is_wrong_with_it_is_said_each_time(body: bytes) -> None:
+    memory = Budget(1000)
+    request = Request(environ(body, JSON), Settings(), memory)
+    said = []
+    for _ in range(2):
+        try:
+            said.append(str(request.content.fields))
+        except CallerError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+    assert memory.held_bytes > 0
+    request.end()
+    assert memory.held_bytes == 0
+
+
+def test_a_body_at_the_limit_is_read_and_one_byte_more_is_not() -> None:
+    assert read_body(environ(bytes(100)), 100, unlimited()) == bytes(100)
+    with pytest.raises(BodyTooLarge, match="101 bytes is larger than the limit of 100 bytes"):
+        read_body(environ(bytes(101)), 100, unlimited())
+
+
+class Drip:
+    """A stream that gives at most 7 bytes at a time, and counts them."""
+
+    def __init__(self, size: int) -> None:
+        self.left, self.given = size, 0
+
+    def read(self, size: int) -> bytes:
+        step = min(7, size, self.left)
+        self.left -= step
+        self.given += step
+        return bytes(step)
+
+
+def chunked(stream: object) -> dict[str, Any]:
+    return {"wsgi.input": stream, "wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+
+
+def test_a_chunked_body_is_read_to_its_end() -> None:
+    assert read_body(chunked(Drip(100)), 100, unlimited()) == bytes(100)
+
+
+def test_a_chunked_body_is_cut_at_the_limit_and_not_followed_for_ever() -> None:
+    stream = Drip(10**12)
+    with pytest.raises(BodyTooLarge, match="limit of 1000 bytes"):
+        read_body(chunked(stream), 1000, unlimited())
+    assert stream.given == 1001
+
+
+def test_a_body_without_a_length_on_a_server_that_does_not_end_it_counts_as_empty() -> None:
+    assert read_body({"wsgi.input": Drip(100)}, 100, unlimited()) == b""
+
+
+def test_a_body_that_ends_early_is_the_callers_error() -> None:
+    with pytest.raises(CallerError, match="after 10 of 20 bytes"):
+        read_body(environ(bytes(10)) | {"CONTENT_LENGTH": "20"}, 100, unlimited())
+
+
+class Broken:
+    """A stream whose client is gone, or whose chunks are nonsense: each server raises something else."""
+
+    def read(self, _size: int) -> bytes:
+        raise ConnectionResetError
+
+
+@pytest.mark.parametrize("more", [{"CONTENT_LENGTH": "20"}, {"wsgi.input_terminated": True}])
+def test_a_stream_that_breaks_is_the_callers_error(more: dict[str, Any]) -> None:
+    with pytest.raises(CallerError, match="cannot be read to its end"):
+        read_body({"wsgi.input": Broken(), **more}, 100, unlimited())
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected_s"),
+    [(None, 60.0), ("5", 5.0), ("0.25", 0.25), ("600", 60.0), (".5", 0.5), ("1e1", 10.0), ("9" * 40, 60.0)],
+)
+def test_a_timeout_can_only_shorten_the_deadline(sent: str | None, expected_s: float) -> None:
+    assert allowed_s(sent, 60.0) == expected_s
+
+
+NO_TIMEOUTS = [
+    *["", "soon", "0", "0.0", "-1", "+1", "1,5", "5.", " 5", "٣", "9" * 41],
+    *["nan", "inf", "-inf", "1_0", "1e", "e1", "1e400", "1e-400"],
+]
+
+
+@pytest.mark.parametrize("sent", NO_TIMEOUTS)
+def test_a_timeout_that_is_no_number_above_zero_is_refused(sent: str) -> None:
+    with pytest.raises(BadOption, match="X-Request-Timeout"):
+        allowed_s(sent, 60.0)
+
+
+def test_a_deadline_counts_from_the_moment_when_the_head_of_the_request_is_there() -> None:
+    before = time.monotonic()
+    request = Request(environ(b"", HTTP_X_REQUEST_TIMEOUT="5"), Settings())
+    assert before + 5 <= request.deadline <= time.monotonic() + 5
+    assert 0 < request.left_s <= 5
+    late = Request(environ(b"", HTTP_X_REQUEST_TIMEOUT="1e-9"), Settings())
+    assert late.left_s == 0
+
+
+def test_an_id_is_taken_over_if_it_is_sane() -> None:
+    assert Request(environ(b"", HTTP_X_REQUEST_ID="a-1/b:2"), Settings()).id == "a-1/b:2"
+
+
+@pytest.mark.parametrize("sent", ["", "x" * 129, "two words", "Köln", "a\nb", "a\x7f"])
+def test_an_id_that_is_not_sane_is_replaced_by_one_that_stays(sent: str) -> None:
+    request = Request(environ(b"", HTTP_X_REQUEST_ID=sent), Settings())
+    first = request.id
+    assert len(first) == 32
+    assert set(first) <= set("0123456789abcdef")
+    assert request.id == first

@@ -1,0 +1,168 @@
+"""The result cache: bounded in bytes and time, and never a reason for a request to fail."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.errors import EngineUnavailable
+from ocrsvc.serving.byte_cache import ENTRY_BYTES, MemoryCache, RedisCache
+
+LONG_S = 3600.0
+
+
+def entry_bytes(value: bytes) -> int:
+    return 1 + len(value) + ENTRY_BYTES
+
+
+def test_what_was_put_comes_back_and_what_was_not_does_not() -> None:
+    cache = MemoryCache(10_000, LONG_S)
+    cache.put(b"a", b"one")
+    assert (cache.get(b"a"), cache.get(b"b")) == (b"one", None)
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    cache = MemoryCache(2 * entry_bytes(b"x"), LONG_S)
+    cache.put(b"a", b"1")
+    cache.put(b"b", b"2")
+    cache.get(b"a")
+    cache.put(b"c", b"3")
+    assert [cache.get(key) for key in (b"a", b"b", b"c")] == [b"1", None, b"3"]
+
+
+def test_an_entry_is_forgotten_when_its_time_is_over() -> None:
+    now = [100.0]
+    cache = MemoryCache(10_000, 5.0, lambda: now[0])
+    cache.put(b"a", b"1")
+    now[0] = 104.9
+    assert cache.get(b"a") == b"1"
+    now[0] = 105.0
+    assert cache.get(b"a") is None
+    assert cache.used_bytes == 0
+
+
+def test_what_is_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> None:
+    cache = MemoryCache(1000, LONG_S)
+    cache.put(b"a", b"1")
+    cache.put(b"b", bytes(1000))
+    assert (cache.get(b"a"), cache.get(b"b")) == (b"1", None)
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.binary(max_size=400)), max_size=40))
+def test_it_never_holds_more_than_it_may_and_knows_how_much_that_is(puts: list[tuple[bytes, bytes]]) -> None:
+    cache = MemoryCache(1500, LONG_S)
+    for key, value in puts:
+        cache.put(key, value)
+        assert cache.used_bytes <= 1500
+    held = [cache.get(key) for key in (b"a", b"b", b"c", b"d")]
+    assert cache.used_bytes == sum(entry_bytes(value) for value in held if value is not None)
+
+
+def test_threads_do_not_spoil_it() -> None:
+    cache = MemoryCache(20 * entry_bytes(b"12345678"), LONG_S)
+
+    def use(seed: int) -> None:
+        for turn in range(2000):
+            key = bytes([(turn * seed) % 50])
+            cache.put(key, key * 8)
+            assert cache.get(key) in (None, key * 8)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in (1, 3, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.used_bytes <= 20 * entry_bytes(b"12345678")
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    """A real Redis on a Unix socket of its own."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed: apt-get install redis-server")
+    wire = tmp_path / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(wire), "--save", "", "--appendonly", "no"]
+    with subprocess.Popen([*command, "--dir", str(tmp_path)], stdout=subprocess.DEVNULL) as server:
+        try:
+            wait_for(wire)
+            yield f"unix://{wire}"
+        finally:
+            server.terminate()
+
+
+def wait_for(wire: Path) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(wire)) == 0:
+                return
+        threading.Event().wait(0.01)
+    raise AssertionError("redis-server did not start")
+
+
+def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:
+    one, other = RedisCache(redis_url, LONG_S), RedisCache(redis_url, LONG_S)
+    one.put(b"a", b"\x00\xff")
+    assert (other.get(b"a"), other.get(b"b")) == (b"\x00\xff", None)
+    one.close()
+    other.close()
+
+
+def test_redis_forgets_by_itself(redis_url: str) -> None:
+    cache = RedisCache(redis_url, 0.02)
+    cache.put(b"a", b"1")
+    deadline = time.monotonic() + 20
+    while cache.get(b"a") is not None:
+        assert time.monotonic() < deadline
+    cache.close()
+
+
+@contextmanager
+def hanging_up(wire: Path) -> Iterator[list[None]]:
+    """A server that ends each connection at once; the list has an entry for each of them."""
+    calls: list[None] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(wire))
+        listener.listen()
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+                    calls.append(None)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield calls
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_redis_that_fails_only_misses_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    now = [100.0]
+    with hanging_up(tmp_path / "redis.sock") as calls:
+        cache = RedisCache(f"unix://{tmp_path}/redis.sock", LONG_S, lambda: now[0])
+        cache.put(b"a", b"1")
+        assert cache.get(b"a") is None
+        now[0] = 106.0
+        assert cache.get(b"a") is None
+        cache.close()
+    assert len(calls) == 2
+
+
+def test_an_address_that_is_none_stops_the_start() -> None:
+    with pytest.raises(EngineUnavailable, match="OCRSVC_CACHE_URL"):
+        RedisCache("http://127.0.0.1", LONG_S)

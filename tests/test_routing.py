@@ -1,0 +1,89 @@
+"""Which adapters answer, at which ports, and which one gets a request to a path that several have."""
+
+from __future__ import annotations
+
+import pytest
+from web_support import json_of, running_app
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.registry import adapters, resolve
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
+from ocrsvc.worker.config import addresses
+
+
+def test_every_name_has_a_door_and_every_door_a_name() -> None:
+    assert all(callable(resolve(entry.http)) for entry in adapters().values())
+    assert all(resolve(entry.grpc).files for entry in adapters().values() if entry.grpc)
+
+
+def test_a_door_is_a_blueprint_that_bears_its_dialects_name() -> None:
+    with running_app() as app:
+        assert set(adapters()) <= set(app.blueprints)
+
+
+@pytest.mark.parametrize("name", adapters())
+def test_each_dialect_can_be_the_only_one_and_can_be_switched_off(name: str) -> None:
+    others = tuple(other for other in adapters() if other != name)
+    with running_app(Settings(dialects=(name,))) as app:
+        assert name in app.blueprints
+        assert not set(others) & set(app.blueprints)
+    with running_app(Settings(dialects=others)) as app:
+        assert name not in app.blueprints
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "names"),
+    [
+        ("OCRSVC_DIALECTS", "none", ()),
+        ("OCRSVC_DIALECTS", "trwebocr, trwebocr_cpp,trwebocr", ("trwebocr", "trwebocr_cpp")),
+        ("OCRSVC_USUAL_PORTS", "trwebocr", ("trwebocr",)),
+        ("OCRSVC_USUAL_PORTS", "none", ()),
+    ],
+)
+def test_dialects_are_chosen_by_name(variable: str, value: str, names: tuple[str, ...]) -> None:
+    assert getattr(read_settings({variable: value}), variable.removeprefix("OCRSVC_").lower()) == names
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"OCRSVC_DIALECTS": "trwebocr,tesserakt"}, "OCRSVC_DIALECTS"),
+        ({"OCRSVC_USUAL_PORTS": "tesserakt"}, "OCRSVC_USUAL_PORTS"),
+        ({"OCRSVC_DIALECTS": "trwebocr_cpp", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
+        ({"OCRSVC_BIND": "unix:/run/x.sock", "OCRSVC_USUAL_PORTS": "trwebocr"}, "OCRSVC_USUAL_PORTS"),
+    ],
+)
+def test_a_name_that_cannot_be_served_is_refused_with_the_list(environ: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(environ)
+    assert str(caught.value).startswith(f"{named} is ")
+    assert "trwebocr, trwebocr_cpp" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ["127.0.0.1:8000"]),
+        ({"OCRSVC_USUAL_PORTS": "trwebocr,trwebocr_cpp"}, ["127.0.0.1:8000", "127.0.0.1:8089", "127.0.0.1:6006"]),
+        ({"OCRSVC_BIND": "[::1]:80", "OCRSVC_USUAL_PORTS": "trwebocr"}, ["[::1]:80", "[::1]:8089"]),
+        ({"OCRSVC_BIND": "0.0.0.0:8089", "OCRSVC_USUAL_PORTS": "trwebocr"}, ["0.0.0.0:8089"]),
+    ],
+)
+def test_usual_ports_are_listened_on_beside_bind(environ: dict[str, str], expected: list[str]) -> None:
+    assert addresses(read_settings(environ)) == expected
+
+
+def test_at_the_usual_port_of_a_dialect_a_wrong_path_is_answered_in_its_shape() -> None:
+    with running_app(Settings(usual_ports=("trwebocr",))) as app:
+        client = app.test_client()
+        assert client.get("/nowhere").content_type == "application/problem+json"
+        answer = client.get("/nowhere", base_url="http://localhost:8089")
+        assert (answer.status_code, answer.content_type, json_of(answer)["code"]) == (404, "application/json", 404)
+
+
+def test_a_wrong_method_on_a_dialects_own_path_is_answered_in_its_shape() -> None:
+    with running_app() as app:
+        answer = app.test_client().get("/api/trocr")
+        assert (answer.status_code, set(answer.headers["Allow"].split(", "))) == (405, {"OPTIONS", "POST"})
+        assert answer.content_type == "text/plain; charset=UTF-8"

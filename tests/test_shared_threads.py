@@ -1,0 +1,99 @@
+"""Shared worker threads: idle ones help with a single page, and are given back when other pages come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def shared_threads() -> Iterator[SharedThreads]:
+    shared_threads = SharedThreads(3)
+    yield shared_threads
+    shared_threads.close()
+
+
+def test_a_lone_page_is_worked_on_by_every_hand_at_once(shared_threads: SharedThreads) -> None:
+    together = threading.Barrier(3)
+
+    def work(_: int) -> int:
+        return together.wait(LIMIT_S)  # passes only when three threads are inside at once
+
+    with shared_threads.page():
+        assert sorted(shared_threads.map(work, range(3))) == [0, 1, 2]
+
+
+def test_results_come_in_the_order_of_the_items(shared_threads: SharedThreads) -> None:
+    with shared_threads.page():
+        assert shared_threads.map(lambda item: item * 2, range(100)) == [item * 2 for item in range(100)]
+
+
+def test_pages_for_every_hand_leave_no_helper(shared_threads: SharedThreads) -> None:
+    with shared_threads.page(), shared_threads.page(), shared_threads.page():
+        assert set(shared_threads.map(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}
+        with shared_threads.all_threads() as alone:
+            assert not alone
+
+
+def test_helpers_go_home_when_pages_come(shared_threads: SharedThreads) -> None:
+    both_inside, more_pages = threading.Barrier(4), threading.Event()
+    by_thread: list[int] = []
+
+    def work(item: int) -> None:
+        by_thread.append(threading.get_ident())
+        if item < 3:
+            both_inside.wait(LIMIT_S)
+            assert more_pages.wait(LIMIT_S)
+
+    def two_pages_come() -> None:
+        both_inside.wait(LIMIT_S)
+        with shared_threads.page(), shared_threads.page():
+            more_pages.set()
+            done.wait(LIMIT_S)
+
+    done, others = threading.Event(), threading.Thread(target=two_pages_come)
+    others.start()
+    with shared_threads.page():
+        shared_threads.map(work, range(30))
+    done.set()
+    others.join()
+    helped = [thread for thread in by_thread if thread != threading.get_ident()]
+    assert len(by_thread) == 30
+    assert len(helped) == 2  # one item each: the one during which the pages came
+
+
+def test_all_hands_go_to_one_lone_page_only(shared_threads: SharedThreads) -> None:
+    with shared_threads.page(), shared_threads.all_threads() as first, shared_threads.all_threads() as second:
+        assert (first, second) == (True, False)
+        assert set(shared_threads.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}
+    with shared_threads.page(), shared_threads.all_threads() as again:
+        assert again
+
+
+@pytest.mark.parametrize("bad", [0, 7])
+def test_a_failure_reaches_the_caller_and_every_hand_comes_back(shared_threads: SharedThreads, bad: int) -> None:
+    def work(item: int) -> None:
+        if item == bad:
+            raise ValueError("this line cannot be read")
+
+    with shared_threads.page():
+        with pytest.raises(ValueError, match="this line"):
+            shared_threads.map(work, range(20))
+        with shared_threads.all_threads() as alone:
+            assert alone
+
+
+def test_one_hand_has_no_helpers() -> None:
+    shared_threads, before = SharedThreads(1), threading.active_count()
+    with shared_threads.page():
+        assert set(shared_threads.map(lambda _: threading.get_ident(), range(5))) == {threading.get_ident()}
+        with shared_threads.all_threads() as alone:
+            assert not alone
+    assert threading.active_count() == before
+    shared_threads.close()
