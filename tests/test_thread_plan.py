@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ocrsvc.settings.load import read_settings
+from ocrsvc.system.cpu import read_cpus, read_quotas
 from ocrsvc.system.thread_plan import (
     ThreadPlan,
     expected_device,
@@ -16,8 +17,6 @@ from ocrsvc.system.thread_plan import (
     is_installed,
     plan,
     plan_for,
-    read_cpus,
-    read_quotas,
     set_library_threads,
 )
 

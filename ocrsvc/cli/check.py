@@ -17,7 +17,8 @@ from ocrsvc.errors import EngineUnavailable, OperatorError
 from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, read_cpus, set_library_threads
+from ocrsvc.system.cpu import read_cpus
+from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_threads
 
 HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Final
 
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cgroup import read_limits
+from ocrsvc.system.cpu import read_cpus
 from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1
@@ -108,25 +107,6 @@ def plan(
     workers = workers or fitting
     engine_threads = engine_threads or (_GPU_ENGINE_THREADS if on_gpu else max(1, round(cpus / workers)))
     return ThreadPlan(workers, threads or queue_size + engine_threads + _SPARE_THREADS, engine_threads)
-
-
-def read_cpus(root: Path = Path("/")) -> float:
-    """CPUs that this process may use: the smaller of its affinity and the CPU quotas of its cgroups, never the host's.
-
-    Args:
-        root: Folder that holds proc/self/cgroup and sys/fs/cgroup.
-    """
-    affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min([float(affinity), *read_quotas(root)])
-
-
-def read_quotas(root: Path) -> Iterator[float]:
-    """The CPU quotas, in CPUs, of this process's cgroup and of those around it; none when unlimited."""
-    for words in read_limits(root, "cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
-        match words:
-            # 150000 100000 is 1.5 CPUs. No quota is "max", or -1, or no file.
-            case [quota, period] if quota.isdigit() and int(period):
-                yield int(quota) / int(period)
 
 
 def set_library_threads(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
