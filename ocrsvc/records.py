@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ Box = tuple[Point, Point, Point, Point]
 Rotate = Literal["auto", "0", "90", "180", "270"]
 
 Decoder = Literal["greedy", "beam"]
+
+MIN_SIDE_PX: Final = 16
+MAX_SIDE_PX: Final = 65_535
+"""The longest sides of a smaller copy that an engine can be asked to read."""
 
 Check = Callable[[], object]
 """Raises DeadlineExceeded or ClientGone once nobody waits for the work any more; for any thread, and cheap enough to be

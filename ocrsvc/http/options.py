@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
-from ocrsvc.http.field_values import as_text, parse_decimal
+from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
-from ocrsvc.records import ReadOptions
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
-MIN_SIDE_PX: Final = 16
-MAX_SIDE_PX: Final = 65_535
-
-_TRUE: Final = frozenset({"true", "1", "yes", "on"})
-_FALSE: Final = frozenset({"false", "0", "no", "off"})
-_ROTATIONS: Final = ("auto", "0", "90", "180", "270")
+_ROTATIONS: Final = get_args(Rotate)
 _FORMATS: Final = ("json", *OUTPUT_FORMATS)
 
 
@@ -52,13 +47,6 @@ class Option:
     help: str
 
 
-def _parse_bool(text: str) -> bool:
-    word = text.lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError(text)
-    return word in _TRUE
-
-
 def _parse_side(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and MIN_SIDE_PX <= int(text) <= MAX_SIDE_PX):
         raise ValueError(text)
@@ -73,7 +61,7 @@ def _parse_share(text: str) -> float:
 
 
 def _bool(default: str, help_text: str) -> Option:
-    return Option(_parse_bool, "true or false (also 1, 0, yes, no, on, off)", {"type": "boolean"}, default, help_text)
+    return Option(parse_flag, "true or false (also 1, 0, yes, no, on, off)", {"type": "boolean"}, default, help_text)
 
 
 def _choice(values: Sequence[str], accepted: str, default: str | None, help_text: str) -> Option:

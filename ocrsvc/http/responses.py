@@ -13,16 +13,13 @@ from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Reading, ReadOptions, Rotate
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Reading, ReadOptions, Rotate
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
 # What says of an upload that it is no image, whichever way.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 
-# The longest sides of a smaller copy that an engine can be asked to read.
-_MIN_SIDE_PX: Final = 16
-_MAX_SIDE_PX: Final = 65_535
 _MAX_ACCEPT: Final = 4096
 
 
@@ -65,7 +62,7 @@ def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format'
 
 def clamp_side_px(side_px: float) -> int:
     """A longest side that `ReadOptions` takes: the nearest one."""
-    return int(min(max(side_px, _MIN_SIDE_PX), _MAX_SIDE_PX))
+    return int(min(max(side_px, MIN_SIDE_PX), MAX_SIDE_PX))
 
 
 def cut_accepted() -> None:
