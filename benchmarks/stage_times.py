@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Stage, and the functions whose own time it is: the module, the class if there is one, the name.
 STAGES: Mapping[str, Sequence[str]] = {
-    "parse": ("http.request:Request._parse", "api.native:read_options", "http.content:Content.images"),
+    "parse": ("http.request:Request._parse", "api.native:read_options", "http.parsed_body:Content.images"),
     "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
     "resize": ("engines.ppocr.pipeline.db_postprocess:_resize", "engines.ppocr.pipeline.detector:to_tensor"),
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
