@@ -4,9 +4,9 @@
 
 In process, without sockets, over a reader that has its answer ready once the image is decoded.
 
-- HTTP: each format's good requests to the WSGI application are bent at random: bytes changed, cut, doubled, pieces of
-  other requests put in, members of JSON replaced by other values, a few bytes repeated up to a megabyte of text, other
-  content types, paths, methods and queries.
+- HTTP: each format's good requests to the WSGI application are changed at random: bytes changed, cut, doubled, pieces
+  of other requests put in, members of JSON replaced by other values, a few bytes repeated up to a megabyte of text,
+  other content types, paths, methods and queries.
 - gRPC's messages (grpc_messages): those of each method, their fields left out, doubled and replaced at any depth.
 - gRPC's connections (grpc_frames): whole conversations in HTTP/2 frames, with floods of each kind of frame, odd
   headers, wrong lengths and windows, cut into pieces anywhere.
@@ -154,7 +154,7 @@ class Tally:
 
 
 Part = Callable[[random.Random], tuple[str, object]]
-"""Sends one bent input: how it ended, and what was sent. Whatever it raises is a violation."""
+"""Sends one malformed input: how it ended, and what was sent. Whatever it raises is a violation."""
 
 
 def main() -> int:
@@ -183,7 +183,7 @@ def main() -> int:
 def _parts(only: str | None) -> list[Part]:
     """Those asked for; without a name, one for each good request, and gRPC's as often as any four."""
     image = tiny_png()
-    good = [exchange for exchange in exchanges(image) if only in {None, exchange.dialect}]
+    good = [exchange for exchange in exchanges(image) if only in {None, exchange.adapter}]
     found: list[Part] = []
     if good:
         application = create_app(Settings(max_body_bytes=MOST_BODY_BYTES), cast(Reader, DecodingReader())).wsgi_app
@@ -216,8 +216,8 @@ def _send_request(
     application: Application, exchange: Exchange, good: Sequence[Exchange], chance: random.Random
 ) -> tuple[str, object]:
     asked = bend(exchange, good, chance)
-    bent, method, headers = asked
-    environ = environ_of(bent.path, bent.content_type, bent.body, method) | headers
+    sent, method, headers = asked
+    environ = environ_of(sent.path, sent.content_type, sent.body, method) | headers
     return str(call(application, environ)[0]), asked
 
 

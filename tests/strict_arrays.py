@@ -1,6 +1,6 @@
 """A double of cupy where it is stricter than numpy: its arrays mix with no others, and only some functions are there.
 
-numpy computes beneath. What would raise on a card raises here: an operation or an index that holds a numpy array of
+numpy computes beneath. What would raise on a GPU raises here: an operation or an index that holds a numpy array of
 more than no dimensions, and a function that is not listed (each of those listed is cupy's too, with these arguments).
 """
 
@@ -39,7 +39,7 @@ class OnGpu(np.ndarray[Any, Any]):
 
 
 def on_gpu(array: Any) -> Any:
-    """The array, from now on of the card."""
+    """The array, from now on of the GPU."""
     return array.view(OnGpu) if isinstance(array, np.ndarray) else array
 
 

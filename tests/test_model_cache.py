@@ -24,7 +24,7 @@ def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
         file.write_bytes(data)
 
 
-def test_what_was_kept_is_found_by_its_key_alone(tmp_path: Path) -> None:
+def test_what_was_cached_is_found_by_its_key_alone(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path / "new" / "folder")
     keep(cache)
     assert cache.find("model", "key") == MODEL

@@ -74,13 +74,13 @@ def asking(server: Server) -> Iterator[list[int]]:
         client.join()
 
 
-def count(server: Server, told: str) -> int:
-    return sum(told in line for line in server.lines)
+def count(server: Server, message: str) -> int:
+    return sum(message in line for line in server.lines)
 
 
-def wait_for_next(server: Server, told: str, before: int) -> None:
+def wait_for_next(server: Server, message: str, before: int) -> None:
     """Once more than before."""
-    wait_until(lambda: count(server, told) > before, told)
+    wait_until(lambda: count(server, message) > before, message)
 
 
 def is_settled(server: Server) -> bool:
@@ -89,7 +89,7 @@ def is_settled(server: Server) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "path", "told"),
+    ("call", "error", "path", "message"),
     [
         ("fork", errno.EAGAIN, "", "No worker can be started: BlockingIOError"),
         ("open", errno.ENOSPC, "wgunicorn-", "No worker can be started: OSError: [Errno 28]"),
@@ -98,14 +98,14 @@ def is_settled(server: Server) -> bool:
     ],
 )
 def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
-    server: Server, faults: Faults, call: str, error: int, path: str, told: str
+    server: Server, faults: Faults, call: str, error: int, path: str, message: str
 ) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
-    (old, _), refused, recycled = server.workers(), count(server, told), count(server, "RECYCLED")
+    (old, _), refused, recycled = server.workers(), count(server, message), count(server, "RECYCLED")
     with asking(server) as statuses:
         with faults.refused(call, error, path=path):
             os.kill(old, signal.SIGUSR2)
-            wait_for_next(server, told, refused)
+            wait_for_next(server, message, refused)
             assert old in server.workers()
         wait_for_next(server, "RECYCLED", recycled)
     assert set(statuses) == {200}
@@ -202,8 +202,8 @@ def test_a_log_on_a_full_disk_ends_nothing(faults: Faults, tmp_path: Path) -> No
         # A log file that cannot be opened again is opened when it can be.
         log.rename(tmp_path / "log.1")
         with faults.refused("open", errno.ENOSPC, path=str(log)):
-            for told in (signal.SIGUSR1, signal.SIGHUP):
-                server.process.send_signal(told)
+            for number in (signal.SIGUSR1, signal.SIGHUP):
+                server.process.send_signal(number)
                 time.sleep(0.5)
             assert requests.post(f"{url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code == 200
         server.process.send_signal(signal.SIGHUP)

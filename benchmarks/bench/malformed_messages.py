@@ -47,7 +47,7 @@ def good_calls(methods: Methods, image: bytes) -> list[GoodCall]:
     return plain + _kserve_calls(image) + _tensorflow_calls(image) + _paddle_calls(image)
 
 
-def bend_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+def malform_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
     """A message, made worse once to three times."""
     for _ in range(chance.randint(1, 3)):
         data = chance.choice(BENDS)(data, others, chance)
