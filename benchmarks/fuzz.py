@@ -158,7 +158,7 @@ Part = Callable[[random.Random], tuple[str, object]]
 
 
 def main() -> int:
-    """Bend, send, judge; the exit code."""
+    """Mutate, send, judge; the exit code."""
     asked = _arguments()
     print_machine()
     # A call that is our fault would be logged with its traceback; it is told below, with what was sent.
@@ -215,16 +215,16 @@ def send(part: Part, chance: random.Random, tally: Tally) -> None:
 def _send_request(
     application: Application, exchange: Exchange, good: Sequence[Exchange], chance: random.Random
 ) -> tuple[str, object]:
-    asked = bend(exchange, good, chance)
+    asked = mutate(exchange, good, chance)
     sent, method, headers = asked
     environ = environ_of(sent.path, sent.content_type, sent.body, method) | headers
     return str(call(application, environ)[0]), asked
 
 
-def bend(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Asked:
+def mutate(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Asked:
     """A good request, made worse once to three times."""
     for _ in range(chance.randint(1, 3)):
-        exchange = chance.choice(BENDS)(exchange, others, chance)
+        exchange = chance.choice(MUTATIONS)(exchange, others, chance)
     headers = {name: str(chance.choice((*VALUES, 64, 32))) for name in HEADERS if chance.random() < 0.05}
     return exchange, chance.choice(METHODS), headers
 
@@ -285,7 +285,7 @@ def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Rando
     return replace(exchange, body=(exchange.body[:at] + text + exchange.body[at:])[:MOST_BODY_BYTES])
 
 
-BENDS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (
+MUTATIONS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (
     *(_change_bytes, _cut, _double, _swap_body, _swap_path, _swap_type, _bend_json, _bend_json, _flood),
 )
 
@@ -312,7 +312,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", help="one dialect's name, native, grpc, grpc_messages or grpc_frames")
+    parser.add_argument("--only", help="one adapter's name, native, grpc, grpc_messages or grpc_frames")
     parser.add_argument("--out", type=Path, help="where the figures go; by default benchmarks/results")
     return parser.parse_args()
 

@@ -63,7 +63,7 @@ class Way:
 
 @dataclass
 class GpuFigures:
-    """What NVML told while a block ran; empty without a GPU."""
+    """What NVML reported while a block ran; empty without a GPU."""
 
     busy_percent: list[float] = field(default_factory=list)
     used_mb: list[float] = field(default_factory=list)
@@ -234,7 +234,7 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
             continue
         bare_pace = max(row["pages_per_s"] for row in found["bare"].values())
         for clients, row in found["service"].items():
-            memory = f", {row['gpu_memory_mb']} MB of the card" if "gpu_memory_mb" in row else ""
+            memory = f", {row['gpu_memory_mb']} MB of the GPU" if "gpu_memory_mb" in row else ""
             print(f"{name}, {clients} clients: {row['per_second']} pages/s of {bare_pace} bare{memory}")
 
 
@@ -242,7 +242,7 @@ def main() -> int:
     """Measure, print, write; 1 when a request failed or a way that opens broke, or none opens."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds render_pages.py")
-    parser.add_argument("--ways", default=",".join(WAYS), help="provider-precision, …; cpu-fp32 needs no card")
+    parser.add_argument("--ways", default=",".join(WAYS), help="provider-precision, …; cpu-fp32 needs no GPU")
     parser.add_argument("--pages", type=int, default=16)
     parser.add_argument("--lines", type=int, default=40, help="on each page; 40 make about 170 words")
     parser.add_argument("--clients", default="1,8,32")

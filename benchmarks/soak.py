@@ -211,7 +211,7 @@ def serve(env: Mapping[str, str], folder: Path) -> Iterator[Service]:
 
 
 def wait_until(is_true: Any, limit_s: float, describe: Any) -> None:
-    """Wait for a condition; raises TimeoutError with what `told` says."""
+    """Wait for a condition; raises TimeoutError with what `describe` returns."""
     end_s = time.monotonic() + limit_s
     while not is_true():
         if time.monotonic() > end_s:

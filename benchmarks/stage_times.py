@@ -113,7 +113,7 @@ def ask(app: Flask, data: bytes) -> tuple[float, float]:
     return time.perf_counter() - began_s, json.loads(answer.text)["timing"]["queue_s"]
 
 
-def keep_books(images: Sequence[bytes], clients: int) -> PageCosts:
+def measure(images: Sequence[bytes], clients: int) -> PageCosts:
     """Open the service in this process and send it the pages, from so many clients."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
@@ -178,7 +178,7 @@ def main() -> int:
     every = Corpus(asked.shared).pages
     images = [page.file.read_bytes() for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
     print(f"load: {len(images)} pages once each, {asked.clients} clients in this process")
-    costs = keep_books(images, asked.clients)
+    costs = measure(images, asked.clients)
     show(costs)
     figures = {"cpu_ms": dict(rows(costs)), "latency_s": costs.latency_s, "queue_s": costs.queue_s}
     write_result("stage_times", figures | {"pages": costs.pages, "clients": asked.clients}, asked.out)

@@ -19,7 +19,7 @@ MAKERS = ("zeros", "empty", "arange")
 
 
 class OnGpu(np.ndarray[Any, Any]):
-    """An array that refuses the company of numpy's."""
+    """An array that mixes with none of numpy's."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         refuse_strangers([*inputs, *kwargs.values()])
@@ -27,7 +27,7 @@ class OnGpu(np.ndarray[Any, Any]):
         return on_gpu(getattr(ufunc, method)(*bare, **kwargs))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        raise TypeError(f"numpy's {func.__name__} was called for an array of the card")
+        raise TypeError(f"numpy's {func.__name__} was called for an array of the GPU")
 
     def __getitem__(self, index: Any) -> Any:
         refuse_strangers([index])
@@ -47,7 +47,7 @@ def refuse_strangers(values: Any) -> None:
     """Raise TypeError where one of them is an array of numpy's own."""
     for value in flat(values):
         if isinstance(value, np.ndarray) and not isinstance(value, OnGpu) and value.ndim:
-            raise TypeError(f"an array {value.shape} of numpy's meets one of the card")
+            raise TypeError(f"an array {value.shape} of numpy's meets one of the GPU")
 
 
 def flat(values: Any) -> Iterator[Any]:

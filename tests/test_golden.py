@@ -98,7 +98,7 @@ PADDLEX = {
     "health": Case("GET", "/health", differs="has `status` too, for TurboOCR's clients", status=200, like="not found"),
     "health post": Case("POST", "/health", equal=("errorMsg",)),
     "not found": Case("GET", "/nope", equal=("errorMsg",)),
-    "root": Case("GET", "/", differs="another door's banner", status=200),
+    "root": Case("GET", "/", differs="another adapter's banner", status=200),
     "get /ocr": Case("GET", "/ocr", equal=("errorMsg",)),
     "image, defaults": Case("POST", "/ocr", px()),
     "image, visualize false, logId": Case("POST", "/ocr", px(visualize=False, logId="abc-1"), equal=("logId",)),

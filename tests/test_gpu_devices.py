@@ -87,7 +87,7 @@ def test_gpus_that_the_environment_hides_are_not_planned_for(
 @pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
 def test_a_worker_on_the_cpu_does_not_look_at_a_gpu(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ServiceContext(read_settings({setting: "cpu"}))
-    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a card was looked at"))
+    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a GPU was looked at"))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
     assert boot._open_gauge(service, worker) is None
 

@@ -275,7 +275,7 @@ def test_a_child_that_fills_the_gpu_is_replaced_at_its_limit(home: Path, gpu_byt
             handle.read([page])
             return pid_of(handle) != first
 
-        wait_until(is_replaced, f"{handle.child.gpu_bytes} bytes of the card, and nobody minds")
+        wait_until(is_replaced, f"{handle.child.gpu_bytes} bytes of the GPU, and it is not replaced")
         assert 0 < handle.child.gpu_bytes < 200 * MB
 
 

@@ -160,12 +160,12 @@ def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(
     build(cache)
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
-        (folder / "sm80.engine").write_bytes(b"for another card")
+        (folder / "sm80.engine").write_bytes(b"for another GPU")
         (folder / "sm90.engine").write_bytes(b"newer")
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
-            "sm80.engine": b"for another card",
+            "sm80.engine": b"for another GPU",
             "sm90.engine": b"newer",
         }
 

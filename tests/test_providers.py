@@ -29,7 +29,7 @@ LARGE = Profile((1, 3, 48, 480), (2, 3, 48, 960), (4, 3, 48, 960))
 
 
 class Runtime:
-    """ONNX Runtime's sessions as far as they are told things: what was opened with what, and what was run."""
+    """ONNX Runtime's sessions as far as they are given options: what was opened with what, and what was run."""
 
     def __init__(self) -> None:
         self.opened: list[SimpleNamespace] = []
@@ -151,7 +151,7 @@ def test_why_a_provider_fails_is_reported(runtime: Runtime) -> None:
         open_model(models.RECOGNITION, SessionConfig("cuda"))
 
 
-@pytest.mark.parametrize("failure", [None, EPFail("no card"), RuntimeError("no driver")])
+@pytest.mark.parametrize("failure", [None, EPFail("no GPU"), RuntimeError("no driver")])
 def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
     runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -271,7 +271,7 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     (new,) = processes.pids(State.BOOTING)
     processes.make_ready(new)
     processes.turn()
-    assert processes.entry(second).granted == Granted.NOTHING, "nobody has looked at the card since the exit"
+    assert processes.entry(second).granted == Granted.NOTHING, "nobody has read the GPU since the exit"
     processes.read_gpu(100)
     processes.turn()
     assert processes.entry(second).granted == Granted.SUCCESSOR

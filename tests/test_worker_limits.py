@@ -163,7 +163,7 @@ def test_calibrated_limits_leave_room_for_a_successor(footprint: int, memory: in
         assert limit == 0 or workers * limit + footprint <= share * memory + workers
 
 
-@given(footprint=st.integers(50 * MB, 4 * GB), card=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
+@given(footprint=st.integers(50 * MB, 4 * GB), gpu=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
 def test_calibrated_limits_of_a_gpu_never_overfill_it_and_the_hard_one_is_above(
     footprint: int, gpu: int, workers: int
 ) -> None:

@@ -18,7 +18,7 @@ from h2.events import TrailersReceived
 
 from bench.decoding import DecodingReader
 from bench.malformed_connections import GOAWAY, malformed_talk
-from bench.malformed_messages import GoodCall, good_calls, malform_message
+from bench.malformed_messages import GoodCall, good_calls, mutate_message
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
@@ -163,7 +163,7 @@ class Bench:
     def send_message(self, chance: random.Random) -> tuple[str, object]:
         """One malformed message to one method: how the call ended, what was sent. Raises what no call may raise."""
         asked = chance.choice(self._calls)
-        method, data = self._host.methods[asked.path], malform_message(asked.data, self._datas, chance)
+        method, data = self._host.methods[asked.path], mutate_message(asked.data, self._datas, chance)
         return self._judged(lambda: _called(method, data), (asked.path, data))
 
     def send_connection(self, chance: random.Random) -> tuple[str, object]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hpack import Encoder
 
-from bench.malformed_messages import GoodCall, change_bytes, cut, double, malform_message
+from bench.malformed_messages import GoodCall, change_bytes, cut, double, mutate_message
 from ocrsvc.grpc_server.wire import frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -78,7 +78,7 @@ class Talk:
         asked = self.chance.choice(self._calls)
         data = asked.data
         if is_malformed:
-            data = malform_message(data, [call.data for call in self._calls], self.chance)
+            data = mutate_message(data, [call.data for call in self._calls], self.chance)
         number = self.begin(asked.path, *more)
         self.data(number, frame(data), ended=ended)
         return number
