@@ -67,7 +67,7 @@ clients: install
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
-	$(BIN)/python benchmarks/soak.py --card $(ARGS)
+	$(BIN)/python benchmarks/soak.py --gpu $(ARGS)
 	$(BIN)/python benchmarks/endurance.py
 	$(BIN)/python benchmarks/fuzz.py
 	$(BIN)/python benchmarks/schemathesis_run.py
@@ -81,7 +81,7 @@ hostile: install
 # it is asked for; about eight minutes.
 chaos: install
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
-	$(BIN)/python benchmarks/chaos.py --victims zygotes $(ARGS)
+	$(BIN)/python benchmarks/chaos.py --victims fork_servers $(ARGS)
 	$(BIN)/python benchmarks/chaos.py --victims workers $(ARGS)
 	$(BIN)/python benchmarks/chaos_faults.py
 

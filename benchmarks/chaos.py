@@ -1,13 +1,13 @@
 """Load on a real service whose processes are killed meanwhile: a crash may fail only the image that caused it.
 
-    python benchmarks/chaos.py                     engine children killed every 0.5 s, and 1 % poison images
-    python benchmarks/chaos.py --victims zygotes   the processes that fork them, every 5 s
-    python benchmarks/chaos.py --victims workers   workers killed with -9 every 5 s, the engine in their threads
+    python benchmarks/chaos.py                         engine children killed every 0.5 s, and 1 % poison images
+    python benchmarks/chaos.py --victims fork_servers  the processes that fork them, every 5 s
+    python benchmarks/chaos.py --victims workers       workers killed with -9 every 5 s, the engine in their threads
 
 Every answer is checked against its image. A poison image ends the process that reads it, and must be answered 422; with
-children or zygotes as victims nothing else may fail, with workers only what they had in flight. At the end the arbiter
-is killed with -9, and every process of the service must be gone within 5 s. The last line of stdout is the result as
-JSON; the exit code is 1 when anything was lost that must not be.
+children or fork servers as victims nothing else may fail, with workers only what they had in flight. At the end the
+arbiter is killed with -9, and every process of the service must be gone within 5 s. The last line of stdout is the
+result as JSON; the exit code is 1 when anything was lost that must not be.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GONE_S = 5.0
 SETTLE_S = 30.0
 BLOCK = 100  # images of which one is poison
 POISONS = 40
-EVERY_S = {"children": 0.5, "zygotes": 5.0, "workers": 5.0}
+EVERY_S = {"children": 0.5, "fork_servers": 5.0, "workers": 5.0}
 
 
 class Until:
@@ -103,11 +103,11 @@ def state_of(pid: int) -> str:
 def victims(service: Service, kind: str) -> list[int]:
     """Those of the processes of one kind that live now."""
     workers = service.workers()
-    zygotes = [pid for worker in workers for pid in children_of(worker)]
+    fork_servers = [pid for worker in workers for pid in children_of(worker)]
     return {
         "workers": workers,
-        "zygotes": zygotes,
-        "children": [pid for zygote in zygotes for pid in children_of(zygote)],
+        "fork_servers": fork_servers,
+        "children": [pid for fork_server in fork_servers for pid in children_of(fork_server)],
     }[kind]
 
 

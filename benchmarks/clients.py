@@ -76,26 +76,26 @@ def main() -> int:
 
 
 def _page(cases: list[ET.Element]) -> str:
-    told = [_told(case) for case in cases]
+    clients = [_row(case) for case in cases]
     found, when = versions(), datetime.now(UTC).strftime("%Y-%m-%d")
-    counted = Counter(result.partition(":")[0] for result in (row["result"] for row in told))
+    counted = Counter(result.partition(":")[0] for result in (row["result"] for row in clients))
     total = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
-    rows = "\n".join(f"| {row['format']} | {row['client']} | {row['version']} | {row['result']} |" for row in told)
+    rows = "\n".join(f"| {row['format']} | {row['client']} | {row['version']} | {row['result']} |" for row in clients)
     head = {"when": when, "python": found["python"], "gunicorn": found["gunicorn"]}
-    return TEXT.format(**head, sum=f"{len(told)} clients: {total}.", rows=rows)
+    return TEXT.format(**head, sum=f"{len(clients)} clients: {total}.", rows=rows)
 
 
-def _told(case: ET.Element) -> Mapping[str, str]:
-    """What the test told of its client: format, client, version, result."""
-    told = {item.get("name", ""): item.get("value", "") for item in case.iter("property")}
-    result = told.get("result", "failed")
+def _row(case: ET.Element) -> Mapping[str, str]:
+    """What the test reported of its client: format, client, version, result."""
+    properties = {item.get("name", ""): item.get("value", "") for item in case.iter("property")}
+    result = properties.get("result", "failed")
     if case.find("failure") is not None or case.find("error") is not None:
         result = "failed"
     elif (skipped := case.find("skipped")) is not None:
         result = f"skipped: {skipped.get('message', '')}"
     elif result == "recorded":
-        result = f"recorded: {told['lack']}"
-    return told | {"result": result}
+        result = f"recorded: {properties['lack']}"
+    return properties | {"result": result}
 
 
 def _arguments() -> argparse.Namespace:

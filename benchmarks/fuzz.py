@@ -4,9 +4,9 @@
 
 In process, without sockets, over a reader that has its answer ready once the image is decoded.
 
-- HTTP: each format's good requests to the WSGI application are bent at random: bytes changed, cut, doubled, pieces of
-  other requests put in, members of JSON replaced by other values, a few bytes repeated up to a megabyte of text, other
-  content types, paths, methods and queries.
+- HTTP: each format's good requests to the WSGI application are changed at random: bytes changed, cut, doubled, pieces
+  of other requests put in, members of JSON replaced by other values, a few bytes repeated up to a megabyte of text,
+  other content types, paths, methods and queries.
 - gRPC's messages (grpc_messages): those of each method, their fields left out, doubled and replaced at any depth.
 - gRPC's connections (grpc_frames): whole conversations in HTTP/2 frames, with floods of each kind of frame, odd
   headers, wrong lengths and windows, cut into pieces anywhere.
@@ -154,11 +154,11 @@ class Tally:
 
 
 Part = Callable[[random.Random], tuple[str, object]]
-"""Sends one bent input: how it ended, and what was sent. Whatever it raises is a violation."""
+"""Sends one malformed input: how it ended, and what was sent. Whatever it raises is a violation."""
 
 
 def main() -> int:
-    """Bend, send, judge; the exit code."""
+    """Mutate, send, judge; the exit code."""
     asked = _arguments()
     print_machine()
     # A call that is our fault would be logged with its traceback; it is told below, with what was sent.
@@ -183,7 +183,7 @@ def main() -> int:
 def _parts(only: str | None) -> list[Part]:
     """Those asked for; without a name, one for each good request, and gRPC's as often as any four."""
     image = tiny_png()
-    good = [exchange for exchange in exchanges(image) if only in {None, exchange.dialect}]
+    good = [exchange for exchange in exchanges(image) if only in {None, exchange.adapter}]
     found: list[Part] = []
     if good:
         application = create_app(Settings(max_body_bytes=MOST_BODY_BYTES), cast(Reader, DecodingReader())).wsgi_app
@@ -215,16 +215,16 @@ def send(part: Part, chance: random.Random, tally: Tally) -> None:
 def _send_request(
     application: Application, exchange: Exchange, good: Sequence[Exchange], chance: random.Random
 ) -> tuple[str, object]:
-    asked = bend(exchange, good, chance)
-    bent, method, headers = asked
-    environ = environ_of(bent.path, bent.content_type, bent.body, method) | headers
+    asked = mutate(exchange, good, chance)
+    sent, method, headers = asked
+    environ = environ_of(sent.path, sent.content_type, sent.body, method) | headers
     return str(call(application, environ)[0]), asked
 
 
-def bend(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Asked:
+def mutate(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Asked:
     """A good request, made worse once to three times."""
     for _ in range(chance.randint(1, 3)):
-        exchange = chance.choice(BENDS)(exchange, others, chance)
+        exchange = chance.choice(MUTATIONS)(exchange, others, chance)
     headers = {name: str(chance.choice((*VALUES, 64, 32))) for name in HEADERS if chance.random() < 0.05}
     return exchange, chance.choice(METHODS), headers
 
@@ -285,7 +285,7 @@ def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Rando
     return replace(exchange, body=(exchange.body[:at] + text + exchange.body[at:])[:MOST_BODY_BYTES])
 
 
-BENDS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (
+MUTATIONS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (
     *(_change_bytes, _cut, _double, _swap_body, _swap_path, _swap_type, _bend_json, _bend_json, _flood),
 )
 
@@ -312,7 +312,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", help="one dialect's name, native, grpc, grpc_messages or grpc_frames")
+    parser.add_argument("--only", help="one adapter's name, native, grpc, grpc_messages or grpc_frames")
     parser.add_argument("--out", type=Path, help="where the figures go; by default benchmarks/results")
     return parser.parse_args()
 

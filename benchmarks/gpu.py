@@ -4,13 +4,13 @@
                              [--seconds 20] [--goal 270]
 
 Draws forms of about 170 words (../shared/render_pages.py, as large as FUNSD's), posts them to the real service under
-each load, and watches the card through NVML meanwhile. The bare models: ONNX Runtime over the exact tensors that the
+each load, and watches the GPU through NVML meanwhile. The bare models: ONNX Runtime over the exact tensors that the
 pipeline feeds them for the same pages, in the batches that they came in, from one and from four threads. To beat:
 TurboOCR's claim of 270 pages/s and 11 ms on an RTX 5090.
 
 Each way to compute is measured in a process of its own, so that none finds the memory or the kernels of another; one
 that does not open here is left out with its reason. TensorRT first builds its engines, which takes minutes, once.
-`--ways cpu-fp32` runs the same program where there is no card, to see that it works.
+`--ways cpu-fp32` runs the same program where there is no GPU, to see that it works.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Way:
 
 
 @dataclass
-class Card:
-    """What NVML told while a block ran; empty without a card."""
+class GpuFigures:
+    """What NVML reported while a block ran; empty without a GPU."""
 
     busy_percent: list[float] = field(default_factory=list)
     used_mb: list[float] = field(default_factory=list)
@@ -79,11 +79,11 @@ class Card:
 
 
 @contextlib.contextmanager
-def watched_card(device: str) -> Iterator[Card]:
-    """Look at the first card ten times a second."""
-    card = Card()
+def watched_gpu(device: str) -> Iterator[GpuFigures]:
+    """Look at the first GPU ten times a second."""
+    gpu = GpuFigures()
     if device != "cuda":
-        yield card
+        yield gpu
         return
     import pynvml
 
@@ -92,13 +92,13 @@ def watched_card(device: str) -> Iterator[Card]:
 
     def watch() -> None:
         while not done.wait(WATCH_S):
-            card.busy_percent.append(float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
-            card.used_mb.append(pynvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6)
+            gpu.busy_percent.append(float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+            gpu.used_mb.append(pynvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6)
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield card
+        yield gpu
     finally:
         done.set()
         thread.join()
@@ -164,7 +164,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
 def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, float]]:
     """Pages a second of the recorded runs alone, by threads."""
     figures = {}
-    # Those of a card have one stream each.
+    # Those of a GPU have one stream each.
     locks = {id(run.session): threading.Lock() if device == "cuda" else contextlib.nullcontext() for run in runs}
 
     def run_one(run: Run) -> None:
@@ -172,11 +172,11 @@ def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, fl
             run.session.run(run.tensor, run.outputs)
 
     for streams in STREAMS:
-        with watched_card(device) as card, ThreadPoolExecutor(streams) as pool:
+        with watched_gpu(device) as gpu, ThreadPoolExecutor(streams) as pool:
             began_s = time.perf_counter()
             list(pool.map(run_one, runs))
             pace = pages / (time.perf_counter() - began_s)
-        figures[str(streams)] = {"pages_per_s": round(pace, 2), **card.figures()}
+        figures[str(streams)] = {"pages_per_s": round(pace, 2), **gpu.figures()}
         print(f"bare models, {streams} threads: {figures[str(streams)]}", flush=True)
     return figures
 
@@ -188,13 +188,13 @@ def serve(way: Way, images: Sequence[bytes], clients: Sequence[int], seconds: fl
     with started(way.environment) as service:
         run_load(service, requests, max(clients), seconds / 2, keep_alive=True)
         for count in clients:
-            with watched_card(way.device) as card:
+            with watched_gpu(way.device) as gpu:
                 result = run_load(service, requests, count, seconds, keep_alive=True)
             wrong = sum(seen.count for seen in result.seen if seen.status != 200)
-            print(f"service, {count} clients: {summarise(result)}; {card.figures()}", flush=True)
+            print(f"service, {count} clients: {summarise(result)}; {gpu.figures()}", flush=True)
             figures[str(count)] = {
                 **as_dict(result),
-                **card.figures(),
+                **gpu.figures(),
                 "rss_mb": round(service.processes.rss_mb()),
                 "failed": wrong,
             }
@@ -220,8 +220,8 @@ def measure_apart(name: str, arguments: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, __file__, *arguments, "--ways", name, "--out", str(out), "--apart"]
         done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
         if done.returncode or not out.is_file():
-            told = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            return {"left_out" if done.returncode == NOT_HERE else "broke": told[0]}
+            lines = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            return {"left_out" if done.returncode == NOT_HERE else "broke": lines[0]}
         figures: dict[str, Any] = json.loads(out.read_text("utf-8"))
         return figures
 
@@ -234,7 +234,7 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
             continue
         bare_pace = max(row["pages_per_s"] for row in found["bare"].values())
         for clients, row in found["service"].items():
-            memory = f", {row['gpu_memory_mb']} MB of the card" if "gpu_memory_mb" in row else ""
+            memory = f", {row['gpu_memory_mb']} MB of the GPU" if "gpu_memory_mb" in row else ""
             print(f"{name}, {clients} clients: {row['per_second']} pages/s of {bare_pace} bare{memory}")
 
 
@@ -242,7 +242,7 @@ def main() -> int:
     """Measure, print, write; 1 when a request failed or a way that opens broke, or none opens."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds render_pages.py")
-    parser.add_argument("--ways", default=",".join(WAYS), help="provider-precision, …; cpu-fp32 needs no card")
+    parser.add_argument("--ways", default=",".join(WAYS), help="provider-precision, …; cpu-fp32 needs no GPU")
     parser.add_argument("--pages", type=int, default=16)
     parser.add_argument("--lines", type=int, default=40, help="on each page; 40 make about 170 words")
     parser.add_argument("--clients", default="1,8,32")

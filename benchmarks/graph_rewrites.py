@@ -92,10 +92,10 @@ def main() -> int:
     print_machine()
     corpus = Corpus(asked.shared, None, asked.every)
     inputs = Models(1).record([page.file.read_bytes() for page in corpus.pages])
-    looks = [tensor for page in inputs for tensor in page.detection if tensor.size <= 3 * asked.most_pixels]
+    passes = [tensor for page in inputs for tensor in page.detection if tensor.size <= 3 * asked.most_pixels]
     lines = [tensor for page in inputs for tensor in page.recognition]
     (layout, layout_pair), (eight, eight_pair) = graphs().items()
-    figures = {layout: compare(layout_pair, looks, None), eight: compare(eight_pair, lines, DECIDED)}
+    figures = {layout: compare(layout_pair, passes, None), eight: compare(eight_pair, lines, DECIDED)}
     for name, found in figures.items():
         print(
             f"{name}: {found['runs']} runs, {found['before_s']:.2f} and {found['after_s']:.2f} s of processor time: "

@@ -337,7 +337,7 @@ def measure(
 
 
 def can_run(name: str) -> bool:
-    """Is it there? Tells what is missing."""
+    """What is missing, or nothing where it is all there."""
     if name == "tesseract" and not shutil.which(name):
         print("left out: tesseract is not installed")
         return False
@@ -348,7 +348,7 @@ def can_run(name: str) -> bool:
 
 
 def has_eight_bits() -> bool:
-    """Is there a model in eight bits in the folder of optimised models?"""
+    """Whether the folder of optimised models has one in eight bits."""
     from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
 
     folder = os.environ.get("OCRSVC_MODEL_CACHE") or default_folder()

@@ -106,10 +106,10 @@ def _run(schema: Any, examples: int, seed: int) -> tuple[int, collections.Counte
                 made[check.name] += 1
                 if check.failure_info is not None:
                     failure = check.failure_info.failure
-                    told = (
+                    message = (
                         f"{event.recorder.label}: {failure.title}: {failure.message}: {check.failure_info.code_sample}"
                     )
-                    failures.append(told[:2000])
+                    failures.append(message[:2000])
     return cases, made, failures
 
 

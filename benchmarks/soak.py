@@ -3,13 +3,13 @@
     python benchmarks/soak.py                     100,000 requests, memory recycles a worker every few seconds
     python benchmarks/soak.py --by max-requests   the same with OCRSVC_MAX_REQUESTS
     python benchmarks/soak.py --by nothing        the control: nothing is recycled
-    python benchmarks/soak.py --card              Tr's double leaks on a simulated card, read through a double of NVML
-    python benchmarks/soak.py --card --by nothing the control that ends out of memory: it leaks, and nothing is recycled
+    python benchmarks/soak.py --gpu               Tr's double leaks on a simulated GPU, read through a double of NVML
+    python benchmarks/soak.py --gpu --by nothing  the control that ends out of memory: it leaks, and nothing is recycled
 
 The fake engine keeps a core idle for 50 ms an image and leaks; its text is the CRC-32 of the pixels, so that an answer
 that belongs to another image is seen. Each of 20 clients keeps its connection, or closes it after every answer, or does
 now this and now that; meanwhile the arbiter gets SIGHUP, SIGTTIN and SIGTTOU. An undisturbed run of the same service
-goes first. The last line of stdout is the result as JSON; the exit code is 1 when any request failed. With --card the
+goes first. The last line of stdout is the result as JSON; the exit code is 1 when any request failed. With --gpu the
 doubles are compiled from tests/doubles, which needs `cc`; the text is worked out from libtr.c's description.
 """
 
@@ -52,10 +52,10 @@ WORKERS = 2
 KINDS = ("kept", "closed", "mixed")
 
 
-# So that a worker of the simulated card lives for some 500 images, about as long as one of the fake engine's.
-CARD_BYTES = 2 * 10**9
-CARD_SESSION_BYTES = 100 * 10**6
-CARD_LEAK_BYTES = 800_000
+# So that a worker of the simulated GPU lives for some 500 images, about as long as one of the fake engine's.
+GPU_BYTES = 2 * 10**9
+GPU_SESSION_BYTES = 100 * 10**6
+GPU_LEAK_BYTES = 800_000
 LEAK_BYTES = 256 * 1024
 
 
@@ -210,18 +210,18 @@ def serve(env: Mapping[str, str], folder: Path) -> Iterator[Service]:
             process.wait(SETTLE_S)
 
 
-def wait_until(is_true: Any, limit_s: float, told: Any) -> None:
-    """Wait for a condition; raises TimeoutError with what `told` says."""
+def wait_until(is_true: Any, limit_s: float, describe: Any) -> None:
+    """Wait for a condition; raises TimeoutError with what `describe` returns."""
     end_s = time.monotonic() + limit_s
     while not is_true():
         if time.monotonic() > end_s:
-            raise TimeoutError(told())
+            raise TimeoutError(describe())
         time.sleep(0.05)
 
 
 def load(port: int, requests: int, args: argparse.Namespace) -> tuple[dict[str, Any], Counter[str]]:
     """Send so many requests; figures, and failures by kind."""
-    pictures, turns = make_pictures(tr=args.card), Turns(requests)
+    pictures, turns = make_pictures(tr=args.gpu), Turns(requests)
     crowd = [Client(port, KINDS[number % len(KINDS)], pictures, turns, number) for number in range(args.clients)]
     began_s = time.monotonic()
     for client in crowd:
@@ -307,26 +307,26 @@ def disturbed(service: Service, every_s: float) -> Iterator[None]:
 
 
 def engine(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """The engine, and the card that it computes on."""
-    if not args.card:
+    """The engine, and the GPU that it computes on."""
+    if not args.gpu:
         return {"OCRSVC_ENGINE": "fake", "OCRSVC_FAKE_LATENCY_S": str(args.latency)}
     build_home(folder / "tr", gpu=True)
     return {
         "OCRSVC_ENGINE": "tr",
         "OCRSVC_TR_HOME": str(folder / "tr"),
         "OCRSVC_TR_SHARED_SESSIONS": "true",
-        **SimulatedGpu(folder / "tr" / "card", args.card_bytes).environment,
+        **SimulatedGpu(folder / "tr" / "gpu", args.gpu_bytes).environment,
         "LIBTR_DOUBLE_SHARED": "1",
         "LIBTR_DOUBLE_SLEEP_MS": str(round(1000 * args.latency)),
-        "LIBTR_DOUBLE_GPU_BYTES": str(CARD_SESSION_BYTES),
+        "LIBTR_DOUBLE_GPU_BYTES": str(GPU_SESSION_BYTES),
     }
 
 
 def recycling(args: argparse.Namespace) -> dict[str, str]:
     """What makes workers go."""
     by_requests = {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"}
-    if args.card:
-        leak = {"LIBTR_DOUBLE_GPU_LEAK_BYTES": str(args.leak or CARD_LEAK_BYTES)}
+    if args.gpu:
+        leak = {"LIBTR_DOUBLE_GPU_LEAK_BYTES": str(args.leak or GPU_LEAK_BYTES)}
         never = {"OCRSVC_GPU_SOFT_BYTES": "0", "OCRSVC_GPU_HARD_BYTES": "0"}
         return {"memory": leak, "max-requests": {**leak, **never, **by_requests}, "nothing": {**leak, **never}}[args.by]
     leak = {"OCRSVC_FAKE_LEAK_BYTES": str(args.leak or LEAK_BYTES), "OCRSVC_RSS_SOFT_BYTES": str(args.soft)}
@@ -340,10 +340,10 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--by", choices=("memory", "max-requests", "nothing"), default="memory")
     parser.add_argument("--latency", type=float, default=0.05, help="seconds an image waits in the engine")
-    parser.add_argument("--card", action="store_true", help="Tr's double on a simulated card, not the fake engine")
-    parser.add_argument("--card-bytes", type=int, default=CARD_BYTES, help="memory of the simulated card")
+    parser.add_argument("--gpu", action="store_true", help="Tr's double on a simulated GPU, not the fake engine")
+    parser.add_argument("--gpu-bytes", type=int, default=GPU_BYTES, help="memory of the simulated GPU")
     parser.add_argument(
-        "--leak", type=int, help=f"bytes an image leaks; {LEAK_BYTES}, on the card {CARD_LEAK_BYTES} by default"
+        "--leak", type=int, help=f"bytes an image leaks; {LEAK_BYTES}, on the GPU {GPU_LEAK_BYTES} by default"
     )
     parser.add_argument("--soft", type=int, default=180 * 10**6, help="bytes at which a worker is replaced")
     parser.add_argument("--max-requests", type=int, default=400)

@@ -113,7 +113,7 @@ def ask(app: Flask, data: bytes) -> tuple[float, float]:
     return time.perf_counter() - began_s, json.loads(answer.text)["timing"]["queue_s"]
 
 
-def keep_books(images: Sequence[bytes], clients: int) -> PageCosts:
+def measure(images: Sequence[bytes], clients: int) -> PageCosts:
     """Open the service in this process and send it the pages, from so many clients."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
@@ -140,29 +140,29 @@ def keep_books(images: Sequence[bytes], clients: int) -> PageCosts:
     return PageCosts(dict(watch.spent_s), spent, latency_s, queue_s, len(images))
 
 
-def rows(ledger: PageCosts) -> list[tuple[str, float]]:
+def rows(costs: PageCosts) -> list[tuple[str, float]]:
     """(stage, CPU milliseconds a page), and what no stage holds."""
-    each = {stage: ledger.stages.get(stage, 0.0) * 1000 / ledger.pages for stage in STAGES}
-    return [*each.items(), ("the rest", ledger.spent.cpu_s * 1000 / ledger.pages - sum(each.values()))]
+    each = {stage: costs.stages.get(stage, 0.0) * 1000 / costs.pages for stage in STAGES}
+    return [*each.items(), ("the rest", costs.spent.cpu_s * 1000 / costs.pages - sum(each.values()))]
 
 
-def show(ledger: PageCosts) -> None:
+def show(costs: PageCosts) -> None:
     """The table."""
-    total_ms = ledger.spent.cpu_s * 1000 / ledger.pages
+    total_ms = costs.spent.cpu_s * 1000 / costs.pages
     print(f"{'stage':12} {'CPU ms a page':>14} {'share':>7}")
-    for stage, ms in rows(ledger):
+    for stage, ms in rows(costs):
         print(f"{stage:12} {ms:14.2f} {ms / total_ms:7.1%}")
     print(f"{'all':12} {total_ms:14.2f}")
-    models_ms = sum(ms for stage, ms in rows(ledger) if stage in ("detect", "recognize"))
+    models_ms = sum(ms for stage, ms in rows(costs) if stage in ("detect", "recognize"))
     print(
-        f"the models' share {models_ms / total_ms:.1%}; a request takes {ledger.latency_s * 1000:.0f} ms, "
-        f"{ledger.queue_s * 1000:.0f} ms of them in the queue; {ledger.pages / ledger.spent.wall_s:.2f} pages/s"
+        f"the models' share {models_ms / total_ms:.1%}; a request takes {costs.latency_s * 1000:.0f} ms, "
+        f"{costs.queue_s * 1000:.0f} ms of them in the queue; {costs.pages / costs.spent.wall_s:.2f} pages/s"
     )
 
 
-def plot(ledger: PageCosts) -> str:
+def plot(costs: PageCosts) -> str:
     """The table as horizontal bars, SVG."""
-    return draw([Panel(f"milliseconds of processor time a page, {ledger.pages} corpus pages", rows(ledger))])
+    return draw([Panel(f"milliseconds of processor time a page, {costs.pages} corpus pages", rows(costs))])
 
 
 def main() -> int:
@@ -178,12 +178,12 @@ def main() -> int:
     every = Corpus(asked.shared).pages
     images = [page.file.read_bytes() for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
     print(f"load: {len(images)} pages once each, {asked.clients} clients in this process")
-    ledger = keep_books(images, asked.clients)
-    show(ledger)
-    figures = {"cpu_ms": dict(rows(ledger)), "latency_s": ledger.latency_s, "queue_s": ledger.queue_s}
-    write_result("stage_times", figures | {"pages": ledger.pages, "clients": asked.clients}, asked.out)
+    costs = measure(images, asked.clients)
+    show(costs)
+    figures = {"cpu_ms": dict(rows(costs)), "latency_s": costs.latency_s, "queue_s": costs.queue_s}
+    write_result("stage_times", figures | {"pages": costs.pages, "clients": asked.clients}, asked.out)
     picture = (asked.out or RESULTS / "stage_times.json").with_suffix(".svg")
-    picture.write_text(plot(ledger), "utf-8")
+    picture.write_text(plot(costs), "utf-8")
     print(f"drawn to {picture.name}")
     return 0
 

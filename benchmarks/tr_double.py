@@ -1,6 +1,6 @@
 """Whether one worker keeps five Tr threads busy, and its own cost, over a double of libtr.so.
 
-    python benchmarks/tr_double.py [--seconds 10] [--clients 20] [--dialect native|trwebocr_cpp]
+    python benchmarks/tr_double.py [--seconds 10] [--clients 20] [--adapter native|trwebocr_cpp]
 
 The double of libtr that the tests compile sleeps 40 ms a call, so five engine threads can answer 125 requests a second.
 Twenty clients send pages of about 135 kB, with a new connection for each request and with kept-alive ones; every answer
@@ -33,11 +33,11 @@ BAR_P99_MS = 250.0
 BAR_CPU_MS = 4.0
 
 
-def requests_for(dialect: str) -> list[Request]:
+def requests_for(adapter: str) -> list[Request]:
     """One request for each page, all different."""
     forms = (form_with_file(scan(number), "page.jpg", "image/jpeg") for number in range(PAGES))
     return [
-        Request(f"page {number}", PATHS[dialect], content_type, body)
+        Request(f"page {number}", PATHS[adapter], content_type, body)
         for number, (body, content_type) in enumerate(forms)
     ]
 
@@ -71,9 +71,9 @@ def missed(result: Result, expected: dict[str, str]) -> Iterator[str]:
         yield f"MISSED {result.cpu_ms:.2f} ms of our CPU a request is more than {BAR_CPU_MS:.0f}"
 
 
-def compare(service: Service, dialect: str, clients: int, seconds: float) -> tuple[dict[str, object], int]:
+def compare(service: Service, adapter: str, clients: int, seconds: float) -> tuple[dict[str, object], int]:
     """Both kinds of connection: the figures by kind, and how many complaints there are."""
-    requests = requests_for(dialect)
+    requests = requests_for(adapter)
     expected = read_alone(service, requests)
     figures: dict[str, object] = {}
     complaints: list[str] = []
@@ -92,12 +92,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of connection")
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--dialect", choices=PATHS, default="native")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/tr_double_DIALECT.json if left out")
+    parser.add_argument("--adapter", choices=PATHS, default="native")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/tr_double_ADAPTER.json if left out")
     asked = parser.parse_args()
     print_machine()
     print(
-        f"load: {asked.clients} clients, {PAGES} pages of {len(scan(0)) // 1000} kB, {asked.dialect}, "
+        f"load: {asked.clients} clients, {PAGES} pages of {len(scan(0)) // 1000} kB, {asked.adapter}, "
         f"{asked.seconds:g} s"
     )
     with tempfile.TemporaryDirectory() as home:
@@ -110,8 +110,8 @@ def main() -> int:
             "LIBTR_DOUBLE_SLEEP_MS": str(SLEEP_MS),
         }
         with started(env) as service:
-            figures, complaints = compare(service, asked.dialect, asked.clients, asked.seconds)
-    write_result(f"tr_double_{asked.dialect}", {"clients": asked.clients, "loads": figures}, asked.out)
+            figures, complaints = compare(service, asked.adapter, asked.clients, asked.seconds)
+    write_result(f"tr_double_{asked.adapter}", {"clients": asked.clients, "loads": figures}, asked.out)
     return 1 if complaints else 0
 
 

@@ -1,4 +1,4 @@
-"""Do right answers come when small, huge and broken pages arrive together, in every wire format?
+"""Load of small, huge and broken pages together, in every wire format; every answer is checked.
 
     locust -f locustfiles/mixed.py --host http://127.0.0.1:8000 --headless -u 20 -r 20 -t 30s
 

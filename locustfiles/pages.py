@@ -1,4 +1,4 @@
-"""Which pages are sent, and what must be read on each?
+"""The pages that are sent, and what must be read on each.
 
 The truth comes from the pages themselves, never from an answer: of a page with text the text that was drawn, for the
 engine fake the size and the checksum of the pixels, decoded here. Knows neither HTTP nor locust.

@@ -1,4 +1,4 @@
-"""Does a constant number of users, all with pages of one size, get right answers, and how soon?
+"""Load of a constant number of users with pages of one size; every answer is checked, and its latency counted.
 
     locust -f locustfiles/steady.py --host http://127.0.0.1:8000 --headless -u 20 -r 20 -t 20s
 

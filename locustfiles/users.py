@@ -1,4 +1,4 @@
-"""How does a locust user send an exchange, and what does it do with the answer?
+"""How a locust user sends an exchange, and what it does with the answer.
 
 An answer that is wrong fails the run: locust then ends with exit code 1. A refusal (503 with Retry-After) is no
 failure: it is counted under a name of its own, and the user waits as long as it was asked to. A run without a single

@@ -55,7 +55,7 @@ class Client:
 
     Attributes:
         key: Names its recording, and its test.
-        dialect: The format, as OCRSVC_DIALECTS names it.
+        adapter: The format, as OCRSVC_DIALECTS names it.
         name: Of the client, in the table's words.
         source: What is fetched.
         run: Given the place and what was fetched, runs the client, which must end well; what it printed.
@@ -68,7 +68,7 @@ class Client:
     """
 
     key: str
-    dialect: str
+    adapter: str
     name: str
     source: Source
     run: Callable[[Place, Path], str]
@@ -87,11 +87,11 @@ class Client:
 
 def run(place: Place, command: Sequence[object], env: dict[str, str] | None = None) -> str:
     """Run a client in the folder; it must end well. What it printed."""
-    told = {"PYTHONIOENCODING": "utf-8", "NO_PROXY": "*", "no_proxy": "*", "PYTHONPATH": "", **(env or {})}
+    environment = {"PYTHONIOENCODING": "utf-8", "NO_PROXY": "*", "no_proxy": "*", "PYTHONPATH": "", **(env or {})}
     done = subprocess.run(
         [str(part) for part in command],
         cwd=place.folder,
-        env=clean_environment(told),
+        env=clean_environment(environment),
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,

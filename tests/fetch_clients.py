@@ -136,8 +136,8 @@ class Environment:
 
     def is_here(self) -> bool:
         """Whether these very requirements were installed."""
-        told = self._folder() / "installed"
-        return self.place().is_file() and told.is_file() and told.read_text() == self._told()
+        installed = self._folder() / "installed"
+        return self.place().is_file() and installed.is_file() and installed.read_text() == self._description()
 
     def fetch(self) -> None:
         """Make it anew. Raises NotAtHandError."""
@@ -151,7 +151,7 @@ class Environment:
             _run(*pip, *self.requirements, limit_s=_INSTALL_S)
         for package in self.debian:
             self._unpack(package)
-        (self._folder() / "installed").write_text(self._told())
+        (self._folder() / "installed").write_text(self._description())
 
     def libraries(self) -> str:
         """For LD_LIBRARY_PATH: the folders with shared libraries that no system folder has."""
@@ -173,7 +173,7 @@ class Environment:
     def _folder(self) -> Path:
         return FOLDER / self.name
 
-    def _told(self) -> str:
+    def _description(self) -> str:
         return "\n".join((*self.alone, *self.requirements, *self.debian))
 
 
@@ -191,8 +191,8 @@ class NodePackage:
 
     def is_here(self) -> bool:
         """Whether this version is installed."""
-        told = self.place() / "package.json"
-        return told.is_file() and json.loads(told.read_text("utf-8"))["version"] == self.version
+        manifest = self.place() / "package.json"
+        return manifest.is_file() and json.loads(manifest.read_text("utf-8"))["version"] == self.version
 
     def fetch(self) -> None:
         """Install it. Raises NotAtHandError."""
@@ -214,8 +214,8 @@ class Program:
         """The first number that it tells of itself; nothing where it is not installed."""
         if not self.is_here():
             return ""
-        told = subprocess.run([self.name, "--version"], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-        found = re.search(r"\d[\d.]*", told.stdout)
+        shown = subprocess.run([self.name, "--version"], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        found = re.search(r"\d[\d.]*", shown.stdout)
         return found[0] if found else ""
 
     def place(self) -> Path:
@@ -401,10 +401,10 @@ def main() -> None:
     for source in ALL:
         began_s = time.monotonic()
         try:
-            told = str(at_hand(source, most))
+            result = str(at_hand(source, most))
         except NotAtHandError as lack:
-            told = f"not at hand: {lack}"
-        print(f"{source.place().relative_to(FOLDER)} {time.monotonic() - began_s:.1f} s: {told}", flush=True)  # noqa: T201
+            result = f"not at hand: {lack}"
+        print(f"{source.place().relative_to(FOLDER)} {time.monotonic() - began_s:.1f} s: {result}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class GpuSessionDouble:
 
 
 def put_in_place(patch: pytest.MonkeyPatch) -> None:
-    """From now on what is opened for a card is a double of it; lines are not warmed up."""
+    """From now on what is opened for a GPU is a double of it; lines are not warmed up."""
     GpuSessionDouble.shapes.clear()
     patch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     patch.setattr(onnxruntime, "InferenceSession", GpuSessionDouble)

@@ -121,7 +121,7 @@ class Pair:
         self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self.client.initiate_connection()
         self.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
-        self.told: dict[int, dict[str, str]] = {}
+        self.headers: dict[int, dict[str, str]] = {}
         self.answers = 0
         self.move()
 
@@ -130,8 +130,8 @@ class Pair:
         self.connection.receive(self.client.data_to_send())
         for event in self.client.receive_data(bytes(self.connection.take_out())):
             if isinstance(event, ResponseReceived | TrailersReceived):
-                told = self.told.setdefault(event.stream_id, {})
-                told.update({str(name): str(value) for name, value in event.headers})
+                headers = self.headers.setdefault(event.stream_id, {})
+                headers.update({str(name): str(value) for name, value in event.headers})
             self.answers += isinstance(event, DataReceived)
         del self.connection.take_out()[:]
         self.connection.receive(self.client.data_to_send())
@@ -144,4 +144,4 @@ class Pair:
         self.move()
 
     def status(self, number: int) -> str | None:
-        return self.told.get(number, {}).get("grpc-status")
+        return self.headers.get(number, {}).get("grpc-status")

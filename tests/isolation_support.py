@@ -41,46 +41,46 @@ def summary(answers: Sequence[Page | OcrsvcError]) -> list[str | type]:
     return [answer.lines[1].text if isinstance(answer, Page) else type(answer) for answer in answers]
 
 
-def nursery_for(**settings: Any) -> Spawner:
+def spawner_for(**settings: Any) -> Spawner:
     return Spawner(Settings.model_validate({"engine": "fake", "isolation": "process", **settings}), PLAN)
 
 
 def handle_of(
-    nursery: Spawner, quarantine: CrashDenylist | None = None, children: int = 1, grace_s: float = 3.0, **limits: Any
+    spawner: Spawner, denylist: CrashDenylist | None = None, children: int = 1, grace_s: float = 3.0, **limits: Any
 ) -> IsolatedHandle:
     """A handle; the limits are settings."""
-    pool = ChildPool(nursery, Settings().model_copy(update=limits), children)
-    return IsolatedHandle(pool, quarantine or CrashDenylist(8, 60.0), grace_s)
+    pool = ChildPool(spawner, Settings().model_copy(update=limits), children)
+    return IsolatedHandle(pool, denylist or CrashDenylist(8, 60.0), grace_s)
 
 
 @contextmanager
 def opened_handle(
     limits: Mapping[str, Any] | None = None,
-    quarantine: CrashDenylist | None = None,
-    nursery: Spawner | None = None,
+    denylist: CrashDenylist | None = None,
+    spawner: Spawner | None = None,
     **settings: Any,
 ) -> Iterator[IsolatedHandle]:
-    """A handle, of a nursery of its own unless one is given; afterwards every file that it opened here is closed."""
+    """A handle, of a spawner of its own unless one is given; afterwards every file that it opened here is closed."""
     before = open_files()
-    own = nursery or nursery_for(**settings)
+    own = spawner or spawner_for(**settings)
     try:
-        handle = handle_of(own, quarantine, **(limits or {}))
+        handle = handle_of(own, denylist, **(limits or {}))
         try:
             yield handle
         finally:
             handle.close()
     finally:
-        if nursery is None:
+        if spawner is None:
             own.close()
     assert open_files() == before
 
 
 def started(**settings: Any) -> Iterator[Spawner]:
-    """A nursery whose zygote is there already, for several tests."""
-    nursery = nursery_for(**settings)
-    handle_of(nursery).close()
-    yield nursery
-    nursery.close()
+    """A spawner whose fork server is there already, for several tests."""
+    spawner = spawner_for(**settings)
+    handle_of(spawner).close()
+    yield spawner
+    spawner.close()
 
 
 def pid_of(handle: IsolatedHandle) -> int:
@@ -98,7 +98,7 @@ def children_of(pid: int) -> list[int]:
     return []
 
 
-def zygote_of(handle: IsolatedHandle) -> int:
+def fork_server_of(handle: IsolatedHandle) -> int:
     """The child's parent: the fourth field of proc(5)'s stat, behind the name."""
     return int(Path(f"/proc/{pid_of(handle)}/stat").read_text().rpartition(")")[2].split()[1])
 

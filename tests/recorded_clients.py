@@ -160,8 +160,8 @@ class _Reading:
     def _take(self, frame: Frame) -> None:
         number = frame.stream_id
         if isinstance(frame, HeadersFrame | ContinuationFrame):
-            told = self._decoder.decode(bytes(frame.data))
-            self._heads.setdefault(number, {}).update((str(name), str(value)) for name, value in told)
+            headers = self._decoder.decode(bytes(frame.data))
+            self._heads.setdefault(number, {}).update((str(name), str(value)) for name, value in headers)
         elif isinstance(frame, DataFrame):
             self.bodies[number] = self.bodies.get(number, b"") + bytes(frame.data)
         if "END_STREAM" in frame.flags:

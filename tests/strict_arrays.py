@@ -1,6 +1,6 @@
 """A double of cupy where it is stricter than numpy: its arrays mix with no others, and only some functions are there.
 
-numpy computes beneath. What would raise on a card raises here: an operation or an index that holds a numpy array of
+numpy computes beneath. What would raise on a GPU raises here: an operation or an index that holds a numpy array of
 more than no dimensions, and a function that is not listed (each of those listed is cupy's too, with these arguments).
 """
 
@@ -19,7 +19,7 @@ MAKERS = ("zeros", "empty", "arange")
 
 
 class OnGpu(np.ndarray[Any, Any]):
-    """An array that refuses the company of numpy's."""
+    """An array that mixes with none of numpy's."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         refuse_strangers([*inputs, *kwargs.values()])
@@ -27,7 +27,7 @@ class OnGpu(np.ndarray[Any, Any]):
         return on_gpu(getattr(ufunc, method)(*bare, **kwargs))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        raise TypeError(f"numpy's {func.__name__} was called for an array of the card")
+        raise TypeError(f"numpy's {func.__name__} was called for an array of the GPU")
 
     def __getitem__(self, index: Any) -> Any:
         refuse_strangers([index])
@@ -39,7 +39,7 @@ class OnGpu(np.ndarray[Any, Any]):
 
 
 def on_gpu(array: Any) -> Any:
-    """The array, from now on of the card."""
+    """The array, from now on of the GPU."""
     return array.view(OnGpu) if isinstance(array, np.ndarray) else array
 
 
@@ -47,7 +47,7 @@ def refuse_strangers(values: Any) -> None:
     """Raise TypeError where one of them is an array of numpy's own."""
     for value in flat(values):
         if isinstance(value, np.ndarray) and not isinstance(value, OnGpu) and value.ndim:
-            raise TypeError(f"an array {value.shape} of numpy's meets one of the card")
+            raise TypeError(f"an array {value.shape} of numpy's meets one of the GPU")
 
 
 def flat(values: Any) -> Iterator[Any]:

@@ -37,7 +37,7 @@ def part(name: str, data: bytes = PNG, **fields: str) -> dict[str, Any]:
     return {"data": {name: (io.BytesIO(data), "a.png"), **fields}}
 
 
-# One request a dialect that reads the picture.
+# One request an adapter that reads the picture.
 SENT: dict[str, tuple[str, dict[str, Any]]] = {
     "trwebocr": ("/api/tr-run/", {"data": {"img": B64}}),
     "trwebocr_cpp": ("/api/trocr", {"data": {"img_base64": B64}}),
@@ -57,17 +57,17 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def test_each_dialect_has_a_request_here() -> None:
+def test_each_adapter_has_a_request_here() -> None:
     assert set(SENT) == set(adapters())
 
 
-@pytest.mark.parametrize("dialect", SENT)
-def test_on_one_port_each_dialects_request_finds_its_door(client: FlaskClient, dialect: str) -> None:
-    path, sent = SENT[dialect]
+@pytest.mark.parametrize("adapter", SENT)
+def test_on_one_port_each_adapters_request_finds_it(client: FlaskClient, adapter: str) -> None:
+    path, sent = SENT[adapter]
     response = client.post(path, **sent)
     assert response.status_code == 200
     assert SEEN in response.text
-    owner = {"rapidocr_api": "rec_txt", "paddlex": "ocrResults", "turboocr": "bounding_box"}.get(dialect, "")
+    owner = {"rapidocr_api": "rec_txt", "paddlex": "ocrResults", "turboocr": "bounding_box"}.get(adapter, "")
     assert owner in response.text
 
 
@@ -81,12 +81,12 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("error", "status", "retry_after"), REFUSALS)
-@pytest.mark.parametrize("dialect", SENT)
+@pytest.mark.parametrize("adapter", SENT)
 def test_what_is_not_the_clients_fault_has_a_true_status_in_every_format(
-    dialect: str, error: Exception, status: int, retry_after: str | None
+    adapter: str, error: Exception, status: int, retry_after: str | None
 ) -> None:
-    path, sent = SENT[dialect]
-    client = client_over(_SeveralDeaf(error)) if dialect == "paddlehub" else client_raising(error)
+    path, sent = SENT[adapter]
+    client = client_over(_SeveralDeaf(error)) if adapter == "paddlehub" else client_raising(error)
     response = client.post(path, **sent)
     assert (response.status_code, response.headers.get("Retry-After")) == (status, retry_after)
     assert "secret" not in response.text
@@ -108,11 +108,11 @@ class _FullReader(DeafReader):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("umi_ocr", "code")]
+    ("adapter", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("umi_ocr", "code")]
 )
-def test_a_request_that_is_not_admitted_is_told_in_its_format(dialect: str, shape: str) -> None:
+def test_a_request_that_is_not_admitted_is_reported_in_its_format(adapter: str, shape: str) -> None:
     response = client_over(_FullReader(errors.QueueFull("Full.", retry_after_s=3))).post(
-        SENT[dialect][0], **SENT[dialect][1]
+        SENT[adapter][0], **SENT[adapter][1]
     )
     assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
     assert shape in json_of(response)
@@ -121,16 +121,16 @@ def test_a_request_that_is_not_admitted_is_told_in_its_format(dialect: str, shap
 TOO_LARGE = {"data": bytes(300_001), "content_type": "application/octet-stream"}
 
 
-@pytest.mark.parametrize("dialect", SENT)
-def test_a_body_over_the_limit_is_413_in_every_format(client: FlaskClient, dialect: str) -> None:
-    response = client.post(SENT[dialect][0], **TOO_LARGE)
+@pytest.mark.parametrize("adapter", SENT)
+def test_a_body_over_the_limit_is_413_in_every_format(client: FlaskClient, adapter: str) -> None:
+    response = client.post(SENT[adapter][0], **TOO_LARGE)
     assert (response.status_code, response.content_type != "application/problem+json") == (413, True)
 
 
-@pytest.mark.parametrize("dialect", SENT)
-def test_a_deadline_of_the_caller_reaches_the_reader(dialect: str) -> None:
+@pytest.mark.parametrize("adapter", SENT)
+def test_a_deadline_of_the_caller_reaches_the_reader(adapter: str) -> None:
     deaf = _SeveralDeaf(errors.DeadlineExceeded("Late."))
-    response = client_over(deaf).post(SENT[dialect][0], **SENT[dialect][1], headers={"X-Request-Timeout": "0.5"})
+    response = client_over(deaf).post(SENT[adapter][0], **SENT[adapter][1], headers={"X-Request-Timeout": "0.5"})
     assert response.status_code == 504
     assert all(0 < limit <= 0.5 for limit in deaf.deadlines)
 
@@ -394,21 +394,21 @@ def test_chineseocr_lite_refuses_a_side_that_is_too_short(compress: str) -> None
 BANNERS = [("rapidocr_api", "Welcome to RapidOCR API Server!"), ("umi_ocr", "Umi-OCR v2.1.5")]
 
 
-@pytest.mark.parametrize(("dialect", "banner"), BANNERS)
-def test_at_its_usual_port_a_dialect_answers_with_its_own_banner(dialect: str, banner: str) -> None:
-    with running_app(Settings(usual_ports=(dialect,))) as app:
-        url = f"http://localhost:{adapters()[dialect].port}"
+@pytest.mark.parametrize(("adapter", "banner"), BANNERS)
+def test_at_its_usual_port_an_adapter_answers_with_its_own_banner(adapter: str, banner: str) -> None:
+    with running_app(Settings(usual_ports=(adapter,))) as app:
+        url = f"http://localhost:{adapters()[adapter].port}"
         assert banner in app.test_client().get("/", base_url=url).text
         assert json_of(app.test_client().get("/"))["name"] == "ocrsvc"
 
 
 @pytest.mark.parametrize(
-    ("dialect", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("turboocr", "error")]
+    ("adapter", "shape"), [("rapidocr_api", "detail"), ("paddlex", "errorCode"), ("turboocr", "error")]
 )
-def test_at_its_usual_port_a_dialect_gets_what_another_would_get_elsewhere(dialect: str, shape: str) -> None:
-    with running_app(Settings(usual_ports=(dialect,))) as app:
+def test_at_its_usual_port_an_adapter_gets_what_another_would_get_elsewhere(adapter: str, shape: str) -> None:
+    with running_app(Settings(usual_ports=(adapter,))) as app:
         for sent in ({"data": {"x": "1"}}, {"json": {"x": 1}}, {"data": b"hello"}, {}):
-            response = app.test_client().post("/ocr", base_url=f"http://localhost:{adapters()[dialect].port}", **sent)
+            response = app.test_client().post("/ocr", base_url=f"http://localhost:{adapters()[adapter].port}", **sent)
             assert 400 <= response.status_code < 500
             assert shape in json_of(response)
 

@@ -61,7 +61,7 @@ def failing(error: BaseException) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("method", ["manage_workers", "murder_workers", "reap_workers", "handle_usr1"])
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), MemoryError(), RuntimeError("x")])
-def test_a_step_that_fails_is_told_once_and_the_loop_goes_on(
+def test_a_step_that_fails_is_reported_once_and_the_loop_goes_on(
     method: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Arbiter, method, failing(error))
@@ -260,9 +260,9 @@ def test_a_child_that_cannot_be_started_is_not_the_engines_last_word() -> None:
     def spawn(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    crew = ChildPool(SimpleNamespace(spawn=spawn), Settings())  # type: ignore[arg-type]
+    pool = ChildPool(SimpleNamespace(spawn=spawn), Settings())  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="Too many open files") as raised:
-        IsolatedHandle(crew, CrashDenylist(8, 60.0))
+        IsolatedHandle(pool, CrashDenylist(8, 60.0))
     assert not _is_final(raised.value)
 
 

@@ -29,7 +29,7 @@ def wrap(text: str, between: str, width: int = 76) -> str:
     return between.join(textwrap.wrap(text, width))
 
 
-BRUISED = {
+DAMAGED = {
     "as it is": TEXT,
     "without padding": TEXT.rstrip("="),
     "with half its padding": TEXT[:-1],
@@ -61,15 +61,15 @@ BRUISED = {
 }
 
 
-@pytest.mark.parametrize("text", BRUISED.values(), ids=BRUISED.keys())
-def test_a_bruised_text_gives_the_bytes_that_were_meant(text: str) -> None:
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_text_gives_the_bytes_that_were_meant(text: str) -> None:
     assert decode_base64(text) == DATA
     assert decode_base64(text.encode()) == DATA
     assert decode_base64(memoryview(text.encode())) == DATA
 
 
 @given(data=st.binary(min_size=1, max_size=300), width=st.integers(1, 25))
-def test_any_bytes_survive_every_single_bruise(data: bytes, width: int) -> None:
+def test_any_bytes_survive_every_single_damage(data: bytes, width: int) -> None:
     text = base64.b64encode(data).decode()
     safe = base64.urlsafe_b64encode(data).decode()
     lines = wrap(text, "\n", 4 * width)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import wait_until
 
 from ocrsvc.errors import EngineFailed, NotReady
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -53,8 +54,7 @@ def test_what_comes_while_a_batch_runs_goes_together_in_the_next() -> None:
     model = Model(gate)
     with batching(model, SOON) as batcher:
         first = batcher.submit("narrow", "a", 1)
-        while not model.runs:
-            threading.Event().wait(0.001)
+        wait_until(lambda: model.runs, "the first run")
         rest = [batcher.submit("narrow", text, 1) for text in "bcd"]
         gate.set()
         assert [future.result(FAR_S) for future in (first, *rest)] == ["A", "B", "C", "D"]

@@ -153,12 +153,12 @@ def test_a_body_that_stops_is_a_408_that_ends_the_connection(server: Server) -> 
         answer = whole_answer(wire)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"\r\nConnection: close\r\n" in answer
-    told = problem(answer)
-    assert (told["code"], told["retryable"]) == ("body_timeout", True)
-    assert told["remedy"]
+    body = problem(answer)
+    assert (body["code"], body["retryable"]) == ("body_timeout", True)
+    assert body["remedy"]
 
 
-def test_the_dialects_tell_a_body_that_stops_in_their_own_shape(server: Server) -> None:
+def test_the_adapters_tell_a_body_that_stops_in_their_own_shape(server: Server) -> None:
     with half_body(server, "X-Request-Timeout: 0.5", path="/api/tr-run/") as wire:
         answer = whole_answer(wire)
     assert (answer[:13], problem(answer)["code"]) == (b"HTTP/1.1 408 ", 408)

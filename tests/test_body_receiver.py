@@ -77,7 +77,7 @@ def test_what_follows_a_body_is_left_for_the_next_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "message"),
     [
         (b"nonsense\r\n", "instead of the size"),
         (b"\r\n", "instead of the size"),
@@ -92,12 +92,12 @@ def test_what_follows_a_body_is_left_for_the_next_request() -> None:
         (b"0\r\nContent-Length: 5\r\n\r\n", "a trailer that may not be there"),
     ],
 )
-def test_chunks_that_are_malformed_are_the_callers_error_and_end_the_connection(sent: bytes, told: str) -> None:
+def test_chunks_that_are_malformed_are_the_callers_error_and_end_the_connection(sent: bytes, message: str) -> None:
     for size in (1, len(sent)):
         client = Client(None)
         for at in range(0, len(sent), size):
             client.send(sent[at : at + size])
-        with pytest.raises(CallerError, match=told):
+        with pytest.raises(CallerError, match=message):
             client.body.take()
         assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
 
@@ -118,18 +118,18 @@ def test_small_chunks_are_read_while_they_are_few() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pauses_s", "told", "ended_s"),
+    ("pauses_s", "message", "ended_s"),
     [
         ([1.0, 1.0, 11.0], "nothing came for 10 seconds", 10.0),
         ([1.0] * 100, "less than 1000 bytes a second", 10.0),
         ([9.0] * 100, "less than 1000 bytes a second", 10.0),
     ],
 )
-def test_a_body_that_stops_or_drips_ends_in_time(pauses_s: list[float], told: str, ended_s: float) -> None:
+def test_a_body_that_stops_or_drips_ends_in_time(pauses_s: list[float], message: str, ended_s: float) -> None:
     client = Client(1000)
     for pause_s in pauses_s:
         client.send(b"a", pause_s)
-    with pytest.raises(BodyTimeout, match=told):
+    with pytest.raises(BodyTimeout, match=message):
         client.body.take()
     assert client.asked.closes
     assert ended_s - 1 <= client.body.began_s + ended_s <= client.now_s

@@ -104,8 +104,8 @@ def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(page: Path,
     done = ocrsvc("read", str(broken), str(page), "/nowhere.png")
     assert done.returncode == 65
     assert f"==> {page} <==" in done.stdout
-    told = done.stderr.splitlines()
-    assert [line.split(": ")[:2] for line in told] == [["ocrsvc", str(broken)], ["ocrsvc", "/nowhere.png"]]
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [["ocrsvc", str(broken)], ["ocrsvc", "/nowhere.png"]]
 
 
 def test_read_can_name_another_engine_and_says_why_it_does_not_open(page: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_reader_that_leaves_early_is_no_error(args: list[str], page: Path) -> 
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_a_wrong_setting_is_told_in_one_line_with_exit_code_78(
+def test_a_wrong_setting_is_reported_in_one_line_with_exit_code_78(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCRSVC_WORKERS", "many")
@@ -195,7 +195,7 @@ def test_serve_passes_gunicorns_flags_on() -> None:
     assert Path(command[4]).is_file()
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["--version"])
     assert ended.value.code == 0

@@ -427,8 +427,8 @@ def test_the_pages_of_a_document_come_with_their_numbers_and_errors(server: Serv
         answer = client.read(tiff([40] * 6), pages="2,5-")
     assert ([page.number for page in answer.pages], answer.pages_total, answer.failed) == ([2, 5, 6], 6, {})
     partly = {"id": "a", "engine": {}, "timing": {}, "pages": [page_of_answer(1), FAILED]}
-    told = answer_of(200, None, json.dumps(partly).encode())
-    assert ([page.number for page in told.pages], type(told.failed[2])) == ([1], errors.EngineFailed)
+    result = answer_of(200, None, json.dumps(partly).encode())
+    assert ([page.number for page in result.pages], type(result.failed[2])) == ([1], errors.EngineFailed)
 
 
 FAILED = {"page": 2, "error": {"code": "engine_failed", "status": 500}}
@@ -459,8 +459,8 @@ def test_the_command_line_reads_by_a_service(server: Server, tmp_path: Path) -> 
     assert done.returncode == 65
     assert done.stdout.count(f"==> {file} <==\n120x40\n") == 2
     assert "ocrsvc: /nowhere.png: " in done.stderr
-    told = json.loads(run_python("-m", "ocrsvc", "read", "--json", "--url", server.url, str(file)).stdout)
-    assert (told["file"], told["pages"][0]["width"], told["engine"]["name"]) == (str(file), 120, "fake")
+    result = json.loads(run_python("-m", "ocrsvc", "read", "--json", "--url", server.url, str(file)).stdout)
+    assert (result["file"], result["pages"][0]["width"], result["engine"]["name"]) == (str(file), 120, "fake")
 
 
 def test_a_service_that_is_not_there_ends_the_command_line_with_its_own_code(free_port: int) -> None:

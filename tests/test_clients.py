@@ -60,8 +60,8 @@ def _serve(stack: ExitStack, ports: frozenset[int]) -> tuple[str, str]:
     names = [name for name, entry in adapters().items() if entry.port in ports]
     binds = [part for name in names for part in ("-b", f"127.0.0.1:{adapters()[name].port}")]
     grpc = [f"127.0.0.1:{port}" for port in (0, *({PIPELINE_RPC_PORT} & ports))]
-    told = {"OCRSVC_USUAL_PORTS": ",".join(names), "OCRSVC_GRPC_BIND": ",".join(grpc)}
-    server = _started(stack, told, binds)
+    variables = {"OCRSVC_USUAL_PORTS": ",".join(names), "OCRSVC_GRPC_BIND": ",".join(grpc)}
+    server = _started(stack, variables, binds)
     server.wait_for("READY in")
     found = (re.findall(rf"{before}(127\.0\.0\.1:(\d+))", server.log) for before in ("http://", "gRPC at: "))
     http, grpc = (next(address for address, port in each if int(port) not in ports) for each in found)
@@ -129,7 +129,7 @@ def test_a_client_that_is_refused_is_noticed(place: Place) -> None:
 def test_a_real_client_is_served_or_what_it_sent_is(
     client: Client, place: Place, recorder: Recorder, record_property: Callable[[str, object], None]
 ) -> None:
-    for name, value in (("format", client.dialect), ("client", client.name), ("version", client.source.version)):
+    for name, value in (("format", client.adapter), ("client", client.name), ("version", client.source.version)):
         record_property(name, value)
     try:
         at = _fetched(client, place)

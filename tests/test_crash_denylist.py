@@ -30,86 +30,86 @@ class Clock:
 
 
 def test_what_is_noted_is_found_and_listed() -> None:
-    quarantine = CrashDenylist(4, 60.0)
-    quarantine.note(mark(7), 2, "SIGSEGV")
-    [entry] = quarantine.entries()
+    denylist = CrashDenylist(4, 60.0)
+    denylist.note(mark(7), 2, "SIGSEGV")
+    [entry] = denylist.entries()
     assert (entry.hash, entry.cause, entry.crashes, entry.is_refused) == (f"{7:032x}", "SIGSEGV", 2, True)
     assert 59 < entry.left_s <= 60
-    assert (quarantine.crashes(mark(7)), quarantine.crashes(mark(8))) == (2, 0)
+    assert (denylist.crashes(mark(7)), denylist.crashes(mark(8))) == (2, 0)
 
 
 def test_a_new_count_takes_the_place_of_the_old_one() -> None:
-    quarantine = CrashDenylist(4, 60.0)
-    quarantine.note(mark(7), 1, "hang")
-    quarantine.note(mark(7), 2, "SIGABRT")
-    assert [(entry.crashes, entry.cause) for entry in quarantine.entries()] == [(2, "SIGABRT")]
+    denylist = CrashDenylist(4, 60.0)
+    denylist.note(mark(7), 1, "hang")
+    denylist.note(mark(7), 2, "SIGABRT")
+    assert [(entry.crashes, entry.cause) for entry in denylist.entries()] == [(2, "SIGABRT")]
 
 
-def test_an_entry_expires_and_the_quarantine_is_empty_again() -> None:
+def test_an_entry_expires_and_the_denylist_is_empty_again() -> None:
     clock = Clock()
-    quarantine = CrashDenylist(4, 60.0, clock)
-    assert quarantine.is_empty()
-    quarantine.note(mark(7), 2, "hang")
+    denylist = CrashDenylist(4, 60.0, clock)
+    assert denylist.is_empty()
+    denylist.note(mark(7), 2, "hang")
     clock.now += 59.9
-    assert (quarantine.is_empty(), quarantine.crashes(mark(7))) == (False, 2)
+    assert (denylist.is_empty(), denylist.crashes(mark(7))) == (False, 2)
     clock.now += 0.2
-    assert (quarantine.is_empty(), quarantine.crashes(mark(7)), quarantine.entries()) == (True, 0, [])
+    assert (denylist.is_empty(), denylist.crashes(mark(7)), denylist.entries()) == (True, 0, [])
 
 
 def test_when_it_is_full_the_entry_that_expires_first_makes_room() -> None:
     clock = Clock()
-    quarantine = CrashDenylist(2, 60.0, clock)
+    denylist = CrashDenylist(2, 60.0, clock)
     for number in (1, 2, 3):
         clock.now += 1
-        quarantine.note(mark(number), 2, "hang")
-    assert sorted(int(entry.hash, 16) for entry in quarantine.entries()) == [2, 3]
+        denylist.note(mark(number), 2, "hang")
+    assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
 
 
 def test_expired_entries_make_room_before_living_ones() -> None:
     clock = Clock()
-    quarantine = CrashDenylist(2, 60.0, clock)
-    quarantine.note(mark(1), 2, "hang")
+    denylist = CrashDenylist(2, 60.0, clock)
+    denylist.note(mark(1), 2, "hang")
     clock.now += 50
-    quarantine.note(mark(2), 2, "hang")
+    denylist.note(mark(2), 2, "hang")
     clock.now += 20
-    quarantine.note(mark(3), 2, "hang")
-    assert sorted(int(entry.hash, 16) for entry in quarantine.entries()) == [2, 3]
+    denylist.note(mark(3), 2, "hang")
+    assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
 
 
 def test_an_image_that_was_read_after_all_is_forgotten() -> None:
-    quarantine = CrashDenylist(4, 60.0)
-    quarantine.note(mark(7), 1, "hang")
-    quarantine.clear(mark(7))
-    assert quarantine.crashes(mark(7)) == 0
+    denylist = CrashDenylist(4, 60.0)
+    denylist.note(mark(7), 1, "hang")
+    denylist.clear(mark(7))
+    assert denylist.crashes(mark(7)) == 0
 
 
 @pytest.mark.parametrize(("asked", "forgotten", "left"), [(f"{1:032x}", 1, [2]), (None, 2, []), ("nothing", 0, [1, 2])])
 def test_an_operator_can_forget_one_or_all(asked: str | None, forgotten: int, left: list[int]) -> None:
-    quarantine = CrashDenylist(4, 60.0)
-    quarantine.note(mark(1), 2, "hang")
-    quarantine.note(mark(2), 2, "hang")
-    assert quarantine.forget(asked) == forgotten
-    assert sorted(int(entry.hash, 16) for entry in quarantine.entries()) == left
+    denylist = CrashDenylist(4, 60.0)
+    denylist.note(mark(1), 2, "hang")
+    denylist.note(mark(2), 2, "hang")
+    assert denylist.forget(asked) == forgotten
+    assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == left
 
 
 def test_every_process_that_was_forked_after_it_shares_it() -> None:
-    quarantine = CrashDenylist(4, 60.0)
+    denylist = CrashDenylist(4, 60.0)
     pid = os.fork()
     if pid == 0:
-        quarantine.note(mark(7), 2, "SIGSEGV")
+        denylist.note(mark(7), 2, "SIGSEGV")
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    assert quarantine.crashes(mark(7)) == 2
+    assert denylist.crashes(mark(7)) == 2
 
 
 @pytest.mark.parametrize("torn_at", [0, 20, 30, 45, 52])
 def test_a_record_that_was_half_written_counts_as_empty(torn_at: int) -> None:
-    quarantine = CrashDenylist(1, 60.0)
-    quarantine.note(mark(7), 2, "SIGSEGV")
-    memoryview(quarantine._records).cast("B")[torn_at] ^= 0xFF
-    assert quarantine.entries() == []
-    quarantine.note(mark(8), 2, "hang")
-    assert quarantine.crashes(mark(8)) == 2
+    denylist = CrashDenylist(1, 60.0)
+    denylist.note(mark(7), 2, "SIGSEGV")
+    memoryview(denylist._records).cast("B")[torn_at] ^= 0xFF
+    assert denylist.entries() == []
+    denylist.note(mark(8), 2, "hang")
+    assert denylist.crashes(mark(8)) == 2
 
 
 def a_task(seed: int = 0) -> ReadTask:

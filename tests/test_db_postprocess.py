@@ -71,12 +71,12 @@ def test_the_scale_follows_the_height_of_the_text(height: float, scale: float, l
     assert scale_for_text([quad_of_height(height)], scale, longest) == pytest.approx(expected, rel=0.01)
 
 
-def test_where_nothing_was_found_there_is_no_second_look() -> None:
+def test_where_nothing_was_found_there_is_no_second_pass() -> None:
     assert scale_for_text([], 0.5, 2000) == 0.5
 
 
 @pytest.mark.parametrize(("longest", "expected"), [(1920, 0.5), (960, 1.0), (700, 1.0), (320, 2.0), (100, 2.5)])
-def test_the_first_look_shrinks_large_images_and_enlarges_small_ones(longest: int, expected: float) -> None:
+def test_the_first_pass_shrinks_large_images_and_enlarges_small_ones(longest: int, expected: float) -> None:
     assert first_scale(longest, longest // 2) == pytest.approx(expected)
 
 
@@ -85,7 +85,7 @@ def test_a_long_strip_keeps_its_width() -> None:
     assert first_scale(6400, 400) == first_scale(400, 6400) == pytest.approx(0.3)
 
 
-def test_small_text_gets_a_second_finer_look_and_large_text_does_not() -> None:
+def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
     seen: list[tuple[int, ...]] = []
 
     def run(pixels: Pixels) -> NDArray[np.float32]:

@@ -139,7 +139,7 @@ def texts_of(server: Server) -> list[str]:
 
 
 def kill_workers(server: Server, outcomes: Counter[str], kills: int) -> None:
-    """kill -9 a worker with requests in its hands, and wait for its successor; so many times."""
+    """kill -9 a worker with requests in work, and wait for its successor; so many times."""
     for number in range(kills):
         answered = outcomes.total()
         os.kill(server.workers()[0], signal.SIGKILL)

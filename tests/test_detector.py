@@ -55,16 +55,16 @@ def shared_threads() -> Iterator[SharedThreads]:
 def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> threading.Thread:
     """A page under way on a thread of its own."""
 
-    def look() -> None:
+    def run_pass() -> None:
         with shared_threads.page():
             detector.run(pixels)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=run_pass)
     thread.start()
     return thread
 
 
-def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(shared_threads: SharedThreads) -> None:
+def test_two_large_passes_take_turns_and_a_small_one_has_room_beside_one(shared_threads: SharedThreads) -> None:
     narrow, wide = Watched(), Watched()
     detector = Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
     pages = [read(detector, shared_threads, LARGE)]
@@ -80,7 +80,7 @@ def test_two_large_looks_take_turns_and_a_small_one_has_room_beside_one(shared_t
     assert narrow.runs == 1
 
 
-def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(
+def test_a_pass_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(
     shared_threads: SharedThreads,
 ) -> None:
     narrow, wide = Watched(), Watched()
@@ -91,14 +91,14 @@ def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
         if stop.is_set():
             raise DeadlineExceeded("Too late.")
 
-    def look() -> None:
+    def run_pass() -> None:
         with shared_threads.page(), pytest.raises(DeadlineExceeded):
             detector.run(LARGE, check)
         given_up.set()
 
     first = read(detector, shared_threads, LARGE)
     assert wide.entered.acquire(timeout=LIMIT_S)
-    waiting = threading.Thread(target=look)
+    waiting = threading.Thread(target=run_pass)
     waiting.start()
     last = read(detector, shared_threads, LARGE)
     stop.set()
@@ -109,7 +109,7 @@ def test_a_look_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
     assert wide.runs == 2
 
 
-def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
+def test_together_passes_are_no_larger_than_the_largest_one_so_far() -> None:
     limiter, started = RunLimiter(10), queue.SimpleQueue[int]()
 
     def begin(size: int) -> None:
@@ -143,7 +143,7 @@ def test_together_looks_are_no_larger_than_the_largest_one_so_far() -> None:
         assert next_started() == size
 
 
-def test_the_hand_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:
+def test_the_thread_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:
     together = threading.Barrier(2)
     with shared_threads.page(), shared_threads.page():
         with shared_threads.released_thread():

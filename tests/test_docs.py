@@ -88,5 +88,5 @@ def test_the_table_of_layers_is_the_tests() -> None:
     from test_layers import LAYERS
 
     rows = re.findall(r"^\| (\d+) \| (`.+?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
-    told = {name: int(level) for level, cell in rows for name in re.findall(r"`(\w+)/?`", cell)}
-    assert told == {name: level for name, level in LAYERS.items() if name != "__main__"}
+    documented = {name: int(level) for level, cell in rows for name in re.findall(r"`(\w+)/?`", cell)}
+    assert documented == {name: level for name, level in LAYERS.items() if name != "__main__"}

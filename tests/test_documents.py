@@ -107,7 +107,7 @@ def test_a_choice_that_is_none_is_refused(client: FlaskClient, asked: str) -> No
 
 
 @pytest.mark.parametrize("data", [tiff([40, 40]), picture()])
-def test_pages_that_are_not_there_are_told(client: FlaskClient, data: bytes) -> None:
+def test_pages_that_are_not_there_are_reported(client: FlaskClient, data: bytes) -> None:
     problem = json_of(post(client, data, "?pages=3-"))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
     assert "page" in problem["detail"]
@@ -188,7 +188,7 @@ def test_no_tiff_makes_the_search_for_pages_fail_or_hang(head: bytes, rest: byte
     assert len(find_pages(head + rest)) <= len(rest)
 
 
-def test_pages_are_kept_where_pages_are_kept() -> None:
+def test_pages_are_cached_where_the_result_cache_is_on() -> None:
     with running_app(Settings(cache_bytes=MEGAPIXEL)) as app:
         first, again = (json_of(post(app.test_client(), pdf(GRAY, GRAY))) for _ in range(2))
     assert texts(first) == texts(again)
@@ -209,7 +209,7 @@ def test_the_fields_of_a_form_are_drawn() -> None:
     assert abs(int(pixels[18, 36]) - 127) <= 2
 
 
-# At other doors
+# At other adapters
 
 
 def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
@@ -239,7 +239,7 @@ def test_ocr_space_tells_a_document_that_it_cannot_read(client: FlaskClient) -> 
 
 
 @pytest.mark.parametrize("path", ["/api/tr-run/", "/api/trocr"])
-def test_doors_for_a_single_image_take_no_pdf(client: FlaskClient, path: str) -> None:
+def test_adapters_for_a_single_image_take_no_pdf(client: FlaskClient, path: str) -> None:
     answer = client.post(path, data={"file": (io.BytesIO(pdf(GRAY)), "a.pdf")})
     assert answer.status_code in {200, 400, 415}
     assert "200x100" not in answer.text
@@ -293,9 +293,9 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_pdf_is_refused_with_the_reason(client: FlaskClient, name: str) -> None:
-    data, told = BAD[name]
+    data, expected = BAD[name]
     problem = json_of(post(client, data))
-    assert (problem["status"], problem["code"]) == told
+    assert (problem["status"], problem["code"]) == expected
     assert "PDF" in problem["detail"]
 
 
@@ -319,7 +319,7 @@ def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_dra
         assert document.draw(2, 72, 1000, bool, gray=True).shape == (800, 600)
 
 
-def test_at_the_deadline_the_drawing_ends_and_the_page_is_told(client: FlaskClient) -> None:
+def test_at_the_deadline_the_drawing_ends_and_the_page_is_reported(client: FlaskClient) -> None:
     problem = json_of(post(client, ENDLESS, "?pages=1", headers={"X-Request-Timeout": "1.5"}))
     assert (problem["status"], problem["code"]) == (504, "deadline_exceeded")
 

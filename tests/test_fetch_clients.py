@@ -51,7 +51,7 @@ def test_one_file_of_a_repository_is_fetched_at_its_commit_and_kept(folder: Path
     assert at_hand(client).stat().st_mtime_ns == kept
 
 
-def test_a_host_that_is_not_reached_is_told_at_once() -> None:
+def test_a_host_that_is_not_reached_is_reported_at_once() -> None:
     began_s = time.monotonic()
     with pytest.raises(NotAtHandError, match=r"^nowhere\.invalid is not reached from here$"):
         at_hand(Repository("https://nowhere.invalid/who/what", "0" * 40, "client.py"))
@@ -65,15 +65,15 @@ def test_a_host_that_is_not_reached_is_told_at_once() -> None:
         (NodePackage("ocr", "1", Cost.MINUTES), "it was not fetched before; make clients does"),
     ],
 )
-def test_what_is_missing_is_told(source: Source, lack: str, folder: Path) -> None:
+def test_what_is_missing_is_reported(source: Source, lack: str, folder: Path) -> None:
     with pytest.raises(NotAtHandError, match=f"^{lack}$"):
         at_hand(source)
     assert not folder.exists()
 
 
 def test_a_package_of_another_version_is_not_the_pinned_one(folder: Path) -> None:
-    told = folder / "node" / "node_modules" / "ocr" / "package.json"
-    told.parent.mkdir(parents=True)
-    told.write_text('{"version": "1.0.0"}')
+    manifest = folder / "node" / "node_modules" / "ocr" / "package.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"version": "1.0.0"}')
     assert NodePackage("ocr", "1.0.0").is_here()
     assert not NodePackage("ocr", "1.0.1").is_here()

@@ -37,7 +37,7 @@ PATHS = {
     "tfserving": ("/v1/models/ocr/versions/1:predict", "/v1/models/ocr/labels/x:predict"),
     "kserve_v1": ("/v1/models/ocr:predict", "/v1/models/x:predict"),
 }
-# Every member that some door reads, so that values of all kinds meet each of them.
+# Every member that some adapter reads, so that values of all kinds meet each of them.
 NAMES = (
     *("img", "img_base64", "image_data", "use_det", "file", "fileType", "images", "key", "value", "base64", "image"),
     *("base64Image", "language", "compress", "logId", "visualize", "textDetLimitSideLen", "textDetLimitType"),
@@ -81,24 +81,24 @@ def clients() -> Iterator[dict[str, FlaskClient]]:
         yield {name: app.test_client() for name in adapters()}
 
 
-@pytest.mark.parametrize("dialect", PATHS)
+@pytest.mark.parametrize("adapter", PATHS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_whatever_is_sent_is_answered_in_the_formats_own_shape(
-    clients: dict[str, FlaskClient], dialect: str, data: st.DataObject
+    clients: dict[str, FlaskClient], adapter: str, data: st.DataObject
 ) -> None:
-    path = data.draw(st.sampled_from(PATHS[dialect]))
-    base_url = f"http://127.0.0.1:{adapters()[dialect].port or 8000}"
+    path = data.draw(st.sampled_from(PATHS[adapter]))
+    base_url = f"http://127.0.0.1:{adapters()[adapter].port or 8000}"
     headers: dict[str, Any] = {"X-Width": data.draw(st.sampled_from(["1", "x", "99999", ""])), "X-Height": "1"}
-    if dialect == "kserve_v2":
+    if adapter == "kserve_v2":
         headers["Inference-Header-Content-Length"] = data.draw(st.sampled_from(["0", "2", "20", "x", "99999"]))
     body, content_type = data.draw(BODIES), data.draw(TYPES)
-    response = clients[dialect].post(path, data=body, content_type=content_type, base_url=base_url, headers=headers)
+    response = clients[adapter].post(path, data=body, content_type=content_type, base_url=base_url, headers=headers)
     assert response.status_code != 500
     assert response.content_type != "application/problem+json"
 
 
-def test_every_dialect_is_fuzzed() -> None:
+def test_every_adapter_is_fuzzed() -> None:
     assert set(PATHS) == set(adapters())
 
 
@@ -113,7 +113,7 @@ def run(tmp_path: Path, script: str, *args: str) -> Any:
     return json.loads(out.read_text("utf-8"))
 
 
-def test_bent_calls_of_grpc_end_with_a_status_and_harm_nobody(tmp_path: Path) -> None:
+def test_malformed_calls_of_grpc_end_with_a_status_and_harm_nobody(tmp_path: Path) -> None:
     figures = run(tmp_path, "fuzz.py", "--only", "grpc", "--inputs", "500")
     # Messages that are answered and refused, connections that are served and told to go: none of them is missing.
     assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "served", "GOAWAY"} <= set(figures["ends"])

@@ -36,7 +36,7 @@ class Case:
         differs: Why the answer differs; empty if it does not.
         status: The answer's status where it differs.
         like: Title of the recording whose structure the answer has, where it differs.
-        told: Members that must be equal to the recorded ones.
+        equal: Members that must be equal to the recorded ones.
     """
 
     method: str
@@ -45,7 +45,7 @@ class Case:
     differs: str = ""
     status: int | None = None
     like: str = ""
-    told: tuple[str, ...] = ()
+    equal: tuple[str, ...] = ()
 
 
 def part(name: str = "image_file", data: bytes = PNG, **fields: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ RAPIDOCR = {
         "POST", "/ocr", form(image_data="data:image/png;base64," + B64), CRASH, 200, "POST file"
     ),
     "POST use_det=False": Case("POST", "/ocr", part(use_det="False"), CRASH, 200, "POST file"),
-    "POST use_det=maybe": Case("POST", "/ocr", part(use_det="maybe"), told=("detail",)),
+    "POST use_det=maybe": Case("POST", "/ocr", part(use_det="maybe"), equal=("detail",)),
     "POST use_det=empty": Case("POST", "/ocr", part(use_det="")),
     "POST nothing": Case("POST", "/ocr", {}, CRASH, 400, "GET /ocr"),
     "POST json": Case("POST", "/ocr", body("{}"), CRASH, 400, "GET /ocr"),
@@ -96,29 +96,29 @@ def px(**members: object) -> dict[str, Any]:
 KINDER = "served, because what is meant is plain"
 PADDLEX = {
     "health": Case("GET", "/health", differs="has `status` too, for TurboOCR's clients", status=200, like="not found"),
-    "health post": Case("POST", "/health", told=("errorMsg",)),
-    "not found": Case("GET", "/nope", told=("errorMsg",)),
-    "root": Case("GET", "/", differs="another door's banner", status=200),
-    "get /ocr": Case("GET", "/ocr", told=("errorMsg",)),
+    "health post": Case("POST", "/health", equal=("errorMsg",)),
+    "not found": Case("GET", "/nope", equal=("errorMsg",)),
+    "root": Case("GET", "/", differs="another adapter's banner", status=200),
+    "get /ocr": Case("GET", "/ocr", equal=("errorMsg",)),
     "image, defaults": Case("POST", "/ocr", px()),
-    "image, visualize false, logId": Case("POST", "/ocr", px(visualize=False, logId="abc-1"), told=("logId",)),
+    "image, visualize false, logId": Case("POST", "/ocr", px(visualize=False, logId="abc-1"), equal=("logId",)),
     "image, orientation on, visualize false": Case("POST", "/ocr", px(visualize=False, useDocOrientationClassify=True)),
     "image, orientation on, visualize true": Case("POST", "/ocr", px(useDocOrientationClassify=True)),
     "no fileType": Case("POST", "/ocr", body(json.dumps({"file": B64})), KINDER, 200, "image, defaults"),
-    "fileType 2": Case("POST", "/ocr", px(fileType=2, logId="L"), told=("logId", "errorMsg")),
-    "fileType '1' string": Case("POST", "/ocr", px(fileType="1"), told=("errorMsg",)),
+    "fileType 2": Case("POST", "/ocr", px(fileType=2, logId="L"), equal=("logId", "errorMsg")),
+    "fileType '1' string": Case("POST", "/ocr", px(fileType="1"), equal=("errorMsg",)),
     "fileType null": Case("POST", "/ocr", px(fileType=None, visualize=False), KINDER, 200, "string bool"),
-    "no file": Case("POST", "/ocr", body("{}"), told=("errorMsg",)),
-    "bad base64": Case("POST", "/ocr", px(file="!!!!"), told=("errorMsg",)),
-    "not an image": Case("POST", "/ocr", px(file=as_base64(b"hello")), told=("errorMsg",)),
-    "not a pdf": Case("POST", "/ocr", px(fileType=0), told=("errorMsg",)),
+    "no file": Case("POST", "/ocr", body("{}"), equal=("errorMsg",)),
+    "bad base64": Case("POST", "/ocr", px(file="!!!!"), equal=("errorMsg",)),
+    "not an image": Case("POST", "/ocr", px(file=as_base64(b"hello")), equal=("errorMsg",)),
+    "not a pdf": Case("POST", "/ocr", px(fileType=0), equal=("errorMsg",)),
     "data uri": Case(
         "POST", "/ocr", px(file="data:image/png;base64," + B64, visualize=False), KINDER, 200, "string bool"
     ),
     "url without suffix, no fileType": Case(
         "POST", "/ocr", px(file="http://127.0.0.1:9/x", fileType=None), "addresses are not fetched", 422, "no file"
     ),
-    "url unreachable": Case("POST", "/ocr", px(file="http://127.0.0.1:9/x.png"), told=("errorMsg",)),
+    "url unreachable": Case("POST", "/ocr", px(file="http://127.0.0.1:9/x.png"), equal=("errorMsg",)),
     "unknown field": Case("POST", "/ocr", px(visualize=False, other=1)),
     "string bool": Case("POST", "/ocr", px(visualize="false")),
     "bad types": Case("POST", "/ocr", px(file=1, visualize="maybe")),
@@ -138,23 +138,23 @@ def ps(**members: object) -> dict[str, Any]:
 
 
 SERVING = {
-    "ok": Case("POST", "/ocr/prediction", ps(), told=("err_no", "err_msg", "key")),
+    "ok": Case("POST", "/ocr/prediction", ps(), equal=("err_no", "err_msg", "key")),
     "ok with logid, clientip, content-type json": Case(
-        "POST", "/ocr/prediction", ps(logid=7, clientip="1.2.3.4", tensors=[]), told=("err_no",)
+        "POST", "/ocr/prediction", ps(logid=7, clientip="1.2.3.4", tensors=[]), equal=("err_no",)
     ),
-    "any method name": Case("POST", "/ocr/whatever", ps(), told=("err_no",)),
-    "wrong service name": Case("POST", "/nope/prediction", ps(), told=("err_no", "err_msg")),
-    "bad json": Case("POST", "/ocr/prediction", body('{"key":', None), told=("code",)),
+    "any method name": Case("POST", "/ocr/whatever", ps(), equal=("err_no",)),
+    "wrong service name": Case("POST", "/nope/prediction", ps(), equal=("err_no", "err_msg")),
+    "bad json": Case("POST", "/ocr/prediction", body('{"key":', None), equal=("code",)),
     "empty body": Case(
         "POST", "/ocr/prediction", {}, "the stub behind the recording needs no image", 200, "wrong service name"
     ),
-    "unknown field": Case("POST", "/ocr/prediction", ps(other=1), told=("err_no",)),
-    "wrong type": Case("POST", "/ocr/prediction", ps(key="image"), told=("code",)),
-    "handler raises": Case("POST", "/ocr/prediction", ps(value=[BLACK]), told=("code",)),
+    "unknown field": Case("POST", "/ocr/prediction", ps(other=1), equal=("err_no",)),
+    "wrong type": Case("POST", "/ocr/prediction", ps(key="image"), equal=("code",)),
+    "handler raises": Case("POST", "/ocr/prediction", ps(value=[BLACK]), equal=("code",)),
     "GET": Case("GET", "/ocr/prediction"),
     "not found": Case("POST", "/nope"),
     "trailing slash": Case("POST", "/ocr/prediction/"),
-    "5 MB body": Case("POST", "/ocr/prediction", ps(value=[as_base64(PNG + bytes(4 << 20))]), told=("err_no",)),
+    "5 MB body": Case("POST", "/ocr/prediction", ps(value=[as_base64(PNG + bytes(4 << 20))]), equal=("err_no",)),
 }
 
 
@@ -166,10 +166,10 @@ UMI = {
     "root": Case("GET", "/"),
     "umiocr": Case("GET", "/umiocr"),
     "ocr get_options": Case("GET", "/api/ocr/get_options"),
-    "ocr ok dict": Case("POST", "/api/ocr", umi(), told=("code",)),
-    "ocr ok text": Case("POST", "/api/ocr", umi(data__format="text"), told=("code",)),
-    "ocr no text": Case("POST", "/api/ocr", umi(WHITE), told=("code", "data")),
-    "ocr crash": Case("POST", "/api/ocr", umi(BLACK), told=("code",)),
+    "ocr ok dict": Case("POST", "/api/ocr", umi(), equal=("code",)),
+    "ocr ok text": Case("POST", "/api/ocr", umi(data__format="text"), equal=("code",)),
+    "ocr no text": Case("POST", "/api/ocr", umi(WHITE), equal=("code", "data")),
+    "ocr crash": Case("POST", "/api/ocr", umi(BLACK), equal=("code",)),
     "ocr no content type": Case("POST", "/api/ocr", {**umi(), "content_type": None}, KINDER, 200, "ocr ok dict"),
     "ocr form content type (curl default)": Case(
         "POST",
@@ -179,14 +179,14 @@ UMI = {
         200,
         "ocr ok dict",
     ),
-    "ocr bad json": Case("POST", "/api/ocr", body("{not json"), told=("code",)),
-    "ocr empty": Case("POST", "/api/ocr", {}, told=("code", "data")),
-    "ocr {}": Case("POST", "/api/ocr", body("{}"), told=("code", "data")),
-    "ocr no base64": Case("POST", "/api/ocr", body('{"options": {}}'), told=("code", "data")),
+    "ocr bad json": Case("POST", "/api/ocr", body("{not json"), equal=("code",)),
+    "ocr empty": Case("POST", "/api/ocr", {}, equal=("code", "data")),
+    "ocr {}": Case("POST", "/api/ocr", body("{}"), equal=("code", "data")),
+    "ocr no base64": Case("POST", "/api/ocr", body('{"options": {}}'), equal=("code", "data")),
     "ocr options not dict": Case(
-        "POST", "/api/ocr", body(json.dumps({"base64": B64, "options": []})), told=("code", "data")
+        "POST", "/api/ocr", body(json.dumps({"base64": B64, "options": []})), equal=("code", "data")
     ),
-    "ocr bad ignoreArea": Case("POST", "/api/ocr", umi(tbpu__ignoreArea=[[1, 2]]), told=("code",)),
+    "ocr bad ignoreArea": Case("POST", "/api/ocr", umi(tbpu__ignoreArea=[[1, 2]]), equal=("code",)),
     "ocr GET": Case("GET", "/api/ocr"),
     "404": Case("GET", "/nope"),
     "OPTIONS": Case("OPTIONS", "/api/ocr", {}, "pages in a browser ask so before they post", 200, ""),
@@ -208,12 +208,12 @@ def client() -> Iterator[FlaskClient]:
         yield app.test_client()
 
 
-@pytest.mark.parametrize(("dialect", "title"), [(name, title) for name in GOLDEN for title in GOLDEN[name][1]])
-def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, dialect: str, title: str) -> None:
-    name, cases = GOLDEN[dialect]
+@pytest.mark.parametrize(("adapter", "title"), [(name, title) for name in GOLDEN for title in GOLDEN[name][1]])
+def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, adapter: str, title: str) -> None:
+    name, cases = GOLDEN[adapter]
     golden, case = read_golden(name), cases[title]
     response = client.open(
-        case.path, method=case.method, base_url=f"http://127.0.0.1:{adapters()[dialect].port}", **case.sent
+        case.path, method=case.method, base_url=f"http://127.0.0.1:{adapters()[adapter].port}", **case.sent
     )
     expected = golden[case.like] if case.like else golden[title]
     assert response.status_code == (case.status or expected.status)
@@ -224,14 +224,14 @@ def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, dialect:
     if case.like and title == "health":
         answer.pop("status")
     assert differences(expected.json, answer) == []
-    told(case, golden[title], answer)
+    check(case, golden[title], answer)
 
 
-def told(case: Case, recorded: Recorded, answer: Any) -> None:
-    for member in case.told:
-        sent, kept = recorded.json[member], answer[member]
+def check(case: Case, recorded: Recorded, answer: Any) -> None:
+    for member in case.equal:
+        sent, answered = recorded.json[member], answer[member]
         # Our messages may go on where the recorded one ends.
-        assert kept == sent or (isinstance(sent, str) and kept.startswith(sent.rstrip(".")))
+        assert answered == sent or (isinstance(sent, str) and answered.startswith(sent.rstrip(".")))
 
 
 def test_every_recorded_exchange_is_replayed_or_told_as_not_served() -> None:

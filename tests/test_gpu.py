@@ -68,13 +68,13 @@ def test_the_gpu_reads_what_the_cpu_reads(config: SessionConfig) -> None:
     assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=6.0)
 
 
-def test_what_is_run_on_the_card_is_what_is_run_through_memory() -> None:
+def test_what_is_run_on_the_gpu_is_what_is_run_through_memory() -> None:
     cupy = pytest.importorskip("cupy")
     session = open_model(models.RECOGNITION, SessionConfig("cuda"))
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
-        # Made on the card by the caller's stream, which nobody waits for but the session's.
+        # Made on the GPU by the caller's stream, which nobody waits for but the session's.
         on_gpu = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
     assert [cupy.asnumpy(array).tolist() for array in on_gpu[:1]] == [through_memory[0].tolist()]
     assert np.allclose(cupy.asnumpy(on_gpu[1]), through_memory[1], atol=1e-3)
@@ -84,7 +84,7 @@ def test_auto_takes_the_gpu() -> None:
     assert PpocrEngine(SessionConfig("auto")).describe().device == "cuda"
 
 
-def test_the_card_tells_what_this_process_holds() -> None:
+def test_the_gpu_tells_what_this_process_holds() -> None:
     gauge = open_gpu_memory_reader(logging.getLogger("test-gpu"), Siblings())
     assert gauge is not None
     engine = PpocrEngine(SessionConfig("cuda"))
@@ -96,18 +96,18 @@ def test_the_card_tells_what_this_process_holds() -> None:
     assert 30 * 10**6 < reading.own_bytes <= reading.used_bytes < reading.total_bytes
 
 
-def prepared(card: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """What each step of the card's code makes of a page: shrunk, enlarged, as a map, and three lines of three sizes."""
-    page, (height, width) = card.upload(pixels), pixels.shape[:2]
+def prepared(gpu: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    """What each step of the GPU's code makes of a page: shrunk, enlarged, as a map, and three lines of three sizes."""
+    page, (height, width) = gpu.upload(pixels), pixels.shape[:2]
     quads = [np.array([[8, 6], [8 + w, 9], [8 + w, 9 + h], [8, 6 + h]], np.float32) for w, h in ((300, 30), (500, 250))]
     quads.append(np.roll(quads[1], 2, axis=0))
     return [
-        card.download(found)
+        gpu.download(found)
         for found in (
-            detector_input(card.xp, page, (320, 160), (480, 160), shrink=True),
-            detector_input(card.xp, page, (width + 64, height + 32), (960, 480), shrink=False),
-            pack_map(card.xp, page.reshape(height, -1).astype(np.float32) / np.float32(255), 0.3),
-            crop_lines(card.xp, page, quads, [160, 208, 96], 240, 48),
+            detector_input(gpu.xp, page, (320, 160), (480, 160), shrink=True),
+            detector_input(gpu.xp, page, (width + 64, height + 32), (960, 480), shrink=False),
+            pack_map(gpu.xp, page.reshape(height, -1).astype(np.float32) / np.float32(255), 0.3),
+            crop_lines(gpu.xp, page, quads, [160, 208, 96], 240, 48),
         )
     ]
 
@@ -118,13 +118,13 @@ def test_cupy_prepares_pixels_as_numpy_does(colour: bool) -> None:
     pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
     for there, here in zip(prepared(CupyBackend(), pixels), prepared(ArrayBackend(), pixels), strict=True):
         assert there.dtype == here.dtype
-        # A card may round a sum of single precision the other way, which is a gray level or a step of a byte.
+        # A GPU may round a sum of single precision the other way, which is a gray level or a step of a byte.
         apart = np.abs(there.astype(np.float64) - here)
         assert apart.max() <= (1 if there.dtype == np.uint8 else 1.01 / 127.5)
         assert (apart > 1e-4).mean() < 0.01
 
 
-def test_pixels_are_prepared_on_the_card_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
+def test_pixels_are_prepared_on_the_gpu_and_the_log_has_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
     engine = PpocrEngine(SessionConfig("cuda"))
     assert "pixels prepared by cupy" in engine.describe().provider, caplog.text
     engine.close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 import requests
-from support import run_server
+from support import run_server, wait_until
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
@@ -32,7 +30,7 @@ UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown", "cards"),
+    ("asked", "shown", "gpus"),
     [
         ((), None, ("0", "1", "2")),
         ((), "2,0", ("2", "0")),
@@ -47,16 +45,16 @@ UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000
         (("1", UUID), "0", ("1", UUID)),
     ],
 )
-def test_the_cards_are_those_named_or_those_shown(
-    asked: tuple[str, ...], shown: str | None, cards: tuple[str, ...], tmp_path: Path
+def test_the_gpus_are_those_named_or_those_shown(
+    asked: tuple[str, ...], shown: str | None, gpus: tuple[str, ...], tmp_path: Path
 ) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "null"):
         (tmp_path / name).touch()
-    assert find_gpus(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == cards
+    assert find_gpus(asked, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == gpus
 
 
 @pytest.mark.parametrize("named", ["first", "0;1", "-1", "all,0", "GPU", "0,GPU-"])
-def test_what_names_no_card_is_refused(named: str) -> None:
+def test_what_names_no_gpu_is_refused(named: str) -> None:
     with pytest.raises(SettingsError, match=r"OCRSVC_GPUS is .*accepted is all, or numbers and UUIDs"):
         read_settings({"OCRSVC_GPUS": named})
 
@@ -69,7 +67,7 @@ def test_a_provider_that_contradicts_the_device_is_refused(device: str, provider
         read_settings({"OCRSVC_DEVICE": device, "OCRSVC_PROVIDER": provider})
 
 
-def test_an_engine_on_the_cpu_uses_no_card() -> None:
+def test_an_engine_on_the_cpu_uses_no_gpu() -> None:
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_DEVICE": "cpu"})) == ()
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
     assert gpus_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
@@ -77,7 +75,7 @@ def test_an_engine_on_the_cpu_uses_no_card() -> None:
 
 
 @pytest.mark.parametrize(("shown", "device"), [("", "cpu"), ("-1", "cpu"), ("0", "cuda")])
-def test_cards_that_the_environment_hides_are_not_planned_for(
+def test_gpus_that_the_environment_hides_are_not_planned_for(
     shown: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ocrsvc.system.thread_plan.expected_device", lambda *_args, **_more: "cuda")
@@ -87,15 +85,15 @@ def test_cards_that_the_environment_hides_are_not_planned_for(
 
 
 @pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])
-def test_a_worker_on_the_cpu_does_not_look_at_a_card(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_on_the_cpu_does_not_look_at_a_gpu(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ServiceContext(read_settings({setting: "cpu"}))
-    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a card was looked at"))
+    monkeypatch.setattr(boot, "open_gpu_memory_reader", lambda *_: pytest.fail("a GPU was looked at"))
     worker: Any = SimpleNamespace(log=None, siblings=Siblings, slot_number=0)
     assert boot._open_gauge(service, worker) is None
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", True), ("cpu", False)])
-def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
+def test_workers_load_in_turn_on_a_gpu_that_cannot_be_read(
     device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([False, True])
@@ -108,20 +106,20 @@ def test_workers_load_in_turn_on_a_card_that_cannot_be_read(
     assert (next(turns, None) is None) is waits
 
 
-def test_there_are_two_workers_on_each_card() -> None:
+def test_there_are_two_workers_on_each_gpu() -> None:
     assert plan(8, "cuda", 64, gpu_count=3).workers == 6
     assert plan(8, "cuda", 64, gpu_count=0).workers == 2
     assert plan(8, "cuda", 64, gpu_count=3, workers=4).workers == 4
 
 
 @pytest.mark.parametrize(
-    ("busy", "cards", "taken"), [([], 2, 0), ([0], 2, 1), ([0, 1], 2, 0), ([0, 1, 1], 2, 0), ([1, 2], 3, 0), ([], 0, 0)]
+    ("busy", "gpus", "taken"), [([], 2, 0), ([0], 2, 1), ([0, 1], 2, 0), ([0, 1, 1], 2, 0), ([1, 2], 3, 0), ([], 0, 0)]
 )
-def test_the_emptiest_card_is_taken(busy: list[int], cards: int, taken: int) -> None:
-    assert least_loaded_gpu(busy, cards) == taken
+def test_the_emptiest_gpu_is_taken(busy: list[int], gpus: int, taken: int) -> None:
+    assert least_loaded_gpu(busy, gpus) == taken
 
 
-def test_a_pinned_process_sees_its_card_only_in_the_order_of_nvidia_smi() -> None:
+def test_a_pinned_process_sees_its_gpu_only_in_the_order_of_nvidia_smi() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     pin_gpu(environ, "1")
     assert environ == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -130,8 +128,8 @@ def test_a_pinned_process_sees_its_card_only_in_the_order_of_nvidia_smi() -> Non
     assert kept == {"CUDA_VISIBLE_DEVICES": PART, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
 
 
-@pytest.mark.parametrize(("card", "handle"), [("1", "by index 1"), (PART, f"by uuid {PART}"), (UUID, "by index 1")])
-def test_nvml_looks_at_the_card_that_a_worker_is_pinned_to(card: str, handle: str) -> None:
+@pytest.mark.parametrize(("gpu", "handle"), [("1", "by index 1"), (PART, f"by uuid {PART}"), (UUID, "by index 1")])
+def test_nvml_looks_at_the_gpu_that_a_worker_is_pinned_to(gpu: str, handle: str) -> None:
     class NotSupported(Exception):
         pass
 
@@ -147,52 +145,52 @@ def test_nvml_looks_at_the_card_that_a_worker_is_pinned_to(card: str, handle: st
         nvmlDeviceGetMigMode=no_parts,
     )
     environ: dict[str, str] = {}
-    pin_gpu(environ, card)
+    pin_gpu(environ, gpu)
     assert _handle_of(nvml, environ["CUDA_VISIBLE_DEVICES"]) == handle
 
 
 class Crowd:
     """Workers that exist in the worker table only."""
 
-    def __init__(self, cards: int) -> None:
+    def __init__(self, gpus: int) -> None:
         self.worker_table = WorkerTable()
         self.controller = ReplacementController(self.worker_table, clock=lambda: 100.0)
-        self.cards = [f"GPU-{card}" for card in range(cards)]
+        self.gpus = [f"GPU-{gpu}" for gpu in range(gpus)]
 
     def fork(self) -> int:
         worker: Any = SimpleNamespace(tmp=io.BytesIO())
-        self.controller.before_fork(worker, self.cards)
+        self.controller.before_fork(worker, self.gpus)
         self.worker_table.entry(worker.slot_number).state = State.READY
         return int(worker.slot_number)
 
-    def card(self, place: int) -> int:
+    def gpu(self, place: int) -> int:
         return int(self.worker_table.entry(place).card)
 
 
-def test_workers_go_round_the_cards() -> None:
+def test_workers_go_round_the_gpus() -> None:
     crowd = Crowd(3)
-    assert [crowd.card(crowd.fork()) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [crowd.gpu(crowd.fork()) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("leaver", range(4))
-def test_a_successor_takes_the_card_of_whom_it_replaces(leaver: int) -> None:
+def test_a_successor_takes_the_gpu_of_whom_it_replaces(leaver: int) -> None:
     crowd = Crowd(2)
     for _ in range(4):
         crowd.fork()
     crowd.worker_table.entry(leaver).granted = Granted.SUCCESSOR
-    assert crowd.card(crowd.fork()) == crowd.card(leaver)
+    assert crowd.gpu(crowd.fork()) == crowd.gpu(leaver)
 
 
-def test_who_replaces_the_dead_takes_the_card_that_they_left() -> None:
+def test_who_replaces_the_dead_takes_the_gpu_that_they_left() -> None:
     crowd = Crowd(2)
     for _ in range(4):
         crowd.fork()
     crowd.worker_table.free(1)
     crowd.worker_table.entry(3).state = State.DRAINING
-    assert [crowd.card(crowd.fork()) for _ in range(2)] == [1, 1]
+    assert [crowd.gpu(crowd.fork()) for _ in range(2)] == [1, 1]
 
 
-def test_a_worker_reckons_with_those_on_its_own_card_only() -> None:
+def test_a_worker_reckons_with_those_on_its_own_gpu_only() -> None:
     crowd = Crowd(2)
     for place in (crowd.fork() for _ in range(4)):
         crowd.worker_table.entry(place).gpu_bytes = 10**place
@@ -201,12 +199,12 @@ def test_a_worker_reckons_with_those_on_its_own_card_only() -> None:
     assert crowd.worker_table.gpu_use_of_others(besides=1) == (1000, False)
 
 
-def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() -> None:
+def test_after_a_reload_with_other_gpus_each_worker_is_reckoned_on_its_own() -> None:
     crowd = Crowd(2)
     old = [crowd.fork() for _ in range(2)]
-    crowd.cards = ["GPU-1", "GPU-7"]
+    crowd.gpus = ["GPU-1", "GPU-7"]
     new = [crowd.fork() for _ in range(2)]
-    names = [crowd.controller.gpu_name(crowd.card(place)) for place in (*old, *new)]
+    names = [crowd.controller.gpu_name(crowd.gpu(place)) for place in (*old, *new)]
     # GPU-1 has a worker already, which stays, and GPU-0 is of no use any more.
     assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
     for place in (*old, *new):
@@ -215,14 +213,14 @@ def test_after_a_reload_with_other_cards_each_worker_is_reckoned_on_its_own() ->
     assert crowd.worker_table.gpu_use_of_others(besides=new[0]) == (0, True)
 
 
-@pytest.mark.parametrize(("card", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
-def test_a_successor_needs_room_on_the_card_where_it_will_be(card: int, kind: Granted) -> None:
+@pytest.mark.parametrize(("gpu", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
+def test_a_successor_needs_room_on_the_gpu_where_it_will_be(gpu: int, kind: Granted) -> None:
     workers = [
         Snapshot(place, State.READY, card=place, card_read_s=5.0, card_free_bytes=free_bytes)
         for place, free_bytes in enumerate((50, 500))
     ]
-    workers[card] = Snapshot(
-        card, State.READY, reason=Reason.RELOAD, card=card, card_read_s=5.0, card_free_bytes=(50, 500)[card]
+    workers[gpu] = Snapshot(
+        gpu, State.READY, reason=Reason.RELOAD, card=gpu, card_read_s=5.0, card_free_bytes=(50, 500)[gpu]
     )
     grant = next_grant(Head(base=2, gpu_footprint_bytes=100), workers, 10.0)
     assert grant is not None
@@ -233,15 +231,18 @@ def test_a_service_pins_its_workers_in_turn_and_a_new_one_where_one_is_missing()
     named = "GPU-aaaa,GPU-bbbb"
     with run_server({"OCRSVC_GPUS": named, "OCRSVC_WORKERS": "4", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         server.wait_for("READY in", count=4)
-        told = [line.rpartition("Slot ")[2] for line in server.lines if "computes on card" in line]
-        assert sorted(told) == [f"{slot} computes on card GPU-{'ab'[slot % 2] * 4}" for slot in range(4)]
+        lines = [line.rpartition("Slot ")[2] for line in server.lines if "computes on card" in line]
+        assert sorted(lines) == [f"{slot} computes on card GPU-{'ab'[slot % 2] * 4}" for slot in range(4)]
         gone = workers(server.url)[2]
         os.kill(gone["pid"], signal.SIGKILL)
         server.wait_for("READY in", count=5)
-        end_s = time.monotonic() + 20
-        while len(found := workers(server.url)) < 4 or gone["pid"] in [worker["pid"] for worker in found]:
-            assert time.monotonic() < end_s, server.log
-            threading.Event().wait(0.05)
+
+        def is_replaced() -> bool:
+            pids = [worker["pid"] for worker in workers(server.url)]
+            return len(pids) == 4 and gone["pid"] not in pids
+
+        wait_until(is_replaced, "it is replaced")
+        found = workers(server.url)
     assert Counter(worker["card"] for worker in found) == {0: 2, 1: 2}
     assert Counter(line.rpartition(" ")[2] for line in server.lines if "computes on card" in line) == {
         "GPU-aaaa": 3,

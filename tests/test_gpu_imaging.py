@@ -45,7 +45,7 @@ from ocrsvc.serving.batcher import Limits
 PAGES = Path(__file__).parent / "pages"
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
-OVER = pytest.mark.parametrize("card", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
+OVER = pytest.mark.parametrize("gpu", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 
 
 def noise(*shape: int) -> Pixels:
@@ -85,10 +85,10 @@ def test_enlarging_is_that_of_opencv_to_a_gray_level(shape: tuple[int, ...], siz
 @OVER
 @pytest.mark.parametrize("shape", [(90, 130), (90, 130, 3)])
 def test_the_detector_is_fed_what_it_is_fed_from_memory_with_its_edge_repeated(
-    card: ArrayBackend, shape: tuple[int, ...]
+    gpu: ArrayBackend, shape: tuple[int, ...]
 ) -> None:
     page = noise(*shape)
-    tensor = card.download(detector_input(card.xp, card.upload(page), (96, 64), (160, 96), shrink=True))
+    tensor = gpu.download(detector_input(gpu.xp, gpu.upload(page), (96, 64), (160, 96), shrink=True))
     resized = cv2.resize(page, (96, 64), interpolation=cv2.INTER_AREA)
     expected = to_tensor(np.asarray(cv2.copyMakeBorder(resized, 0, 32, 0, 64, cv2.BORDER_REPLICATE), np.uint8))
     assert tensor.shape == expected.shape == (1, 3, 96, 160)
@@ -105,9 +105,9 @@ def blurred_boxes() -> NDArray[np.float32]:
 
 
 @OVER
-def test_the_mask_is_the_cpus_and_the_boxes_are_too(card: ArrayBackend) -> None:
+def test_the_mask_is_the_cpus_and_the_boxes_are_too(gpu: ArrayBackend) -> None:
     table = blurred_boxes()
-    mask, likely = unpack_map(card.download(pack_map(card.xp, card.upload(table), MAP_THRESHOLD)))
+    mask, likely = unpack_map(gpu.download(pack_map(gpu.xp, gpu.upload(table), MAP_THRESHOLD)))
     expected = cv2.dilate((table > MAP_THRESHOLD).astype(np.uint8), np.ones((2, 2), np.uint8))
     assert np.array_equal(mask, expected)
     assert np.abs(likely / CERTAIN - table).max() <= 1 / (2 * CERTAIN) + 1e-6
@@ -137,10 +137,10 @@ def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]
 
 @OVER
 @pytest.mark.parametrize("shape", [(300, 500), (300, 500, 3)])
-def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(card: ArrayBackend, shape: tuple[int, ...]) -> None:
+def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
     page = noise(*shape)
     quads, widths = lines_of(shape[0], shape[1], 12)
-    tensor = card.download(crop_lines(card.xp, card.upload(page), quads, widths, 320, 48))
+    tensor = gpu.download(crop_lines(gpu.xp, gpu.upload(page), quads, widths, 320, 48))
     for row, quad, width in zip(tensor, quads, widths, strict=True):
         levels = (row[:, :, :width] + 1) * 127.5
         expected = crop(page, quad, width, 48).astype(np.float32)
@@ -177,7 +177,7 @@ def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[PpocrEngine]:
-    """The real models in a session pool, in batches and padded, behind the strict double of a card."""
+    """The real models in a session pool, in batches and padded, behind the strict double of a GPU."""
     as_it_is = Session.run
 
     def run(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
@@ -219,7 +219,7 @@ def corpus() -> list[Path]:
     return [SHARED / "corpus" / file for file in files if Path(file).stem in wanted]
 
 
-def test_pages_read_the_same_from_the_card_and_from_memory(engine: PpocrEngine) -> None:
+def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -> None:
     files = [*(PAGES / name for name in ("notice.png", "notice_turned_180.png")), *corpus()]
     for file in files:
         pixels = load(file)
@@ -232,7 +232,7 @@ def test_pages_read_the_same_from_the_card_and_from_memory(engine: PpocrEngine) 
             assert one.confidence == pytest.approx(other.confidence, abs=0.02), file
 
 
-def test_what_is_read_on_a_card_is_what_the_cpu_reads_and_in_few_shapes(engine: PpocrEngine) -> None:
+def test_what_is_read_on_a_gpu_is_what_the_cpu_reads_and_in_few_shapes(engine: PpocrEngine) -> None:
     pixels = load(PAGES / "notice.png")
     with ThreadPoolExecutor(4) as pool:
         handles = (engine.open_handle(), in_memory(engine)) * 2
@@ -255,7 +255,7 @@ def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_sample
     assert largest > MOST_SAMPLES >= large > small == 1
 
 
-def test_options_are_the_same_on_the_card(engine: PpocrEngine) -> None:
+def test_options_are_the_same_on_the_gpu(engine: PpocrEngine) -> None:
     line = load(PAGES / "line.png")
     for options in (ReadOptions(detect=False), ReadOptions(detect=False, decoder="beam")):
         assert read(engine.open_handle(), line, options).text == "The library closes at 15:00 today."
@@ -270,12 +270,12 @@ def test_pages_read_the_same_alone_and_beside_others(engine: PpocrEngine) -> Non
     assert [page.text for page in beside] == [page.text for page in alone]
 
 
-def test_what_prepares_pixels_is_told(engine: PpocrEngine) -> None:
+def test_what_prepares_pixels_is_reported(engine: PpocrEngine) -> None:
     assert engine.describe().provider == "CUDAExecutionProvider, pixels prepared by strict"
 
 
 class Full(StrictArrays):
-    """A card with no room for a page."""
+    """A GPU with no room for a page."""
 
     def upload(self, array: NDArray[Any]) -> Any:
         if array.ndim > 1:
@@ -283,7 +283,7 @@ class Full(StrictArrays):
         return super().upload(array)
 
 
-def test_a_page_for_which_the_card_has_no_room_is_prepared_in_memory(
+def test_a_page_for_which_the_gpu_has_no_room_is_prepared_in_memory(
     engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     viewer = engine._gpu_pipeline
@@ -295,7 +295,7 @@ def test_a_page_for_which_the_card_has_no_room_is_prepared_in_memory(
 
 
 class Broken(StrictArrays):
-    """A card whose driver is not that of its toolkit."""
+    """A GPU whose driver is not that of its toolkit."""
 
     name = "cupy 0"
 
@@ -303,18 +303,18 @@ class Broken(StrictArrays):
         raise RuntimeError(f"cudaErrorInsufficientDriver at {array.shape}")
 
 
-def test_an_engine_does_without_a_card_that_fails_and_says_so(
+def test_an_engine_does_without_a_gpu_that_fails_and_says_so(
     engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs, recognizer = engine._line_runner, engine._readers["greedy"]
     assert isinstance(runs, BatchRunner)
     assert engine._open_gpu_pipeline(Broken(), runs._session, SMALL, recognizer._characters) is None
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
-        in told
+        in message
     )
-    assert "OCRSVC_IMAGING=cpu" in told
+    assert "OCRSVC_IMAGING=cpu" in message
 
 
 class Says:
@@ -370,19 +370,19 @@ def stub_cupy(monkeypatch: pytest.MonkeyPatch, memory: Pool, pinned: Pool) -> No
     monkeypatch.setitem(sys.modules, "cupy", cupy)
 
 
-def test_free_memory_of_the_card_is_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_of_the_gpu_is_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, pinned = Pool(arrays.MAX_FREE_BYTES), Pool(arrays.MAX_FREE_PINNED_BLOCKS)
     stub_cupy(monkeypatch, memory, pinned)
-    card = CupyBackend()
-    card.trim()
+    gpu = CupyBackend()
+    gpu.trim()
     assert (memory.free, pinned.free) == (arrays.MAX_FREE_BYTES, arrays.MAX_FREE_PINNED_BLOCKS)
     memory.free += 1
     pinned.free += 1
-    card.trim()
+    gpu.trim()
     assert (memory.free, pinned.free) == (0, 0)
 
 
-def test_a_card_is_looked_for_only_where_the_models_run_on_one(
+def test_a_gpu_is_looked_for_only_where_the_models_run_on_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -393,7 +393,7 @@ def test_a_card_is_looked_for_only_where_the_models_run_on_one(
     assert "cupy is not installed" in caplog.text
 
 
-def test_a_cupy_that_cannot_be_loaded_is_told_and_left_out(
+def test_a_cupy_that_cannot_be_loaded_is_reported_and_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())

@@ -29,7 +29,7 @@ from simulated_gpu import PART_UUID, UUID, Mode, SimulatedGpu  # noqa: E402  the
 from tr_home import build_home  # noqa: E402  as above
 
 MB = 10**6
-CARD_BYTES = 1000 * MB
+GPU_BYTES = 1000 * MB
 OTHERS_BYTES = 50 * MB
 MODEL_BYTES = 100 * MB
 
@@ -55,9 +55,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def card(home: Path) -> Iterator[SimulatedGpu]:
-    """A card of 1000 MB of which somebody else holds 50."""
-    made = SimulatedGpu(home / "card", CARD_BYTES)
+def gpu(home: Path) -> Iterator[SimulatedGpu]:
+    """A GPU of 1000 MB of which somebody else holds 50."""
+    made = SimulatedGpu(home / "gpu", GPU_BYTES)
     made.hold_for_others(OTHERS_BYTES)
     yield made
     made.close()
@@ -93,22 +93,22 @@ def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, st
         (Mode.DIVIDED | Mode.NO_SIZES, UUID),
     ],
 )
-def test_a_process_knows_what_it_holds_of_the_card(
-    home: Path, card: SimulatedGpu, mode: Mode, visible: str | None
+def test_a_process_knows_what_it_holds_of_the_gpu(
+    home: Path, gpu: SimulatedGpu, mode: Mode, visible: str | None
 ) -> None:
-    card.behave(mode)
-    reading, told = probe(home, card.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
+    gpu.behave(mode)
+    reading, message = probe(home, gpu.environment | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
     assert reading == {
         "own_bytes": MODEL_BYTES,
         "used_bytes": MODEL_BYTES + OTHERS_BYTES,
-        "free_bytes": CARD_BYTES - MODEL_BYTES - OTHERS_BYTES,
-        "total_bytes": CARD_BYTES,
+        "free_bytes": GPU_BYTES - MODEL_BYTES - OTHERS_BYTES,
+        "total_bytes": GPU_BYTES,
     }
-    assert told == ""
+    assert message == ""
 
 
 @pytest.mark.parametrize(
-    ("mode", "env", "told"),
+    ("mode", "env", "message"),
     [
         (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": ""}, "which names no card"),
         (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "-1"}, "which names no card"),
@@ -119,13 +119,13 @@ def test_a_process_knows_what_it_holds_of_the_card(
         (Mode.PLAIN, {"DOUBLE_GPU": ""}, "NVML: Driver Not Loaded"),
     ],
 )
-def test_a_card_that_cannot_be_read_is_one_line_in_the_log(
-    home: Path, card: SimulatedGpu, mode: Mode, env: dict[str, str], told: str
+def test_a_gpu_that_cannot_be_read_is_one_line_in_the_log(
+    home: Path, gpu: SimulatedGpu, mode: Mode, env: dict[str, str], message: str
 ) -> None:
-    card.behave(mode)
-    reading, log = probe(home, card.environment | env)
+    gpu.behave(mode)
+    reading, log = probe(home, gpu.environment | env)
     assert reading is None
-    assert told in log
+    assert message in log
     assert len(log.splitlines()) == 1
 
 
@@ -144,7 +144,7 @@ def test_without_nvml_cupy_tells_the_totals(home: Path, tmp_path: Path) -> None:
 
 
 class Totals:
-    """A card of 1000 bytes that lists no processes, or does not answer."""
+    """A GPU of 1000 bytes that lists no processes, or does not answer."""
 
     def __init__(self, used: int) -> None:
         self.used = used
@@ -166,7 +166,7 @@ def own_bytes(gauge: GpuMemoryReader, siblings: Siblings) -> int | None:
 
 def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
     source = Totals(used=150)
-    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings(gpu_bytes=100))
+    gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings(gpu_bytes=100))
     source.used = 350
     assert own_bytes(gauge, Siblings(gpu_bytes=100)) == 200
     # The sibling is gone, with its memory.
@@ -176,7 +176,7 @@ def test_what_siblings_hold_is_not_counted_as_ones_own() -> None:
 
 def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
     source = Totals(used=0)
-    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings())
+    gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings())
     source.used = 200
     assert own_bytes(gauge, Siblings()) == 200
     source.used = 400
@@ -185,9 +185,9 @@ def test_while_a_sibling_loads_its_memory_is_nobodys_yet() -> None:
     assert own_bytes(gauge, Siblings(gpu_bytes=200)) == 210
 
 
-def test_a_card_that_stops_answering_is_told_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_that_stops_answering_is_reported_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
     source = Totals(used=0)
-    gauge = GpuMemoryReader(source, logging.getLogger("test-card"), Siblings())
+    gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings())
     with caplog.at_level(logging.INFO):
         for source.fails in (True, True, False, False):
             gauge.read(Siblings())
@@ -195,7 +195,7 @@ def test_a_card_that_stops_answering_is_told_once_and_so_is_its_return(caplog: p
     assert "only RSS limits hold" in caplog.messages[0]
 
 
-def serving(home: Path, card: SimulatedGpu, **env: str) -> dict[str, str]:
+def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
     """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
     return {
         "OCRSVC_ENGINE": "tr",
@@ -205,30 +205,30 @@ def serving(home: Path, card: SimulatedGpu, **env: str) -> dict[str, str]:
         "OCRSVC_ENGINE_THREADS": "2",
         "LIBTR_DOUBLE_SHARED": "1",
         "LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES),
-        **card.environment,
+        **gpu.environment,
         **env,
     }
 
 
 def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_back(
-    home: Path, card: SimulatedGpu
+    home: Path, gpu: SimulatedGpu
 ) -> None:
-    with run_server(serving(home, card)) as server:
+    with run_server(serving(home, gpu)) as server:
         assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
-        card.behave(Mode.FAILS)
+        gpu.behave(Mode.FAILS)
         server.wait_for("The card cannot be read .*only RSS limits hold here")
         assert _post(server) == 200
-        card.behave(Mode.PLAIN)
+        gpu.behave(Mode.PLAIN)
         server.wait_for("The card can be read again")
         (old,) = server.workers()
         os.kill(old, signal.SIGKILL)
         server.wait_for("READY in", count=2)
-        wait_until(lambda: old not in card.held, server.log)
-        assert sum(card.held.values()) == 2 * MODEL_BYTES
+        wait_until(lambda: old not in gpu.held, server.log)
+        assert sum(gpu.held.values()) == 2 * MODEL_BYTES
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
         ({"OCRSVC_GPU_SOFT_BYTES": "10%"}, "OCRSVC_GPU_SOFT_BYTES is 100000000, and a worker holds 200000000"),
         (
@@ -237,15 +237,15 @@ def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_bac
         ),
     ],
 )
-def test_limits_by_hand_are_bytes_or_a_share_of_the_card(
-    home: Path, card: SimulatedGpu, env: dict[str, str], told: str
+def test_limits_by_hand_are_bytes_or_a_share_of_the_gpu(
+    home: Path, gpu: SimulatedGpu, env: dict[str, str], message: str
 ) -> None:
-    quiet = serving(home, card)
+    quiet = serving(home, gpu)
     with run_server({**quiet, **env}) as server:
-        server.wait_for(told)
+        server.wait_for(message)
 
 
-def test_a_limit_for_a_card_that_is_not_there_is_told() -> None:
+def test_a_limit_for_a_gpu_that_is_not_there_is_reported() -> None:
     with run_server({"OCRSVC_GPU_HARD_BYTES": "1GB", "OCRSVC_WORKERS": "1"}) as server:
         server.wait_for("OCRSVC_GPU_HARD_BYTES is set, and this worker has no readings of a card")
 

@@ -134,11 +134,11 @@ def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grp
     def as_dict(message: Any) -> Any:
         return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
-    def same(told: Any) -> Any:
+    def same(value: Any) -> Any:
         """As protobuf writes JSON: 64-bit numbers are text."""
-        if isinstance(told, dict):
-            return {key: same(value) for key, value in told.items()}
-        return [same(item) for item in told] if isinstance(told, list) else told
+        if isinstance(value, dict):
+            return {key: same(item) for key, item in value.items()}
+        return [same(item) for item in value] if isinstance(value, list) else value
 
     with running_app() as app:
         client = app.test_client()
@@ -211,7 +211,7 @@ def with_a_classification() -> Any:
         (MESSAGES["inference.ModelInferRequest"](), grpc.StatusCode.NOT_FOUND),
     ],
 )
-def test_what_is_wrong_is_told_by_the_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
+def test_what_is_wrong_is_reported_by_the_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
     assert code_of(lambda: infer(channel, request_)) is code
 
 
@@ -220,7 +220,7 @@ def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
     assert code_of(lambda: call(infer_request(), timeout=PATIENCE_S)) is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_is_no_message_is_told(channel: grpc.Channel) -> None:
+def test_what_is_no_message_is_reported(channel: grpc.Channel) -> None:
     call = channel.unary_unary(INFER)
     assert code_of(lambda: call(b"\xff\xff", timeout=PATIENCE_S)) is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -238,7 +238,7 @@ def test_too_large_a_message_fails_its_call_and_nothing_else() -> None:
     ("error", "code"),
     [(QueueFull("Full.", "", 3), grpc.StatusCode.UNAVAILABLE), (EngineFailed("Bad."), grpc.StatusCode.INTERNAL)],
 )
-def test_what_the_service_refuses_is_told_by_the_status(error: Exception, code: grpc.StatusCode) -> None:
+def test_what_the_service_refuses_is_reported_by_the_status(error: Exception, code: grpc.StatusCode) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with (
         serving(services_raising(error)[1], listener),
@@ -295,7 +295,7 @@ def test_paddlex_clients_of_triton_are_served(channel: grpc.Channel) -> None:
     assert answer["result"]["ocrResults"][0]["prunedResult"]["rec_texts"][0] == TEXT
 
 
-def test_what_is_wrong_in_paddlexs_json_is_told_in_its_envelope(channel: grpc.Channel) -> None:
+def test_what_is_wrong_in_paddlexs_json_is_reported_in_its_envelope(channel: grpc.Channel) -> None:
     response = infer(channel, paddlex(b"{}"))
     assert '"errorCode":422' in strings(raw_outputs(response)["output"])[0]
 
@@ -398,7 +398,7 @@ def mistyped() -> Any:
         (predict_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-def test_a_wrong_prediction_request_is_told(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
+def test_a_wrong_prediction_request_is_reported(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
     assert code_of(lambda: predict(channel, request_)) is code
 
 
@@ -620,7 +620,7 @@ def test_want_of_files_neither_spins_nor_floods_the_log(caplog: pytest.LogCaptur
         (("paddle_serving", "kserve_v2"), [PIPELINE + "PipelineService", "inference.GRPCInferenceService"]),
     ],
 )
-def test_dialects_that_are_off_have_no_service(dialects: tuple[str, ...], services: list[str]) -> None:
+def test_adapters_that_are_off_have_no_service(dialects: tuple[str, ...], services: list[str]) -> None:
     model = model_over(Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine))
     found = {path.split("/")[1] for path in make_services(model, dialects)}
     assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
@@ -741,7 +741,9 @@ def status(event: Any) -> str:
         (b"\0\0\0\0\0", {":path": "/t/Nothing"}, "12"),
     ],
 )
-def test_a_malformed_call_is_told_by_its_status(wire: Wire, data: bytes, more: dict[str, Any], expected: str) -> None:
+def test_a_malformed_call_is_reported_by_its_status(
+    wire: Wire, data: bytes, more: dict[str, Any], expected: str
+) -> None:
     wire.call(1, data, **more)
     answer = wire.until(ResponseReceived)
     assert dict(answer.headers)[":status"] == "200"
@@ -895,10 +897,15 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
         assert numbers["ocrsvc_in_flight_requests"] == 2
         assert numbers['ocrsvc_worker_in_flight_requests{slot="0"}'] == 2
         assert numbers['ocrsvc_requests_total{code="ok",door="grpc_kserve_v2",status="OK"}'] == 2
-        told = json.loads(server.wait_for(r'(\{.*"path":"/inference.GRPCInferenceService/ModelInfer".*\})')[1])
-        assert (told["door"], told["status"], told["code"], told["client"]) == ("grpc_kserve_v2", 0, "ok", "127.0.0.1")
-        assert min(told["bytes_in"], told["bytes_out"]) > 100
-        assert told["seconds"] >= 1
+        entry = json.loads(server.wait_for(r'(\{.*"path":"/inference.GRPCInferenceService/ModelInfer".*\})')[1])
+        assert (entry["door"], entry["status"], entry["code"], entry["client"]) == (
+            "grpc_kserve_v2",
+            0,
+            "ok",
+            "127.0.0.1",
+        )
+        assert min(entry["bytes_in"], entry["bytes_out"]) > 100
+        assert entry["seconds"] >= 1
 
 
 def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:

@@ -291,7 +291,7 @@ def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPat
         pair.client.send_data(number, EMPTY, end_stream=True)
         pair.move()
     assert (pair.connection.broken, host.records.under_way, host.refused) == (False, 0, [])
-    assert {told.get("grpc-status", "415") for told in pair.told.values()} <= {"12", "14", "415"}
+    assert {headers.get("grpc-status", "415") for headers in pair.headers.values()} <= {"12", "14", "415"}
 
 
 def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_each_failure_has_its_status(error: Exception, code: Code) -> None:
         (Code.INTERNAL, ZeroDivisionError("-"), "INTERNAL", "internal"),
     ],
 )
-def test_a_call_is_counted_by_its_door_its_status_and_its_code(
+def test_a_call_is_counted_by_its_adapter_its_status_and_its_code(
     how: Code, error: Exception | None, status: str, code: str
 ) -> None:
     numbers = MetricsStore()
@@ -245,7 +245,7 @@ def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     host.answer(pair.connection)
     pair.move()
     # It can never fit.
-    assert (pair.status(1), "grpc-retry-pushback-ms" in pair.told[1]) == ("8", False)
+    assert (pair.status(1), "grpc-retry-pushback-ms" in pair.headers[1]) == ("8", False)
     assert host.memory.held_bytes == 0
     host.memory = Budget(4 << 20)
     assert host.memory.take((4 << 20) - 100_000)
@@ -253,7 +253,7 @@ def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     host.answer(pair.connection)
     pair.move()
     # Others hold what it needs.
-    assert (pair.status(3), pair.told[3]["grpc-retry-pushback-ms"]) == ("14", "1000")
+    assert (pair.status(3), pair.headers[3]["grpc-retry-pushback-ms"]) == ("14", "1000")
     assert host.memory.held_bytes == (4 << 20) - 100_000
 
 
@@ -353,7 +353,7 @@ def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
     pair.connection.close()
     single = Pair(Slow(threads=0, streaming=False))
     single.call(1, EMPTY, end=True)
-    assert (single.status(1), single.told[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
+    assert (single.status(1), single.headers[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
 
 
 def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> None:

@@ -39,7 +39,7 @@ class OnGpu:
 
 
 class CpuContext(GpuContext):
-    """The processor's memory in the place of a card's."""
+    """The processor's memory in the place of a GPU's."""
 
     device = "cpu"
     address = 0
@@ -145,7 +145,7 @@ def test_cupys_array_lies_over_the_memory_and_keeps_its_owner() -> None:
     assert array == ("array", (2, 3), np.float32, (("memory", 4096, 24, owner), 0))
 
 
-def test_without_cupy_there_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupy_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert open_gpu_context() is None
@@ -186,7 +186,7 @@ class Slow:
         return [tensor]
 
 
-def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
+def test_runs_under_way_are_as_many_as_the_sessions_whatever_the_threads() -> None:
     gate = threading.Event()
     sessions = [Slow(gate), Slow(gate)]
     session_pool = SessionPool(sessions)  # type: ignore[arg-type]  # a stand-in
@@ -199,7 +199,7 @@ def test_runs_under_way_are_as_many_as_the_lanes_whatever_the_threads() -> None:
     assert [session.most for session in sessions] == [1, 1]
 
 
-def test_a_lane_that_never_comes_free_fails_the_run_and_a_failed_run_frees_its_lane() -> None:
+def test_a_session_that_never_comes_free_fails_the_run_and_a_failed_run_frees_its_session() -> None:
     session_pool = SessionPool([Slow(threading.Event())], timeout_s=0.01)  # type: ignore[list-item]
     with session_pool.acquire(), pytest.raises(EngineFailed, match=r"within 0\.01 s"):
         session_pool.run(np.zeros(1, np.float32))

@@ -88,12 +88,12 @@ def plain() -> Iterator[Reader]:
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[Spawner]:
     """Of children whose decoders crash on a file with MARK."""
-    nurseries = started()
+    spawners = started()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{CRASHING}{os.pathsep}{ROOT}")
-        nursery = next(nurseries)
-    yield nursery
-    next(nurseries, None)
+        spawner = next(spawners)
+    yield spawner
+    next(spawners, None)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_file_that_is_refused_is_refused_in_the_same_words(
 
 @pytest.mark.parametrize("bad", [jpeg(1, MARK), gif(1, MARK)], ids=["pixels", "header"])
 def test_a_decoder_that_crashes_twice_condemns_its_file_and_no_other(crashing: Spawner, bad: bytes) -> None:
-    with opened_handle(nursery=crashing) as handle:
+    with opened_handle(spawner=crashing) as handle:
         answers = handle.read([FileTask(bad), FileTask(png(1)), a_task(pixels_of(2))])
         assert summary(answers) == [ImageCrashesEngine, crc(pixels_of(1)), crc(pixels_of(2))]
         images = handle.child.images

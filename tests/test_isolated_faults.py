@@ -25,6 +25,7 @@ from isolation_support import (
     a_task,
     crc,
     denylist_of,
+    fork_server_of,
     noise,
     open_files,
     opened_handle,
@@ -32,7 +33,6 @@ from isolation_support import (
     started,
     state_of,
     summary,
-    zygote_of,
 )
 from support import wait_until
 
@@ -62,7 +62,7 @@ def plain() -> Iterator[Spawner]:
 
 def test_a_child_that_does_not_close_is_ended(plain: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "CLOSE_S", 0.2)
-    with opened_handle(nursery=plain) as other, opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as other, opened_handle(spawner=plain) as handle:
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)
         handle.close()
@@ -73,7 +73,7 @@ def test_a_child_that_does_not_close_is_ended(plain: Spawner, monkeypatch: pytes
 def test_a_child_that_closes_has_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "CLOSE_S", 30.0)
     with opened_handle() as handle:
-        closed, mother = pid_of(handle), zygote_of(handle)
+        closed, mother = pid_of(handle), fork_server_of(handle)
         handle.close()
         wait_until(lambda: not state_of(closed), "the child has not closed")
         assert state_of(mother)
@@ -129,7 +129,7 @@ def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_b
     plain: Spawner, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, code: int
 ) -> None:
     image = a_task(noise(1))
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         files = open_files()
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failing(code))
@@ -148,7 +148,7 @@ def test_a_child_that_cannot_be_opened_fails_its_image_leaks_nothing_and_comes_b
 def test_an_image_for_which_shared_memory_cannot_grow_fails_alone(
     plain: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         first = pid_of(handle)
         with monkeypatch.context() as patch:
             patch.setattr(os, "ftruncate", failing(errno.ENOMEM))
@@ -170,10 +170,10 @@ def most_files(pid: int, count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Spawner, spare: int) -> None:
+def test_a_fork_server_without_descriptors_opens_no_child_and_goes_on(plain: Spawner, spare: int) -> None:
     image = a_task(noise(1))
-    with opened_handle(nursery=plain) as handle, opened_handle(nursery=plain) as other:
-        mother, dead = zygote_of(handle), pid_of(handle)
+    with opened_handle(spawner=plain) as handle, opened_handle(spawner=plain) as other:
+        mother, dead = fork_server_of(handle), pid_of(handle)
         os.kill(dead, signal.SIGKILL)
         wait_until(lambda: not state_of(dead), "the child is not buried")
         used = {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()}
@@ -183,7 +183,7 @@ def test_a_zygote_without_descriptors_opens_no_child_and_goes_on(plain: Spawner,
             assert summary(other.read([image])) == [crc(noise(1))]
             assert {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()} == used
         wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
-        assert zygote_of(handle) == mother
+        assert fork_server_of(handle) == mother
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ TASKS = [a_task(noise(1)), FileTask(png(noise(1)))]
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
 def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task: Task) -> None:
-    with opened_handle({"grace_s": 30.0}, nursery=patient) as handle:
+    with opened_handle({"grace_s": 30.0}, spawner=patient) as handle:
         first, began_s = pid_of(handle), time.monotonic()
         late = replace(task, deadline=began_s + 0.3)
         assert summary(handle.read([late])) == [DeadlineExceeded]
@@ -211,7 +211,7 @@ def test_a_page_stops_at_its_deadline_and_its_child_lives(patient: Spawner, task
 
 @pytest.mark.parametrize("task", TASKS, ids=["image", "file"])
 def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner, task: Task) -> None:
-    with opened_handle({"grace_s": 30.0}, nursery=patient) as handle:
+    with opened_handle({"grace_s": 30.0}, spawner=patient) as handle:
         first, gone_s = pid_of(handle), time.monotonic() + 0.3
 
         def check() -> None:
@@ -229,7 +229,7 @@ def test_a_page_that_nobody_waits_for_stops_and_its_child_lives(patient: Spawner
 def test_a_child_that_is_stopped_is_ended_after_the_deadline_and_others_are_served(plain: Spawner) -> None:
     image = noise(1)
     limits = {"deadline_s": 0.1, "grace_s": 0.1}
-    with opened_handle(limits, nursery=plain) as handle, opened_handle(nursery=plain) as other:
+    with opened_handle(limits, spawner=plain) as handle, opened_handle(spawner=plain) as other:
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)
         began_s = time.monotonic()
@@ -252,36 +252,36 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def handle_on_card(home: Path, mode: Mode, card_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
-    """A child of some 90 MB on a card of 2000 MB, which takes 10 MB more with each page."""
+def handle_on_gpu(home: Path, mode: Mode, gpu_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
+    """A child of some 90 MB on a GPU of 2000 MB, which takes 10 MB more with each page."""
     with ExitStack() as until, pytest.MonkeyPatch.context() as patch:
-        card = SimulatedGpu(home / "card", 2000 * MB)
-        until.callback(card.close)
-        card.behave(mode)
+        gpu = SimulatedGpu(home / "gpu", 2000 * MB)
+        until.callback(gpu.close)
+        gpu.behave(mode)
         leaking = {"LIBTR_DOUBLE_GPU_BYTES": str(30 * MB), "LIBTR_DOUBLE_GPU_LEAK_BYTES": str(10 * MB)}
-        for name, value in {**card.environment, **leaking}.items():
+        for name, value in {**gpu.environment, **leaking}.items():
             patch.setenv(name, value)
-        limits = {"child_gpu_bytes": card_bytes, "children": 7}
+        limits = {"child_gpu_bytes": gpu_bytes, "children": 7}
         yield until.enter_context(opened_handle(limits, engine="tr", tr_home=home, device="cuda"))
 
 
-@pytest.mark.parametrize("card_bytes", [200 * MB, Percentage(10), None], ids=["bytes", "share", "default"])
-def test_a_child_that_fills_the_card_is_replaced_at_its_limit(home: Path, card_bytes: int | Percentage | None) -> None:
+@pytest.mark.parametrize("gpu_bytes", [200 * MB, Percentage(10), None], ids=["bytes", "share", "default"])
+def test_a_child_that_fills_the_gpu_is_replaced_at_its_limit(home: Path, gpu_bytes: int | Percentage | None) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
-    with handle_on_card(home, Mode.PLAIN, card_bytes) as handle:
+    with handle_on_gpu(home, Mode.PLAIN, gpu_bytes) as handle:
         first = pid_of(handle)
 
         def is_replaced() -> bool:
             handle.read([page])
             return pid_of(handle) != first
 
-        wait_until(is_replaced, f"{handle.child.gpu_bytes} bytes of the card, and nobody minds")
+        wait_until(is_replaced, f"{handle.child.gpu_bytes} bytes of the GPU, and it is not replaced")
         assert 0 < handle.child.gpu_bytes < 200 * MB
 
 
-def test_a_child_whose_share_of_the_card_nobody_tells_is_left_to_the_workers_limits(home: Path) -> None:
+def test_a_child_whose_share_of_the_gpu_nobody_tells_is_left_to_the_workers_limits(home: Path) -> None:
     page = a_task(np.full((60, 80), 255, np.uint8))
-    with handle_on_card(home, Mode.HIDES, 100 * MB) as handle:
+    with handle_on_gpu(home, Mode.HIDES, 100 * MB) as handle:
         first = pid_of(handle)
         for _ in range(5):
             handle.read([page])

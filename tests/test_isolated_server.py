@@ -70,9 +70,9 @@ def posted(server: Server) -> Iterator[list[int]]:
 def test_the_models_are_in_the_children_only() -> None:
     with run_server({**ONE, "OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         [worker] = server.workers()
-        [zygote] = children_of(worker)
-        [child] = children_of(zygote)
-        maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (worker, zygote, child)}
+        [fork_server] = children_of(worker)
+        [child] = children_of(fork_server)
+        maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (worker, fork_server, child)}
         assert ["onnxruntime" in text for text in maps.values()] == [False, False, True]
         assert requests.get(f"{server.url}/version", timeout=ANSWER_S).json()["engine"]["name"] == "ppocr"
 
@@ -92,7 +92,7 @@ def test_a_poison_image_takes_no_child_of_a_second_worker() -> None:
         assert len(re.findall(r"CHILD \d+ LOST", server.log)) == 2
 
 
-def test_operators_see_the_quarantine_and_may_end_it() -> None:
+def test_operators_see_the_denylist_and_may_end_it() -> None:
     with run_server({**ONE, "OCRSVC_FAKE_FAULT": "segfault"}) as server:
         assert post(server).status_code == 422
         [entry] = requests.get(f"{server.url}/ops/quarantine", timeout=ANSWER_S).json()["images"]

@@ -22,15 +22,15 @@ from isolation_support import (
     children_of,
     crc,
     denylist_of,
+    fork_server_of,
     noise,
-    nursery_for,
     open_files,
     opened_handle,
     pid_of,
+    spawner_for,
     started,
     state_of,
     summary,
-    zygote_of,
 )
 from support import ROOT, clean_environment, wait_until
 
@@ -75,7 +75,7 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
         ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
     )
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
 
 
@@ -94,7 +94,7 @@ def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_noth
 
 def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(plain: Spawner) -> None:
     small, large = noise(1), np.full((4000, 3000, 3), 7, np.uint8)
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         assert summary(handle.read([a_task(large), a_task(small)])) == [crc(large), crc(small)]
         assert summary(handle.read([a_task(small)])) == [crc(small)]
         area = handle.child._area
@@ -104,13 +104,13 @@ def test_a_page_larger_than_the_shared_area_is_read_and_its_memory_given_back(pl
 
 def test_rows_with_gaps_are_read(plain: Spawner) -> None:
     pixels = noise(1)[:, 5:25]
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         assert summary(handle.read([a_task(pixels)])) == [crc(np.ascontiguousarray(pixels))]
 
 
 def test_shared_memory_has_no_name(plain: Spawner) -> None:
     before = set(Path("/dev/shm").iterdir())
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         assert "(deleted)" in str(Path(f"/proc/self/fd/{handle.child._area.fd}").readlink())
         assert set(Path("/dev/shm").iterdir()) == before
 
@@ -127,9 +127,9 @@ def test_a_child_cannot_shrink_the_shared_memory() -> None:
     [("crash", "SIGKILL"), ("abort", "SIGABRT"), ("segfault", "SIGSEGV"), ("nonsense", "nonsense")],
 )
 def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read(fault: str, cause: str) -> None:
-    quarantine = CrashDenylist(8, 60.0)
+    denylist = CrashDenylist(8, 60.0)
     bad, good = noise(1), noise(2)
-    with opened_handle(quarantine=quarantine, fake_fault=fault, fake_fault_on=(crc(bad),)) as handle:
+    with opened_handle(denylist=denylist, fake_fault=fault, fake_fault_on=(crc(bad),)) as handle:
         pids = [pid_of(handle)]
         assert summary(handle.read([a_task(bad)])) == [ImageCrashesEngine]
         assert summary(handle.read([a_task(good)])) == [crc(good)]
@@ -139,12 +139,12 @@ def test_an_image_that_kills_two_children_is_refused_and_its_neighbours_are_read
         denylist_of(handle).forget()
         batch = handle.read([a_task(pixels) for pixels in (good, bad, noise(3))])
         assert summary(batch) == [crc(good), ImageCrashesEngine, crc(noise(3))]
-    assert [(entry.cause, entry.crashes) for entry in quarantine.entries()] == [(cause, 2)]
+    assert [(entry.cause, entry.crashes) for entry in denylist.entries()] == [(cause, 2)]
 
 
 def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle(nursery=slow) as handle:
+    with opened_handle(spawner=slow) as handle:
         first = pid_of(handle)
         killer = threading.Timer(0.2, os.kill, (first, signal.SIGKILL))
         killer.start()
@@ -154,9 +154,9 @@ def test_an_image_whose_child_is_killed_by_somebody_else_is_read_by_another(slow
         assert denylist_of(handle).is_empty()
 
 
-def test_children_that_die_while_idle_cost_no_image_a_strike(plain: Spawner) -> None:
+def test_children_that_die_while_idle_cost_no_image_a_crash(plain: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         for _ in range(3):
             os.kill(pid_of(handle), signal.SIGKILL)
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
@@ -178,9 +178,9 @@ def test_a_hang_past_the_deadline_is_killed_and_the_second_one_is_refused() -> N
         assert time.monotonic() - began_s < 1.0
 
 
-def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
+def test_a_caller_in_a_hurry_earns_its_image_no_crash(slow: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle({"grace_s": 0.05}, nursery=slow) as handle:
+    with opened_handle({"grace_s": 0.05}, spawner=slow) as handle:
         assert summary(handle.read([a_task(pixels, 0.05)])) == [DeadlineExceeded]
         assert denylist_of(handle).is_empty()
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
@@ -188,7 +188,7 @@ def test_a_caller_in_a_hurry_earns_its_image_no_strike(slow: Spawner) -> None:
 
 def test_a_suspect_that_is_read_is_acquitted(slow: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle({"deadline_s": 0.3, "grace_s": 0.1}, nursery=slow) as handle:
+    with opened_handle({"deadline_s": 0.3, "grace_s": 0.1}, spawner=slow) as handle:
         stopper = threading.Timer(0.15, os.kill, (pid_of(handle), signal.SIGSTOP))
         stopper.start()
         assert summary(handle.read([a_task(pixels, 0.3)])) == [DeadlineExceeded]
@@ -236,8 +236,8 @@ def test_a_leaking_child_is_replaced_at_its_limit() -> None:
         assert handle.child.private_bytes < 120_000_000
 
 
-def test_a_limit_below_the_footprint_is_told_and_left_off(plain: Spawner, caplog: pytest.LogCaptureFixture) -> None:
-    with opened_handle({"child_memory_bytes": 1_000_000}, nursery=plain) as handle:
+def test_a_limit_below_the_footprint_is_reported_and_left_off(plain: Spawner, caplog: pytest.LogCaptureFixture) -> None:
+    with opened_handle({"child_memory_bytes": 1_000_000}, spawner=plain) as handle:
         first = pid_of(handle)
         for _ in range(3):
             handle.read([a_task(noise(1))])
@@ -250,38 +250,38 @@ def test_the_memory_limit_is_calibrated_so_that_all_children_and_one_successor_f
     total_kb = next(
         int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
     )
-    nursery = nursery_for()
-    assert 0 < ChildPool(nursery, Settings(), children=8)._memory_limit_bytes <= total_kb * 1024 * 0.8 / 9
-    assert ChildPool(nursery, Settings(child_memory_bytes=5), children=8)._memory_limit_bytes == 5
+    spawner = spawner_for()
+    assert 0 < ChildPool(spawner, Settings(), children=8)._memory_limit_bytes <= total_kb * 1024 * 0.8 / 9
+    assert ChildPool(spawner, Settings(child_memory_bytes=5), children=8)._memory_limit_bytes == 5
 
 
-def test_a_killed_zygote_is_replaced_and_no_image_is_blamed() -> None:
+def test_a_killed_fork_server_is_replaced_and_no_image_is_blamed() -> None:
     pixels = noise(1)
     with opened_handle(fake_latency_s=0.5) as handle:
         first = pid_of(handle)
-        killer = threading.Timer(0.2, os.kill, (zygote_of(handle), signal.SIGKILL))
+        killer = threading.Timer(0.2, os.kill, (fork_server_of(handle), signal.SIGKILL))
         killer.start()
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         killer.join()
-        wait_until(lambda: not state_of(first), "the child has outlived its zygote")
+        wait_until(lambda: not state_of(first), "the child has outlived its fork server")
         assert denylist_of(handle).is_empty()
 
 
 def test_dead_children_leave_no_zombie(plain: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         for _ in range(5):
             os.kill(pid_of(handle), signal.SIGKILL)
             handle.read([a_task(pixels)])
-        mother = zygote_of(handle)
+        mother = fork_server_of(handle)
         wait_until(lambda: children_of(mother) == [pid_of(handle)], "dead children are still there")
 
 
 def test_signals_for_the_whole_service_end_no_child(plain: Spawner) -> None:
     pixels = noise(1)
-    with opened_handle(nursery=plain) as handle:
+    with opened_handle(spawner=plain) as handle:
         first = pid_of(handle)
-        for pid in (zygote_of(handle), first):
+        for pid in (fork_server_of(handle), first):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 os.kill(pid, number)
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
@@ -289,9 +289,9 @@ def test_signals_for_the_whole_service_end_no_child(plain: Spawner) -> None:
         assert os.getpgid(first) != os.getpgid(0)
 
 
-def test_the_zygote_has_one_thread_and_the_kernel_would_end_a_child_first(plain: Spawner) -> None:
-    with opened_handle(nursery=plain) as handle:
-        assert len(list(Path(f"/proc/{zygote_of(handle)}/task").iterdir())) == 1
+def test_the_fork_server_has_one_thread_and_the_kernel_would_end_a_child_first(plain: Spawner) -> None:
+    with opened_handle(spawner=plain) as handle:
+        assert len(list(Path(f"/proc/{fork_server_of(handle)}/task").iterdir())) == 1
         assert Path(f"/proc/{pid_of(handle)}/oom_score_adj").read_text().strip() == "500"
 
 

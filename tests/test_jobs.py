@@ -275,7 +275,7 @@ def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> Non
     assert files_of(tmp_path) == set()
 
 
-def test_a_full_disk_is_told_once_and_tried_again_ever_later(
+def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []

@@ -46,9 +46,9 @@ def test_an_event_as_json_is_one_line_with_its_moment() -> None:
     line = as_json(EVENT)
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
-    told = json.loads(line)
-    assert told["time"] == "2023-11-14T22:13:20.250+00:00"
-    assert (told["id"], told["status"], told["seconds"]) == ("id-1", 200, 0.012346)
+    entry = json.loads(line)
+    assert entry["time"] == "2023-11-14T22:13:20.250+00:00"
+    assert (entry["id"], entry["status"], entry["seconds"]) == ("id-1", 200, 0.012346)
 
 
 def test_an_event_as_text_is_one_line_of_pairs() -> None:
@@ -107,7 +107,7 @@ def test_a_log_without_events_has_no_thread() -> None:
     assert "access-log" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_request_is_told_with_its_id_and_code_and_nothing_of_its_page() -> None:
+def test_a_request_is_reported_with_its_id_and_code_and_nothing_of_its_page() -> None:
     page = as_base64(picture())
     with pipe() as (out, into):
         settings = Settings()

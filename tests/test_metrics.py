@@ -186,7 +186,7 @@ def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
     assert sums == {"decode": 0.002, "queue": 0.02, "engine": 0.2, "total": 2.0}
 
 
-def test_a_page_that_was_kept_counts_as_a_hit_and_not_as_read() -> None:
+def test_a_page_from_the_cache_counts_as_a_hit_and_not_as_read() -> None:
     store = MetricsStore()
     engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
     kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), from_cache=True)

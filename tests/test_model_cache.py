@@ -24,7 +24,7 @@ def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
         file.write_bytes(data)
 
 
-def test_what_was_kept_is_found_by_its_key_alone(tmp_path: Path) -> None:
+def test_what_was_cached_is_found_by_its_key_alone(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path / "new" / "folder")
     keep(cache)
     assert cache.find("model", "key") == MODEL
@@ -160,12 +160,12 @@ def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(
     build(cache)
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
-        (folder / "sm80.engine").write_bytes(b"for another card")
+        (folder / "sm80.engine").write_bytes(b"for another GPU")
         (folder / "sm90.engine").write_bytes(b"newer")
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
-            "sm80.engine": b"for another card",
+            "sm80.engine": b"for another GPU",
             "sm90.engine": b"newer",
         }
 

@@ -230,7 +230,7 @@ PLAIN = as_base64(picture())
         ({"data": gzip.compress(bytes(2**26 + 1)), "headers": {"Content-Encoding": "gzip"}}, 413, "unpacks to more"),
     ],
 )
-def test_what_is_wrong_is_told_in_the_protocols_shape(
+def test_what_is_wrong_is_reported_in_the_protocols_shape(
     client: FlaskClient, sent: dict[str, Any], status: int, said: str
 ) -> None:
     response = client.post(INFER, **sent)
@@ -284,7 +284,7 @@ def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:
         ("POST", "/v1/models/ocr:explain", 501, "no explainer"),
     ],
 )
-def test_a_wrong_path_is_told_in_the_protocols_shape(
+def test_a_wrong_path_is_reported_in_the_protocols_shape(
     client: FlaskClient, method: str, path: str, status: int, said: str
 ) -> None:
     response = client.open(path, method=method)
@@ -425,7 +425,9 @@ def test_columns_are_answered_as_columns(client: FlaskClient, inputs: object, ve
         ({"json": {"signature_name": "other", "instances": [PLAIN]}}, 400, 'signature name: "other" not found'),
     ],
 )
-def test_a_wrong_prediction_request_is_told(client: FlaskClient, sent: dict[str, Any], status: int, said: str) -> None:
+def test_a_wrong_prediction_request_is_reported(
+    client: FlaskClient, sent: dict[str, Any], status: int, said: str
+) -> None:
     response = client.post(PREDICT, **sent)
     assert response.status_code == status, response.data
     assert said in json_of(response)["error"]
@@ -490,7 +492,7 @@ def test_translating_a_page_of_200_lines_takes_less_than_half_a_millisecond() ->
     assert min(translate_s() for _ in range(20)) < 0.0005
 
 
-def test_the_doors_count_together(client: FlaskClient) -> None:
+def test_the_adapters_count_together(client: FlaskClient) -> None:
     def images() -> int:
         return int(json_of(client.get("/v2/models/stats"))["model_stats"][0]["inference_count"])
 

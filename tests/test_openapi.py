@@ -72,9 +72,9 @@ def test_every_option_is_a_parameter_with_the_default_of_the_records(served: Any
         assert schemas[field.name].get("default") == field.default
 
 
-def test_the_defaults_that_are_told_are_the_defaults_that_hold() -> None:
-    told = [(name, option.default) for name, option in OPTIONS.items() if option.default is not None]
-    assert read_options(told) == read_options([])
+def test_the_defaults_that_are_reported_are_the_defaults_that_hold() -> None:
+    defaults = [(name, option.default) for name, option in OPTIONS.items() if option.default is not None]
+    assert read_options(defaults) == read_options([])
 
 
 def leaves(error: type[errors.OcrsvcError]) -> set[type[errors.OcrsvcError]]:

@@ -89,7 +89,7 @@ def ready_server() -> Iterator[Server]:
 # What is counted.
 
 
-def test_requests_are_counted_by_door_status_and_code() -> None:
+def test_requests_are_counted_by_adapter_status_and_code() -> None:
     with running_app() as app:
         client = app.test_client()
         client.post("/v1/ocr", data=picture())
@@ -151,14 +151,15 @@ def test_the_documentation_knows_every_metric_and_no_other() -> None:
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in parse_text(response.get_data(as_text=True))
     }
-    told = set(re.findall(r"`((?:ocrsvc|process)_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")))
-    assert told == shown
+    operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`((?:ocrsvc|process)_\w+)`", operations))
+    assert documented == shown
 
 
 @pytest.mark.parametrize(
     ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in ENTRY_ROWS)]
 )
-def test_each_row_of_the_tables_is_a_field_of_the_scoreboard(row: Any, owner: type[Head | WorkerEntry]) -> None:
+def test_each_row_of_the_tables_is_a_field_of_the_worker_table(row: Any, owner: type[Head | WorkerEntry]) -> None:
     assert row.field in {entry[0] for entry in owner._fields_}
 
 
@@ -371,14 +372,14 @@ def test_recycle_says_when_it_took_too_long() -> None:
 def test_recycle_never_signals_what_is_not_the_service(ready_server: Server) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        for pid, told in (
+        for pid, message in (
             (sleeper.pid, "is no gunicorn"),
             (os.getpid(), "is no"),
             (ready_server.workers()[0], "is not the arbiter"),
             (2**22 - 1, "There is no process"),
         ):
             done = ocrsvc("recycle", "--pid", str(pid))
-            assert (done.returncode, told in done.stderr) == (78, True), done.stderr
+            assert (done.returncode, message in done.stderr) == (78, True), done.stderr
         assert sleeper.poll() is None
         assert "WANTS" not in ready_server.log
     finally:
@@ -387,15 +388,15 @@ def test_recycle_never_signals_what_is_not_the_service(ready_server: Server) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [(None, "Nothing says which service"), ("", "does not hold a process id"), ("x", "does not hold a process id")],
 )
-def test_recycle_needs_to_know_the_service(text: str | None, told: str, tmp_path: Path) -> None:
+def test_recycle_needs_to_know_the_service(text: str | None, message: str, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     if text is not None:
         file.write_text(text)
     done = ocrsvc("recycle", *(() if text is None else ("--pidfile", str(file))))
-    assert (done.returncode, told in done.stderr) == (78, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (78, True), done.stderr
 
 
 def test_recycle_says_when_the_pid_file_is_not_there(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     return store
 
 
-def test_the_kept_recognizer_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
+def test_the_cached_recognizer_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
     line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
     tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
     kept = open_model(models.RECOGNITION, SessionConfig("cpu"), store)

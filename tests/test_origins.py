@@ -56,13 +56,13 @@ def asked(client: FlaskClient, path: str, method: str = "POST", origin: str = PA
 @pytest.mark.parametrize("path", ["/v1/ocr", "/api/ocr", "/api/tr-run/", "/parse/image"])
 def test_pages_of_other_sites_read_answers_only_where_the_operator_says_so(path: str) -> None:
     name = "Access-Control-Allow-Origin"
-    for cors, told in (((), None), ((PAGE,), PAGE), (("*",), "*"), (("https://other.example",), None)):
+    for cors, expected in (((), None), ((PAGE,), PAGE), (("*",), "*"), (("https://other.example",), None)):
         with running_app(Settings(cors=cors)) as app:
             for method in ("POST", "OPTIONS"):
                 headers = asked(app.test_client(), path, method)
-                assert headers.get(name) == told
+                assert headers.get(name) == expected
                 assert (headers.get("Access-Control-Allow-Headers") == "Content-Type") is bool(
-                    told and method != "POST"
+                    expected and method != "POST"
                 )
 
 

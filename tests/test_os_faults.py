@@ -74,13 +74,13 @@ def asking(server: Server) -> Iterator[list[int]]:
         client.join()
 
 
-def count(server: Server, told: str) -> int:
-    return sum(told in line for line in server.lines)
+def count(server: Server, message: str) -> int:
+    return sum(message in line for line in server.lines)
 
 
-def wait_for_next(server: Server, told: str, before: int) -> None:
+def wait_for_next(server: Server, message: str, before: int) -> None:
     """Once more than before."""
-    wait_until(lambda: count(server, told) > before, told)
+    wait_until(lambda: count(server, message) > before, message)
 
 
 def is_settled(server: Server) -> bool:
@@ -89,7 +89,7 @@ def is_settled(server: Server) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "path", "told"),
+    ("call", "error", "path", "message"),
     [
         ("fork", errno.EAGAIN, "", "No worker can be started: BlockingIOError"),
         ("open", errno.ENOSPC, "wgunicorn-", "No worker can be started: OSError: [Errno 28]"),
@@ -98,14 +98,14 @@ def is_settled(server: Server) -> bool:
     ],
 )
 def test_a_successor_that_is_refused_costs_nothing_and_comes_later(
-    server: Server, faults: Faults, call: str, error: int, path: str, told: str
+    server: Server, faults: Faults, call: str, error: int, path: str, message: str
 ) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
-    (old, _), refused, recycled = server.workers(), count(server, told), count(server, "RECYCLED")
+    (old, _), refused, recycled = server.workers(), count(server, message), count(server, "RECYCLED")
     with asking(server) as statuses:
         with faults.refused(call, error, path=path):
             os.kill(old, signal.SIGUSR2)
-            wait_for_next(server, told, refused)
+            wait_for_next(server, message, refused)
             assert old in server.workers()
         wait_for_next(server, "RECYCLED", recycled)
     assert set(statuses) == {200}
@@ -173,6 +173,12 @@ def test_a_stopped_worker_is_killed_and_replaced_while_the_other_serves(server: 
     assert set(statuses) <= {0, 200}
 
 
+def waits_of(pid: int) -> int:
+    """How often a process has gone to sleep of its own accord."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
 def test_a_service_that_stood_still_as_a_whole_loses_no_worker(server: Server) -> None:
     wait_until(lambda: is_settled(server), "both workers are ready")
     workers = server.workers()
@@ -181,11 +187,18 @@ def test_a_service_that_stood_still_as_a_whole_loses_no_worker(server: Server) -
     # Longer than a heartbeat may take.
     time.sleep(3.0)
     # The arbiter first: it finds every heartbeat out of date.
-    for pid in (server.pid, *workers):
+    waits = waits_of(server.pid)
+    os.kill(server.pid, signal.SIGCONT)
+    wait_until(lambda: waits_of(server.pid) > waits, "the arbiter has looked at its workers")
+    for pid in workers:
         os.kill(pid, signal.SIGCONT)
-        time.sleep(0.2)
     assert is_settled(server)
     assert server.workers() == workers
+
+
+def files_of(pid: int) -> set[str]:
+    """The names of the files that a process holds open."""
+    return {str(link.resolve()) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def test_a_log_on_a_full_disk_ends_nothing(faults: Faults, tmp_path: Path) -> None:
@@ -202,9 +215,11 @@ def test_a_log_on_a_full_disk_ends_nothing(faults: Faults, tmp_path: Path) -> No
         # A log file that cannot be opened again is opened when it can be.
         log.rename(tmp_path / "log.1")
         with faults.refused("open", errno.ENOSPC, path=str(log)):
-            for told in (signal.SIGUSR1, signal.SIGHUP):
-                server.process.send_signal(told)
-                time.sleep(0.5)
+            server.process.send_signal(signal.SIGUSR1)
+            wait_until(lambda: str(tmp_path / "log.1") not in files_of(server.pid), "it is closed")
+            before = server.workers()
+            server.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: not {*before} & {*server.workers()}, "all workers are new ones")
             assert requests.post(f"{url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code == 200
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: log.exists() and "RECYCLED" in log.read_text(), "lines again")

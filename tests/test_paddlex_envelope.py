@@ -43,14 +43,14 @@ def test_a_request_is_answered_in_its_envelope(reader: Reader) -> None:
         ({"file": as_base64(picture()), "fileType": 7, "logId": "L"}, 422),
     ],
 )
-def test_what_goes_wrong_is_told_in_the_envelope_with_the_callers_id(
+def test_what_goes_wrong_is_reported_in_the_envelope_with_the_callers_id(
     reader: Reader, members: object, status: int
 ) -> None:
-    told, answer = ask(reader, members)
-    assert (told, answer["errorCode"], answer["logId"]) == (status, status, "L")
+    found, answer = ask(reader, members)
+    assert (found, answer["errorCode"], answer["logId"]) == (status, status, "L")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff"])
-def test_what_is_no_json_object_is_told_in_the_envelope(reader: Reader, body: bytes) -> None:
+def test_what_is_no_json_object_is_reported_in_the_envelope(reader: Reader, body: bytes) -> None:
     status, answer = infer(body, reader, 10.0)
     assert (status, json.loads(answer)["errorCode"]) == (422, 422)

@@ -88,9 +88,9 @@ def open_files() -> list[str]:
     return sorted(file.name for file in Path("/proc/self/fd").iterdir())
 
 
-def file_that(**told: str) -> bytes:
+def file_that(**replies: str) -> bytes:
     """What makes the double answer so; it begins as a PDF does."""
-    return b"%PDF-" + json.dumps(told).encode()
+    return b"%PDF-" + json.dumps(replies).encode()
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(word
 
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("replies", "error"),
     [
         ({"open": "pages -1"}, BrokenImage),
         ({"size": "points -1 10"}, BrokenImage),
@@ -151,8 +151,8 @@ def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(word
         ({"draw": "damaged_page 1e14"}, BrokenImage),
     ],
 )
-def test_numbers_beyond_reason_are_held_against_the_limits(told: dict[str, str], error: type[OcrsvcError]) -> None:
-    with pytest.raises(error), opened(file_that(**told)) as document:
+def test_numbers_beyond_reason_are_held_against_the_limits(replies: dict[str, str], error: type[OcrsvcError]) -> None:
+    with pytest.raises(error), opened(file_that(**replies)) as document:
         document.draw(1, 72, 1000, bool, gray=True)
 
 
@@ -201,9 +201,9 @@ def test_a_process_that_does_not_get_ready_is_not_the_file_s_fault(
         with pytest.raises(ResourcesExhausted, match="did not start") as refusal, opened(file_that(ready=ready)):
             pass
     assert refusal.value.retryable
-    told = [record.message for record in caplog.records if "did not start" in record.message]
+    messages = [record.message for record in caplog.records if "did not start" in record.message]
     # The code may be another: that with which it ended, or that with which it was.
-    assert 1 <= len(told) <= 2
+    assert 1 <= len(messages) <= 2
 
 
 @pytest.mark.usefixtures("_double")
@@ -435,17 +435,17 @@ def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("landlock", "seccomp", "told"), [(0, True, ["no Landlock"]), (3, False, ["no seccomp"]), (3, True, [])]
+    ("landlock", "seccomp", "expected"), [(0, True, ["no Landlock"]), (3, False, ["no seccomp"]), (3, True, [])]
 )
-def test_what_the_kernel_lacks_is_told_once(
-    landlock: int, seccomp: bool, told: Sequence[str], caplog: pytest.LogCaptureFixture
+def test_what_the_kernel_lacks_is_reported_once(
+    landlock: int, seccomp: bool, expected: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     child_process._log_once.cache_clear()
     for _ in range(2):
         child_process._check_ready("ready", [landlock, seccomp])
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == len(told)
-    assert all(one in whole for one, whole in zip(told, warnings, strict=True))
+    assert len(warnings) == len(expected)
+    assert all(one in whole for one, whole in zip(expected, warnings, strict=True))
 
 
 # What is known before a page is drawn

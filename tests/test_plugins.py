@@ -227,8 +227,8 @@ def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(
 ) -> None:
     with start_server(broken(tmp_path, f"ocrsvc.{group}", entry)) as server:
         assert server.wait_for_exit() == 78
-    told = rf"The plug-in bent = broken:ENTRY \(entry point ocrsvc.{group} of broken 0.1\) {sentence}"
-    assert server.wait_for(told)
+    message = rf"The plug-in bent = broken:ENTRY \(entry point ocrsvc.{group} of broken 0.1\) {sentence}"
+    assert server.wait_for(message)
     assert "Traceback" not in server.log
 
 

@@ -212,7 +212,7 @@ def test_a_page_reads_the_same_with_helpers_and_without(handle: PageHandle) -> N
     engine.close()
 
 
-def test_a_kept_model_gives_the_same_bits_without_the_package_onnx(
+def test_a_cached_model_gives_the_same_bits_without_the_package_onnx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tensor = ModelCache(tmp_path), to_tensor(load("notice.png")[:288, :640])

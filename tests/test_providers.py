@@ -29,7 +29,7 @@ LARGE = Profile((1, 3, 48, 480), (2, 3, 48, 960), (4, 3, 48, 960))
 
 
 class Runtime:
-    """ONNX Runtime's sessions as far as they are told things: what was opened with what, and what was run."""
+    """ONNX Runtime's sessions as far as they are given options: what was opened with what, and what was run."""
 
     def __init__(self) -> None:
         self.opened: list[SimpleNamespace] = []
@@ -47,7 +47,7 @@ class Runtime:
             Path(folder, "sm90.engine").write_text(f"the engine {len(self.opened)}")
         made = SimpleNamespace(
             model=model,
-            told=dict(providers),
+            options=dict(providers),
             found=found,
             more=more,
             ran=[],
@@ -68,12 +68,12 @@ class Runtime:
         return made
 
     def runs(self) -> list[list[tuple[tuple[int, ...], Any]]]:
-        """Shape and options of each session's runs, but for the first one of all, by which the card is tried."""
+        """Shape and options of each session's runs, but for the first one of all, by which the GPU is tried."""
         tried = next(made for made in self.opened if made.ran)
         return [made.ran[made is tried :] for made in self.opened]
 
-    def told(self, provider: str, number: int = 0) -> dict[str, Any]:
-        return dict(self.opened[number].told[provider])
+    def options(self, provider: str, number: int = 0) -> dict[str, Any]:
+        return dict(self.opened[number].options[provider])
 
 
 @pytest.fixture
@@ -116,14 +116,14 @@ def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("running", "told"),
+    ("running", "message"),
     [
         (SessionConfig("cpu", precision="fp16"), "OCRSVC_PRECISION=fp16, but the engine computes on the CPU"),
         (SessionConfig("cuda", precision="int8"), "OCRSVC_PRECISION=int8, but the engine computes on a GPU"),
     ],
 )
-def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: SessionConfig, told: str) -> None:
-    with pytest.raises(EngineUnavailable, match=told):
+def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: SessionConfig, message: str) -> None:
+    with pytest.raises(EngineUnavailable, match=message):
         open_model(models.RECOGNITION, running)
     assert runtime.opened == []
 
@@ -145,13 +145,13 @@ def test_a_provider_that_falls_back_is_refused_when_it_was_asked_for(
         open_model(models.RECOGNITION, running)
 
 
-def test_why_a_provider_fails_is_told(runtime: Runtime) -> None:
+def test_why_a_provider_fails_is_reported(runtime: Runtime) -> None:
     runtime.failure = EPFail("libcudnn.so.9: cannot open shared object file")
     with pytest.raises(EngineUnavailable, match=r"libcudnn\.so\.9: cannot open"):
         open_model(models.RECOGNITION, SessionConfig("cuda"))
 
 
-@pytest.mark.parametrize("failure", [None, EPFail("no card"), RuntimeError("no driver")])
+@pytest.mark.parametrize("failure", [None, EPFail("no GPU"), RuntimeError("no driver")])
 def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
     runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,7 +162,7 @@ def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
 
 
 @pytest.mark.parametrize("name", [models.DETECTION, models.RECOGNITION])
-def test_a_card_that_opens_and_cannot_run_is_no_card(
+def test_a_gpu_that_opens_and_cannot_run_is_no_gpu(
     runtime: Runtime, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.no_kernels = True
@@ -174,17 +174,17 @@ def test_a_card_that_opens_and_cannot_run_is_no_card(
 
 def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
     open_model(models.DETECTION, SessionConfig("cuda"))
-    assert runtime.told(CUDA) == {
+    assert runtime.options(CUDA) == {
         "cudnn_conv_algo_search": "HEURISTIC",
         "arena_extend_strategy": "kSameAsRequested",
     }
-    assert list(runtime.opened[0].told) == [CUDA, CPU]
+    assert list(runtime.opened[0].options) == [CUDA, CPU]
     assert runtime.opened[0].more == {"enable_fallback": 0}
 
 
 def test_the_arena_is_bounded_by_the_setting(runtime: Runtime) -> None:
     open_model(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
-    assert runtime.told(CUDA)["gpu_mem_limit"] == "1073741824"
+    assert runtime.options(CUDA)["gpu_mem_limit"] == "1073741824"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_cuda_computes_in_the_precision_asked_for(
     runtime: Runtime, precision: Any, model: bytes, tf32: str | None, reported: str
 ) -> None:
     opened = open_model(models.DETECTION, SessionConfig("cuda", precision=precision))
-    assert (runtime.opened[0].model, runtime.told(CUDA).get("use_tf32")) == (model, tf32)
+    assert (runtime.opened[0].model, runtime.options(CUDA).get("use_tf32")) == (model, tf32)
     assert opened.precision == reported
 
 
@@ -203,14 +203,18 @@ def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeyp
     addresses = iter((4711, 4712))
     monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
     open_model(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(streams=2)))
-    assert [made.told[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
+    assert [made.options[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
 
 
 def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
     running = SessionConfig("cuda", provider="tensorrt", precision="fp16", gpu=GpuConfig(profiles=(SMALL, LARGE)))
     open_model(models.RECOGNITION, running, ModelCache(tmp_path))
-    assert [list(made.told) for made in runtime.opened] == [[TENSORRT, CUDA, CPU], [TENSORRT, CUDA, CPU], [CUDA, CPU]]
-    first, second = runtime.told(TENSORRT), runtime.told(TENSORRT, 1)
+    assert [list(made.options) for made in runtime.opened] == [
+        [TENSORRT, CUDA, CPU],
+        [TENSORRT, CUDA, CPU],
+        [CUDA, CPU],
+    ]
+    first, second = runtime.options(TENSORRT), runtime.options(TENSORRT, 1)
     folders = [first.pop("trt_engine_cache_path"), second.pop("trt_engine_cache_path")]
     assert [first.pop("trt_timing_cache_path"), second.pop("trt_timing_cache_path")] == folders
     assert len(set(folders)) == 2
@@ -260,8 +264,8 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
 
 def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:
     open_model(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
-    assert not [name for name in runtime.told(TENSORRT) if "cache" in name]
-    assert runtime.told(TENSORRT)["trt_fp16_enable"] is False
+    assert not [name for name in runtime.options(TENSORRT) if "cache" in name]
+    assert runtime.options(TENSORRT)["trt_fp16_enable"] is False
 
 
 def test_a_folder_that_others_may_write_to_keeps_no_engine(runtime: Runtime, tmp_path: Path) -> None:
@@ -270,7 +274,7 @@ def test_a_folder_that_others_may_write_to_keeps_no_engine(runtime: Runtime, tmp
     (kept,) = tmp_path.iterdir()
     kept.chmod(0o777)
     open_model(models.RECOGNITION, running, ModelCache(tmp_path))
-    assert "trt_engine_cache_path" not in runtime.told(TENSORRT, 2)
+    assert "trt_engine_cache_path" not in runtime.options(TENSORRT, 2)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +307,7 @@ def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width
         assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "gpu:0"
 
 
-def test_a_card_that_is_too_small_for_a_batch_is_told_at_the_start(runtime: Runtime) -> None:
+def test_a_gpu_that_is_too_small_for_a_batch_is_reported_at_the_start(runtime: Runtime) -> None:
     opened = open_model(models.RECOGNITION, SessionConfig("cuda"))
 
     def fail(*_: object) -> None:
@@ -324,7 +328,7 @@ def test_every_batch_that_fits_the_limits_is_in_a_profile(width: int, lines: int
 
 
 @given(st.integers(1, 64), st.integers(1, 64))
-def test_every_page_up_to_the_finest_look_is_in_a_profile_and_its_padding_in_the_grid(down: int, across: int) -> None:
+def test_every_page_up_to_the_finest_pass_is_in_a_profile_and_its_padding_in_the_grid(down: int, across: int) -> None:
     sides = [detector.padded_side(32 * steps) for steps in (down, across)]
     assert set(sides) <= set(detector.SIDES_PX)
     assert any(profile.covers((1, 3, *sides)) for profile in detector.PROFILES)

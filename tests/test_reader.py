@@ -431,7 +431,7 @@ def test_an_engine_thread_is_free_soon_after_nobody_waits_any_more(
     assert reader.stuck_threads() == 0
 
 
-def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_kept() -> None:
+def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_cached() -> None:
     engine = Mirror()
     with reading(engine, cache_bytes=1_000_000) as reader:
         first = reader.read(png(30, 20), ReadOptions(), SOON_S)
@@ -454,7 +454,7 @@ def test_other_bytes_or_other_options_are_read_although_pages_are_kept(data: byt
     assert len(engine.seen) == 2
 
 
-def test_no_page_is_kept_unless_the_settings_ask_for_it() -> None:
+def test_no_page_is_cached_unless_the_settings_ask_for_it() -> None:
     engine = Mirror()
     with reading(engine) as reader:
         reader.read(png(30, 20), ReadOptions(), SOON_S)

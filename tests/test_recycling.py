@@ -234,13 +234,13 @@ def test_more_or_fewer_workers_by_signal_do_not_last() -> None:
         server.wait_for("READY in", count=2)
         before = server.workers()
         # One after the other: signals of one kind that wait together are one signal.
-        for change, told, count in (
+        for change, name, count in (
             (signal.SIGTTIN, "ttin", 1),
             (signal.SIGTTOU, "ttou", 1),
             (signal.SIGTTIN, "ttin", 2),
         ):
             server.process.send_signal(change)
-            server.wait_for(f"Handling signal: {told}", count=count)
+            server.wait_for(f"Handling signal: {name}", count=count)
         assert post(server) == 200
         assert server.workers() == before
 
@@ -354,11 +354,11 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
         ("--requests 2000 --leak 1500000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
         ("--requests 1500 --by max-requests --max-requests 200 --signal-every 0", {"max_requests"}),
         (
-            "--requests 1500 --card --card-bytes 1200000000 --leak 600000 --signal-every 0",
+            "--requests 1500 --gpu --gpu-bytes 1200000000 --leak 600000 --signal-every 0",
             {"gpu_soft", "gpu_hard", "gpu_growth"},
         ),
     ],
-    ids=["memory", "max-requests", "card"],
+    ids=["memory", "max-requests", "gpu"],
 )
 def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> None:
     code, result = soak(args)
@@ -369,16 +369,16 @@ def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> N
     assert result["drain_first"] == 0
 
 
-def test_a_card_without_room_for_a_third_model_loses_nothing_either() -> None:
+def test_a_gpu_without_room_for_a_third_model_loses_nothing_either() -> None:
     # 200 MB a worker; the two of them may take 0.85 * 640 MB.
-    code, result = soak("--requests 1000 --card --card-bytes 640000000 --leak 200000 --signal-every 0")
+    code, result = soak("--requests 1000 --gpu --gpu-bytes 640000000 --leak 200000 --signal-every 0")
     assert (code, result["failures"]) == (0, {})
     assert result["drain_first"] >= 1
 
 
-def test_the_same_card_without_recycling_ends_out_of_memory() -> None:
+def test_the_same_gpu_without_recycling_ends_out_of_memory() -> None:
     """The control: the soak above can fail."""
-    code, result = soak("--requests 1000 --card --card-bytes 640000000 --by nothing --signal-every 0")
+    code, result = soak("--requests 1000 --gpu --gpu-bytes 640000000 --by nothing --signal-every 0")
     assert code == 1
     assert set(result["failures"]) == {"status 500"}
     assert result["failures"]["status 500"] > 500

@@ -39,7 +39,7 @@ class Processes:
     def __init__(self, base: int) -> None:
         self.now_s = 100.0
         self.free_bytes = 1000
-        self.log = logging.getLogger("test-rota")
+        self.log = logging.getLogger("test-controller")
         self.cfg = Cfg(base)
         self.controller: Any = ReplacementController(WorkerTable(), clock=lambda: self.now_s)
         self.WORKERS: dict[int, Any] = {}
@@ -108,8 +108,8 @@ class Processes:
         entry, head = self.entry(pid), self.controller.worker_table.head
         entry.state, entry.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
 
-    def read_card(self, free_bytes: int) -> None:
-        """What each worker's own watch does: look at the card, on which a model takes 100 bytes."""
+    def read_gpu(self, free_bytes: int) -> None:
+        """What each worker's own watch does: look at the GPU, on which a model takes 100 bytes."""
         self.controller.worker_table.head.gpu_footprint_bytes = 100
         self.now_s += 0.1
         for pid in self.pids(State.READY):
@@ -135,7 +135,7 @@ class Processes:
             for pid in self.pids(State.BOOTING):
                 self.make_ready(pid)
             self.drain_replaced()
-            self.read_card(self.free_bytes)
+            self.read_gpu(self.free_bytes)
             self.turn()
 
     def _try_to_fork(self) -> None:
@@ -259,7 +259,7 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     first, second, _ = processes.pids(State.READY)
     want(processes, first)
     want(processes, second)
-    processes.read_card(99)
+    processes.read_gpu(99)
     processes.turn()
     assert (processes.entry(first).granted, processes.entry(second).granted) == (Granted.DRAIN_FIRST, Granted.NOTHING)
     assert len(processes.WORKERS) == processes.num_workers == BASE
@@ -271,8 +271,8 @@ def test_without_room_for_a_second_model_a_worker_goes_first_one_at_a_time_while
     (new,) = processes.pids(State.BOOTING)
     processes.make_ready(new)
     processes.turn()
-    assert processes.entry(second).granted == Granted.NOTHING, "nobody has looked at the card since the exit"
-    processes.read_card(100)
+    assert processes.entry(second).granted == Granted.NOTHING, "nobody has read the GPU since the exit"
+    processes.read_gpu(100)
     processes.turn()
     assert processes.entry(second).granted == Granted.SUCCESSOR
     assert processes.controller.worker_table.head.drain_first == 1
@@ -283,7 +283,7 @@ def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.L
     (pid,) = processes.WORKERS
     processes.make_ready(pid)
     want(processes, pid)
-    processes.read_card(0)
+    processes.read_gpu(0)
     with caplog.at_level(logging.WARNING):
         processes.turn()
     assert processes.entry(pid).granted == Granted.DRAIN_FIRST
@@ -303,14 +303,14 @@ def ready(slot: int, **more: Any) -> Snapshot:
         ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=900)], 0.0, Granted.SUCCESSOR),
         # What was read before somebody's memory came back says nothing.
         ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
-        # No readings at all: no card.
+        # No readings at all: no GPU.
         ([Snapshot(0, State.READY, reason=Reason.RELOAD), Snapshot(1, State.READY)], 5.0, Granted.SUCCESSOR),
         ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.BOOTING)], 0.0, None),
         ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.DRAINING)], 0.0, None),
         ([ready(0, reason=Reason.RELOAD)], 0.0, None),
     ],
 )
-def test_a_successor_is_admitted_by_what_the_card_has_free(
+def test_a_successor_is_admitted_by_what_the_gpu_has_free(
     workers: list[Snapshot], exited_s: float, kind: Granted | None
 ) -> None:
     grant = next_grant(Head(base=2, exited_s=exited_s, gpu_footprint_bytes=100), workers, 10.0)
@@ -363,7 +363,7 @@ EVENTS: dict[str, Event] = {
     "crash": _on(State.READY, Processes.reap),
     "exit": _on(State.DRAINING, Processes.reap),
     "drain": lambda processes, _: processes.drain_replaced(),
-    "card": lambda processes, which: processes.read_card(40 * which),
+    "gpu": lambda processes, which: processes.read_gpu(40 * which),
 }
 
 

@@ -46,10 +46,10 @@ REQUESTS = (
     b"\r\nGET /after-an-empty-line HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /huge HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + b"\r\n" * 10_000,
 )
-Told = tuple[str, str, list[tuple[str, str]], bytes]
+Described = tuple[str, str, list[tuple[str, str]], bytes]
 
 
-def told(request: Any) -> Told:
+def described(request: Any) -> Described:
     return request.method, request.uri, request.headers, request.body.read()
 
 
@@ -71,10 +71,10 @@ class Loop(FairThreadWorker):
         for key, _ in self.poller.select(0):
             key.data(key.fileobj)
 
-    def parse(self, conn: Any) -> Told:
+    def parse(self, conn: Any) -> Described:
         """What a pool thread would see; a receive that would make it wait fails at once."""
         conn.sock.settimeout(0)
-        return told(next(conn.parser))
+        return described(next(conn.parser))
 
 
 def kept() -> Future[object]:
@@ -109,10 +109,10 @@ def reach(loop: Loop, client: socket.socket, piece: bytes) -> None:
 def test_requests_mean_the_same_wherever_they_are_cut(sent: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(sent)
     expected_parser = RequestParser(Config(), [whole], ("127.0.0.1", 1))
-    expected = [told(next(expected_parser)) for _ in sent]
+    expected = [described(next(expected_parser)) for _ in sent]
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=8)))
     pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    seen: list[Told] = []
+    seen: list[Described] = []
     with loop_with_a_client() as (loop, client):
         for piece in pieces:
             reach(loop, client, piece)

@@ -263,7 +263,7 @@ def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Servic
     assert service.denylist.is_empty() or service.denylist.crashes(digest_of(BODY)) == 0
 
 
-def test_requests_that_wait_are_told_and_not_suspected(service: Service) -> None:
+def test_requests_that_wait_are_reported_and_not_suspected(service: Service) -> None:
     for _ in range(2):
         service.die_over(BODY, waits=True)
     assert "stage=waiting" in service.lines.getvalue()

@@ -254,7 +254,7 @@ def test_drawing_stops_between_two_lines() -> None:
 
 
 @pytest.mark.parametrize("boxes", ["rect", "poly"])
-def test_a_drawing_that_takes_too_long_is_told_at_the_deadline(boxes: str) -> None:
+def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -> None:
     pixels = opencv(".jpg", np.full((2000, 2000), 200, np.uint8))
     with app_with(Budget(1 << 30), Talkative(600_000), trwebocr_boxes=boxes) as app:
         began_s = time.monotonic()

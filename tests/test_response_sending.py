@@ -88,6 +88,6 @@ def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_e
             answer = bytearray()
             while piece := wire.recv(1 << 20):
                 answer += piece
-            told, _, rest = bytes(answer).partition(b"\r\n\r\n")
-            assert told.startswith(b"HTTP/1.1 200 ")
-            assert f"Content-Length: {len(rest)}" in told.decode()
+            head, _, rest = bytes(answer).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert f"Content-Length: {len(rest)}" in head.decode()

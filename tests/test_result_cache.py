@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import wait_until
 
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.serving.byte_cache import ENTRY_BYTES, MemoryCache, RedisCache
@@ -95,20 +95,15 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
     command = [program, "--port", "0", "--unixsocket", str(wire), "--save", "", "--appendonly", "no"]
     with subprocess.Popen([*command, "--dir", str(tmp_path)], stdout=subprocess.DEVNULL) as server:
         try:
-            wait_for(wire)
+            wait_until(lambda: is_listening(wire), "redis-server listens")
             yield f"unix://{wire}"
         finally:
             server.terminate()
 
 
-def wait_for(wire: Path) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(wire)) == 0:
-                return
-        threading.Event().wait(0.01)
-    raise AssertionError("redis-server did not start")
+def is_listening(wire: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(wire)) == 0
 
 
 def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:
@@ -122,9 +117,7 @@ def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:
 def test_redis_forgets_by_itself(redis_url: str) -> None:
     cache = RedisCache(redis_url, 0.02)
     cache.put(b"a", b"1")
-    deadline = time.monotonic() + 20
-    while cache.get(b"a") is not None:
-        assert time.monotonic() < deadline
+    wait_until(lambda: cache.get(b"a") is None, "it is forgotten")
     cache.close()
 
 

@@ -12,18 +12,18 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.config import addresses
 
 
-def test_every_name_has_a_door_and_every_door_a_name() -> None:
+def test_every_name_has_an_adapter_and_every_adapter_a_name() -> None:
     assert all(callable(resolve(entry.http)) for entry in adapters().values())
     assert all(resolve(entry.grpc).files for entry in adapters().values() if entry.grpc)
 
 
-def test_a_door_is_a_blueprint_that_bears_its_dialects_name() -> None:
+def test_an_adapter_is_a_blueprint_that_bears_its_name() -> None:
     with running_app() as app:
         assert set(adapters()) <= set(app.blueprints)
 
 
 @pytest.mark.parametrize("name", adapters())
-def test_each_dialect_can_be_the_only_one_and_can_be_switched_off(name: str) -> None:
+def test_each_adapter_can_be_the_only_one_and_can_be_switched_off(name: str) -> None:
     others = tuple(other for other in adapters() if other != name)
     with running_app(Settings(dialects=(name,))) as app:
         assert name in app.blueprints
@@ -41,7 +41,7 @@ def test_each_dialect_can_be_the_only_one_and_can_be_switched_off(name: str) -> 
         ("OCRSVC_USUAL_PORTS", "none", ()),
     ],
 )
-def test_dialects_are_chosen_by_name(variable: str, value: str, names: tuple[str, ...]) -> None:
+def test_adapters_are_chosen_by_name(variable: str, value: str, names: tuple[str, ...]) -> None:
     assert getattr(read_settings({variable: value}), variable.removeprefix("OCRSVC_").lower()) == names
 
 
@@ -74,7 +74,7 @@ def test_usual_ports_are_listened_on_beside_bind(environ: dict[str, str], expect
     assert addresses(read_settings(environ)) == expected
 
 
-def test_at_the_usual_port_of_a_dialect_a_wrong_path_is_answered_in_its_shape() -> None:
+def test_at_the_usual_port_of_an_adapter_a_wrong_path_is_answered_in_its_shape() -> None:
     with running_app(Settings(usual_ports=("trwebocr",))) as app:
         client = app.test_client()
         assert client.get("/nowhere").content_type == "application/problem+json"
@@ -82,7 +82,7 @@ def test_at_the_usual_port_of_a_dialect_a_wrong_path_is_answered_in_its_shape() 
         assert (answer.status_code, answer.content_type, json_of(answer)["code"]) == (404, "application/json", 404)
 
 
-def test_a_wrong_method_on_a_dialects_own_path_is_answered_in_its_shape() -> None:
+def test_a_wrong_method_on_an_adapters_own_path_is_answered_in_its_shape() -> None:
     with running_app() as app:
         answer = app.test_client().get("/api/trocr")
         assert (answer.status_code, set(answer.headers["Allow"].split(", "))) == (405, {"OPTIONS", "POST"})

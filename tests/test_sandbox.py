@@ -112,9 +112,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for file in files:
         file.write_bytes(b"content")
         file.chmod(0o755)
-    told = json.dumps([*map(str, files), TRIES])
+    argument = json.dumps([*map(str, files), TRIES])
     done = subprocess.run(
-        [sys.executable, "-c", SOURCE, told], capture_output=True, timeout=60, check=True, env=clean_environment()
+        [sys.executable, "-c", SOURCE, argument], capture_output=True, timeout=60, check=True, env=clean_environment()
     )
     assert [file.read_bytes() for file in files] == [b"content", b"xontent"]
     return json.loads(done.stdout)
@@ -187,8 +187,8 @@ def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
     assert (wrong, missing) == ([], [])
 
 
-@pytest.mark.parametrize(("written", "kept", "told"), [(100, 100, b"MemoryError"), (101, 100, b"OSError")])
-def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept: int, told: bytes) -> None:
+@pytest.mark.parametrize(("written", "kept", "message"), [(100, 100, b"MemoryError"), (101, 100, b"OSError")])
+def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept: int, message: bytes) -> None:
     file = os.memfd_create("out")
     source = (
         "import os; from ocrsvc.system.sandbox.restrict import limit_resources; limit_resources(1 << 30, 100, 16); "
@@ -204,6 +204,6 @@ def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept
             check=False,
         )
         assert (os.fstat(file).st_size, done.returncode != 0) == (kept, True)
-        assert told in done.stderr
+        assert message in done.stderr
     finally:
         os.close(file)

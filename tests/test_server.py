@@ -56,7 +56,7 @@ def test_a_ready_service_reads_a_page_and_ends_with_code_zero() -> None:
     assert answer.json()["engine"]["name"] == "fake"
 
 
-def test_the_plan_is_told_at_the_start() -> None:
+def test_the_plan_is_reported_at_the_start() -> None:
     with run_server({"OCRSVC_ENGINE_THREADS": "3", "OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9"}) as server:
         server.wait_for(
             r"ocrsvc \d\S+ engine=fake device=\w+ plan: workers=1 threads=9 engine_threads=3 library_threads=1"
@@ -95,22 +95,22 @@ def test_importing_the_application_loads_no_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
         ({"OCRSVC_WORKERS": "many"}, "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
         ({"OCRSVC_WORKRES": "2"}, "OCRSVC_WORKRES is '2': no such setting; did you mean OCRSVC_WORKERS?"),
         ({"OCRSVC_CONFIG": "/nowhere.toml"}, "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
     ],
 )
-def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], told: str) -> None:
+def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], message: str) -> None:
     with start_server(env) as server:
         assert server.wait_for_exit() == 78
-        assert told in server.log
+        assert message in server.log
         assert "Traceback" not in server.log
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["-k", "gevent"], "-k gevent: this worker class cannot serve an OCR engine"),
         (["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
@@ -120,10 +120,10 @@ def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], told:
         (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is read"),
     ],
 )
-def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[str], told: str) -> None:
+def test_a_flag_that_would_lose_requests_is_refused_with_the_reason(args: list[str], message: str) -> None:
     with start_server(args=args) as server:
         assert server.wait_for_exit() == 78
-        assert told in server.log
+        assert message in server.log
         assert "Traceback" not in server.log
 
 

@@ -167,7 +167,7 @@ def test_a_share_in_the_file_is_text_and_nothing_else(tmp_path: Path) -> None:
     assert "accepted is bytes" in complaint({}, toml(tmp_path, "gpu_soft_bytes = { percent = 80.0 }"))
 
 
-def test_what_is_accepted_is_told_in_words() -> None:
+def test_what_is_accepted_is_reported_in_words() -> None:
     assert accepted("device") == "one of cpu, cuda, auto"
     assert accepted("workers") == "a whole number from 1 to 256"
     assert accepted("deadline_s") == "a number above 0 up to 3600"
@@ -239,5 +239,5 @@ def test_settings_reach_another_process_as_json() -> None:
     assert settings_class().model_validate(settings.model_dump(mode="json")) == settings
 
 
-def test_an_address_is_told_as_one() -> None:
+def test_an_address_is_reported_as_one() -> None:
     assert accepted("cache_url").startswith("an address, such as redis://")

@@ -19,7 +19,7 @@ def shared_threads() -> Iterator[SharedThreads]:
     shared_threads.close()
 
 
-def test_a_lone_page_is_worked_on_by_every_hand_at_once(shared_threads: SharedThreads) -> None:
+def test_a_single_page_is_worked_on_by_every_thread_at_once(shared_threads: SharedThreads) -> None:
     together = threading.Barrier(3)
 
     def work(_: int) -> int:
@@ -34,7 +34,7 @@ def test_results_come_in_the_order_of_the_items(shared_threads: SharedThreads) -
         assert shared_threads.map(lambda item: item * 2, range(100)) == [item * 2 for item in range(100)]
 
 
-def test_pages_for_every_hand_leave_no_helper(shared_threads: SharedThreads) -> None:
+def test_pages_for_every_thread_leave_no_helper(shared_threads: SharedThreads) -> None:
     with shared_threads.page(), shared_threads.page(), shared_threads.page():
         assert set(shared_threads.map(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}
         with shared_threads.all_threads() as alone:
@@ -68,7 +68,7 @@ def test_helpers_go_home_when_pages_come(shared_threads: SharedThreads) -> None:
     assert len(helped) == 2  # one item each: the one during which the pages came
 
 
-def test_all_hands_go_to_one_lone_page_only(shared_threads: SharedThreads) -> None:
+def test_all_threads_go_to_one_single_page_only(shared_threads: SharedThreads) -> None:
     with shared_threads.page(), shared_threads.all_threads() as first, shared_threads.all_threads() as second:
         assert (first, second) == (True, False)
         assert set(shared_threads.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}
@@ -77,7 +77,7 @@ def test_all_hands_go_to_one_lone_page_only(shared_threads: SharedThreads) -> No
 
 
 @pytest.mark.parametrize("bad", [0, 7])
-def test_a_failure_reaches_the_caller_and_every_hand_comes_back(shared_threads: SharedThreads, bad: int) -> None:
+def test_a_failure_reaches_the_caller_and_every_thread_comes_back(shared_threads: SharedThreads, bad: int) -> None:
     def work(item: int) -> None:
         if item == bad:
             raise ValueError("this line cannot be read")
@@ -89,7 +89,7 @@ def test_a_failure_reaches_the_caller_and_every_hand_comes_back(shared_threads: 
             assert alone
 
 
-def test_one_hand_has_no_helpers() -> None:
+def test_one_thread_has_no_helpers() -> None:
     shared_threads, before = SharedThreads(1), threading.active_count()
     with shared_threads.page():
         assert set(shared_threads.map(lambda _: threading.get_ident(), range(5))) == {threading.get_ident()}

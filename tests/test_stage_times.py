@@ -8,7 +8,7 @@ import sys
 from support import ROOT, clean_environment
 
 
-def test_every_stage_of_the_ledger_is_a_function_of_the_service() -> None:
+def test_every_stage_is_a_function_of_the_service() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import stage_times; stage_times.Stopwatch().install()"],
         cwd=ROOT / "benchmarks",

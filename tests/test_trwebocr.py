@@ -220,7 +220,7 @@ ANY_ERROR = [
 
 @pytest.mark.parametrize(("error", "status", "retry_after"), ANY_ERROR)
 @pytest.mark.parametrize("path", [TR, CPP])
-def test_what_is_not_the_clients_fault_is_told_by_the_status_and_never_as_a_200(
+def test_what_is_not_the_clients_fault_is_reported_by_the_status_and_never_as_a_200(
     path: str, error: Exception, status: int, retry_after: str | None
 ) -> None:
     response = client_raising(error).post(path, **part())

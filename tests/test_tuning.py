@@ -118,7 +118,7 @@ def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     ],
     ids=["file there", "no page", "no engine"],
 )
-def test_what_cannot_be_tuned_is_told(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
+def test_what_cannot_be_tuned_is_reported(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
     done = tune(tmp_path, *flags, **given)
     assert done.returncode != 0
     assert words in done.stderr

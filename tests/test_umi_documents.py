@@ -61,7 +61,7 @@ def grays(count: int) -> bytes:
 
 @dataclass
 class Place:
-    """The door in this process, and what is behind it."""
+    """The adapter in this process, and what is behind it."""
 
     client: FlaskClient
     tasks: Tasks
@@ -120,9 +120,9 @@ def done(place: Place) -> str:
 
 
 def test_each_page_comes_in_the_original_s_words(place: Place) -> None:
-    told = place.ask(place.read(grays(2)), is_data=True, is_unread=False)
-    assert (told["code"], told["state"], told["processed_count"], told["pages_count"]) == (100, "success", 2, 2)
-    first, second = told["data"]
+    body = place.ask(place.read(grays(2)), is_data=True, is_unread=False)
+    assert (body["code"], body["state"], body["processed_count"], body["pages_count"]) == (100, "success", 2, 2)
+    first, second = body["data"]
     assert (first["page"], first["path"], second["fileName"]) == (1, "a.pdf - 1", "a.pdf - 2")
     assert first["data"][0]["text"] == TEXT
     assert set(first["data"][0]) == {"text", "score", "box", "end"}
@@ -151,13 +151,13 @@ def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: l
 def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:
     everything = [[[0, 0], [9999, 9999]]]
     options = {"tbpu.ignoreArea": everything, "tbpu.ignoreRangeStart": -1}
-    told = place.ask(place.read(grays(2), **options), is_data=True)
-    assert [page["code"] for page in told["data"]] == [100, 101]
+    body = place.ask(place.read(grays(2), **options), is_data=True)
+    assert [page["code"] for page in body["data"]] == [100, 101]
 
 
 def test_a_page_that_fails_fails_alone(place: Place) -> None:
-    told = place.ask(place.read(pdf(GRAY, BLACK, WHITE)), is_data=True, is_unread=False)
-    assert (told["state"], [page["code"] for page in told["data"]]) == ("success", [100, 902, 101])
+    body = place.ask(place.read(pdf(GRAY, BLACK, WHITE)), is_data=True, is_unread=False)
+    assert (body["state"], [page["code"] for page in body["data"]]) == ("success", [100, 902, 101])
 
 
 def test_all_files_come_in_one_archive(place: Place, done: str) -> None:
@@ -192,7 +192,7 @@ def test_blank_pages_are_left_out_unless_they_are_wanted(place: Place, done: str
         ({"id": ""}, 102),
     ],
 )
-def test_a_wrong_question_for_files_is_told_by_the_original_s_code(
+def test_a_wrong_question_for_files_is_reported_by_the_original_s_code(
     place: Place, done: str, asked: dict[str, Any], code: int
 ) -> None:
     answer = place.client.post("/api/doc/download", json={"id": done, **asked})
@@ -217,7 +217,7 @@ def test_files_are_not_made_before_everything_is_read(place: Place) -> None:
         (grays(2), {"tbpu.parser": "x"}, 108),
     ],
 )
-def test_a_document_that_cannot_be_taken_is_told_by_the_original_s_code(
+def test_a_document_that_cannot_be_taken_is_reported_by_the_original_s_code(
     place: Place, data: bytes, options: dict[str, Any], code: int
 ) -> None:
     before = len(place.tasks.all())
@@ -226,12 +226,12 @@ def test_a_document_that_cannot_be_taken_is_told_by_the_original_s_code(
 
 
 @pytest.mark.parametrize("form", [{}, {"file": "no file"}, {"json": "{}"}])
-def test_an_upload_without_a_file_is_told_so_that_the_demo_tries_again(place: Place, form: dict[str, str]) -> None:
+def test_an_upload_without_a_file_is_reported_so_that_the_demo_tries_again(place: Place, form: dict[str, str]) -> None:
     answer = place.client.post("/api/doc/upload", data=form, content_type="multipart/form-data")
     assert (answer.status_code, json_of(answer)["code"]) == (200, 101)
 
 
-def test_options_that_are_no_json_are_told_so(place: Place) -> None:
+def test_options_that_are_no_json_are_reported_so(place: Place) -> None:
     form = {"file": (io.BytesIO(grays(1)), "a.pdf"), "json": "{"}
     assert json_of(place.client.post("/api/doc/upload", data=form))["code"] == 107
 
@@ -241,9 +241,9 @@ def test_too_many_pages_keep_their_status(place: Place) -> None:
     assert place.client.post("/api/doc/upload", data=form).status_code == 413
 
 
-def test_the_options_are_told_with_their_defaults(place: Place) -> None:
-    told = json_of(place.client.get("/api/doc/get_options"))
-    assert (told["pageRangeEnd"]["default"], told["tbpu.ignoreArea"]["default"]) == (-1, [])
+def test_the_options_are_reported_with_their_defaults(place: Place) -> None:
+    body = json_of(place.client.get("/api/doc/get_options"))
+    assert (body["pageRangeEnd"]["default"], body["tbpu.ignoreArea"]["default"]) == (-1, [])
 
 
 GOLDEN: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -285,12 +285,12 @@ def test_what_the_original_was_recorded_to_answer_is_answered(place: Place, done
         sent = {"data": {"file": (io.BytesIO(data), name), **sent.get("data", {})}}
     answer = place.client.open(f"/api/doc/{path}", method=method, **sent)
     assert (answer.status_code, answer.mimetype) == (expected.status, expected.mimetype)
-    told = json_of(answer)
-    assert told["code"] == expected.json["code"]
+    body = json_of(answer)
+    assert body["code"] == expected.json["code"]
     if title == "doc result dict all":
         # A blank page, of which there is none in the recording.
-        assert told["data"].pop()["code"] == 101
-    assert differences(expected.json, told) == []
+        assert body["data"].pop()["code"] == 101
+    assert differences(expected.json, body) == []
 
 
 # Whose is what
@@ -497,8 +497,8 @@ def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
         raise next(outcomes)
 
     monkeypatch.setattr(place.reader, "read", read)
-    told = place.ask(place.read(grays(1)), is_data=True)
-    assert [page["data"] for page in told["data"]] == ["broken"]
+    body = place.ask(place.read(grays(1)), is_data=True)
+    assert [page["data"] for page in body["data"]] == ["broken"]
 
 
 def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -> None:
@@ -567,9 +567,9 @@ def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(serv
     assert len(ended) == 2
     assert ask()["processed_count"] < PAGES
     wait_until(lambda: ask()["is_done"])
-    told = ask(is_data=True)
-    assert (told["state"], [page["page"] for page in told["data"]]) == ("success", list(range(1, PAGES + 1)))
-    assert len({page["data"][1]["text"] for page in told["data"]}) == PAGES
+    body = ask(is_data=True)
+    assert (body["state"], [page["page"] for page in body["data"]]) == ("success", list(range(1, PAGES + 1)))
+    assert len({page["data"][1]["text"] for page in body["data"]}) == PAGES
 
 
 def test_without_a_folder_documents_are_refused_in_the_original_s_shape(place: Place) -> None:
@@ -632,7 +632,7 @@ def test_text_lies_where_it_was_read_whatever_the_page_has_done_to_its_own_coord
 
 
 @pytest.mark.parametrize("data", [b"%PDF-1.7 nothing", b"no pdf"])
-def test_a_pdf_that_cannot_be_written_on_is_told_so(data: bytes) -> None:
+def test_a_pdf_that_cannot_be_written_on_is_reported_so(data: bytes) -> None:
     with pytest.raises(BrokenImage):
         add_text_layer(data, [READ], 20.0)
 

@@ -407,17 +407,17 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
 
 
 @in_browser
-def test_an_error_is_told_as_the_service_tells_it(opened: Open) -> None:
+def test_an_error_is_reported_as_the_service_tells_it(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
         put(page, {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
-    told, alert = answered.value.json(), page.get_by_role("alert")
+    body, alert = answered.value.json(), page.get_by_role("alert")
     for member in ("title", "detail", "remedy", "id"):
-        expect(alert).to_contain_text(told[member])
+        expect(alert).to_contain_text(body[member])
 
 
 @in_browser
-def test_a_broken_connection_is_told_and_can_be_tried_again(opened: Open) -> None:
+def test_a_broken_connection_is_reported_and_can_be_tried_again(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda route: route.abort())
     put(page, png())
@@ -428,7 +428,7 @@ def test_a_broken_connection_is_told_and_can_be_tried_again(opened: Open) -> Non
 
 
 @in_browser
-def test_an_answer_that_is_not_the_services_is_told(opened: Open) -> None:
+def test_an_answer_that_is_not_the_services_is_reported(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
     put(page, png())
@@ -493,7 +493,7 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
 
 
 @in_browser
-def test_a_format_that_cannot_be_had_is_told_and_can_be_tried_again(opened: Open) -> None:
+def test_a_format_that_cannot_be_had_is_reported_and_can_be_tried_again(opened: Open) -> None:
     page = opened()
     put(page, png())
     wait_for(page, "done")

@@ -242,7 +242,7 @@ def test_nobody_asks_for_the_client_of_work_that_hardly_waits() -> None:
     assert works(queue.take(8)) == ["quick"]
 
 
-def test_room_is_told_without_taking_it() -> None:
+def test_room_is_reported_without_taking_it() -> None:
     queue, _ = make_queue(places=1)
     queue.check_capacity()
     queue.check_capacity("batch")

@@ -74,7 +74,7 @@ def test_a_worker_goes_for_its_requests_and_its_age(requests: int, age_s: float,
     assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason
 
 
-def test_what_is_most_pressing_is_told() -> None:
+def test_what_is_most_pressing_is_reported() -> None:
     found = Readings(1000, 3600.0, 15.0, rss=at(1000 * MB), gpu=at(800 * MB))
     assert reason_to_replace(found, ALL) is Reason.RSS_HARD
     assert [reason for reason in Reason if reason.is_urgent] == [Reason.RSS_HARD, Reason.GPU_HARD]
@@ -85,7 +85,7 @@ def test_without_limits_a_worker_stays_for_ever() -> None:
     assert reason_to_replace(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
 
 
-def test_without_a_reading_of_the_card_its_limits_are_not_reached() -> None:
+def test_without_a_reading_of_the_gpu_its_limits_are_not_reached() -> None:
     assert reason_to_replace(Readings(1, 1.0, 1.0, rss=at(FOOTPRINT)), Limits(gpu=Bounds(1, 1))) is Reason.NONE
 
 
@@ -163,18 +163,18 @@ def test_calibrated_limits_leave_room_for_a_successor(footprint: int, memory: in
         assert limit == 0 or workers * limit + footprint <= share * memory + workers
 
 
-@given(footprint=st.integers(50 * MB, 4 * GB), card=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
-def test_calibrated_limits_of_a_card_never_overfill_it_and_the_hard_one_is_above(
-    footprint: int, card: int, workers: int
+@given(footprint=st.integers(50 * MB, 4 * GB), gpu=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
+def test_calibrated_limits_of_a_gpu_never_overfill_it_and_the_hard_one_is_above(
+    footprint: int, gpu: int, workers: int
 ) -> None:
-    bounds = calibrate_gpu(None, None, footprint_bytes=footprint, gpu_memory_bytes=card, workers=workers)
-    assert workers * bounds.hard_bytes <= 0.95 * card + workers
-    assert workers * bounds.soft_bytes <= 0.85 * card + workers
+    bounds = calibrate_gpu(None, None, footprint_bytes=footprint, gpu_memory_bytes=gpu, workers=workers)
+    assert workers * bounds.hard_bytes <= 0.95 * gpu + workers
+    assert workers * bounds.soft_bytes <= 0.85 * gpu + workers
     assert bounds.soft_bytes < bounds.hard_bytes or bounds == Bounds()
 
 
 @pytest.mark.parametrize(
-    ("card", "bounds"),
+    ("gpu", "bounds"),
     [
         # (0.85 * 24 - 2) / 2 and (0.95 * 24 - 2) / 2: beside the workers, a successor fits.
         (24 * GB, Bounds(9200 * MB, 10400 * MB)),
@@ -185,8 +185,8 @@ def test_calibrated_limits_of_a_card_never_overfill_it_and_the_hard_one_is_above
         (4 * GB, Bounds()),
     ],
 )
-def test_a_card_without_room_for_a_successor_is_shared_by_the_workers_alone(card: int, bounds: Bounds) -> None:
-    assert calibrate_gpu(None, None, footprint_bytes=2 * GB, gpu_memory_bytes=card, workers=2) == bounds
+def test_a_gpu_without_room_for_a_successor_is_shared_by_the_workers_alone(gpu: int, bounds: Bounds) -> None:
+    assert calibrate_gpu(None, None, footprint_bytes=2 * GB, gpu_memory_bytes=gpu, workers=2) == bounds
 
 
 @pytest.mark.parametrize(

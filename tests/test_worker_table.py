@@ -58,7 +58,7 @@ def test_the_loads_are_those_of_the_siblings_that_accept() -> None:
     assert list(worker_table.requests_in_flight(besides=0)) == [5]
 
 
-def test_what_the_others_hold_of_the_card_counts_while_they_leave_too_but_is_not_settled() -> None:
+def test_what_the_others_hold_of_the_gpu_counts_while_they_leave_too_but_is_not_settled() -> None:
     worker_table = WorkerTable()
     for state, gpu_bytes in ((State.READY, 3), (State.READY, 5), (State.READY, 7)):
         entry = worker_table.entry(worker_table.allocate(0.0))

@@ -17,7 +17,7 @@ MOST_PAGES = 50
 
 
 class DecodingReader:
-    """What the doors need of a reader; whatever is an image has two lines."""
+    """What the adapters need of a reader; whatever is an image has two lines."""
 
     ready = True
 

@@ -23,13 +23,13 @@ class Exchange:
     """One way of asking.
 
     Attributes:
-        dialect: The format's name; "native" is our own.
+        adapter: The format's name; "native" is our own.
         label: What is peculiar to this way; empty if there is only one.
         path: May carry a query string.
         content_type, body: As the client sends them.
     """
 
-    dialect: str
+    adapter: str
     label: str
     path: str
     content_type: str
@@ -38,7 +38,7 @@ class Exchange:
     @property
     def name(self) -> str:
         """For tables."""
-        return f"{self.dialect} {self.label}".rstrip()
+        return f"{self.adapter} {self.label}".rstrip()
 
 
 def exchanges(image: bytes) -> list[Exchange]:

@@ -148,8 +148,8 @@ def stopped_worker(scene: Scene) -> None:
 
 def stopped_child(scene: Scene) -> None:
     """SIGSTOP of a process in which an engine runs."""
-    zygotes = [pid for worker in scene.service.workers() for pid in children_of(worker)]
-    child = next(pid for zygote in zygotes for pid in children_of(zygote))
+    fork_servers = [pid for worker in scene.service.workers() for pid in children_of(worker)]
+    child = next(pid for fork_server in fork_servers for pid in children_of(fork_server))
     os.kill(child, signal.SIGSTOP)
     scene.failed += 1
     wait_until(lambda: not Path(f"/proc/{child}").exists(), SETTLE_S, lambda: "the stopped process is not ended")

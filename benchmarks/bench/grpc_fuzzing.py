@@ -17,8 +17,8 @@ from h2.connection import H2Connection
 from h2.events import TrailersReceived
 
 from bench.decoding import DecodingReader
-from bench.malformed_connections import GOAWAY, bent_talk
-from bench.malformed_messages import GoodCall, bend_message, good_calls
+from bench.malformed_connections import GOAWAY, malformed_talk
+from bench.malformed_messages import GoodCall, good_calls, mutate_message
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
@@ -140,14 +140,14 @@ class Neighbour:
         events = self._client.receive_data(bytes(out))
         out.clear()
         trailers: list[Any] = [event.headers for event in events if isinstance(event, TrailersReceived)]
-        assert [dict(told)["grpc-status"] for told in trailers] == ["0"], f"the neighbour got {trailers}"
+        assert [dict(trailer)["grpc-status"] for trailer in trailers] == ["0"], f"the neighbour got {trailers}"
         for event in events:
             if size := getattr(event, "flow_controlled_length", 0):
                 self._client.acknowledge_received_data(size, number)
 
 
 class Bench:
-    """Sends one bent input after another.
+    """Sends one malformed input after another.
 
     Args:
         image: An image file.
@@ -161,14 +161,14 @@ class Bench:
         self._sent = 0
 
     def send_message(self, chance: random.Random) -> tuple[str, object]:
-        """One bent message for one method: how the call ended, and what was sent. Raises what no call may raise."""
+        """One malformed message to one method: how the call ended, what was sent. Raises what no call may raise."""
         asked = chance.choice(self._calls)
-        method, data = self._host.methods[asked.path], bend_message(asked.data, self._datas, chance)
+        method, data = self._host.methods[asked.path], mutate_message(asked.data, self._datas, chance)
         return self._judged(lambda: _called(method, data), (asked.path, data))
 
     def send_connection(self, chance: random.Random) -> tuple[str, object]:
-        """One bent conversation: how the connection ended, and what was sent. Raises what must not be."""
-        pieces = bent_talk(self._calls, chance)
+        """One malformed conversation: how the connection ended, and what was sent. Raises what must not be."""
+        pieces = malformed_talk(self._calls, chance)
         return self._judged(lambda: self._converse(pieces, chance), pieces)
 
     def _judged(self, run: Callable[[], str], sent: object) -> tuple[str, object]:
@@ -179,7 +179,7 @@ class Bench:
             raise
 
     def _converse(self, pieces: Sequence[bytes], chance: random.Random) -> str:
-        host, connection = self._host, Connection(self._host, self._host.clock, "bent")
+        host, connection = self._host, Connection(self._host, self._host.clock, "malformed")
         outs: list[bytes] = []
         host.tick_s = chance.choice((0.0, 0.0, 0.001, 0.03))
         for piece in pieces:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hpack import Encoder
 
-from bench.malformed_messages import GoodCall, bend_message, change_bytes, cut, double
+from bench.malformed_messages import GoodCall, change_bytes, cut, double, mutate_message
 from ocrsvc.grpc_server.wire import frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -73,10 +73,12 @@ class Talk:
         self.frame(HEADERS, flags, number, self.headers(path or self.chance.choice(self._calls).path, *more))
         return number
 
-    def call(self, *more: tuple[str, str], bent: bool = False, ended: bool = True) -> int:
-        """A whole call, its message bent or not; the stream's number."""
+    def call(self, *more: tuple[str, str], is_malformed: bool = False, ended: bool = True) -> int:
+        """A whole call, its message malformed or not; the stream's number."""
         asked = self.chance.choice(self._calls)
-        data = bend_message(asked.data, [call.data for call in self._calls], self.chance) if bent else asked.data
+        data = asked.data
+        if is_malformed:
+            data = mutate_message(data, [call.data for call in self._calls], self.chance)
         number = self.begin(asked.path, *more)
         self.data(number, frame(data), ended=ended)
         return number
@@ -93,7 +95,7 @@ class Talk:
         return range(self.chance.choices((1, 2, 5, most // 10, most), (8, 8, 8, 1, 0.5))[0])
 
 
-def bent_talk(calls: Sequence[GoodCall], chance: random.Random) -> list[bytes]:
+def malformed_talk(calls: Sequence[GoodCall], chance: random.Random) -> list[bytes]:
     """What one client says, in the pieces in which it arrives."""
     talk = Talk(calls, chance)
     for _ in range(chance.randint(1, 3)):
@@ -114,12 +116,12 @@ def _good_calls(talk: Talk) -> None:
         talk.call()
 
 
-def _bent_calls(talk: Talk) -> None:
+def _malformed_calls(talk: Talk) -> None:
     for _ in talk.times(10):
-        talk.call(bent=True, ended=talk.chance.random() < 0.9)
+        talk.call(is_malformed=True, ended=talk.chance.random() < 0.9)
 
 
-def _bent_framing(talk: Talk) -> None:
+def _malformed_framing(talk: Talk) -> None:
     """gRPC's own five bytes: wrong flags, wrong lengths, too few, too many; packed and not what it says."""
     chance = talk.chance
     number = talk.begin("", *chance.sample(_ODD_HEADERS[12:], chance.randint(0, 2)))
@@ -134,7 +136,7 @@ def _odd_headers(talk: Talk) -> None:
     chance = talk.chance
     for _ in talk.times(20):
         more = chance.sample(_ODD_HEADERS, chance.randint(1, 3))
-        talk.call(*more, bent=chance.random() < 0.3)
+        talk.call(*more, is_malformed=chance.random() < 0.3)
 
 
 def _resets(talk: Talk) -> None:
@@ -280,7 +282,16 @@ def _other_protocols(talk: Talk) -> None:
 
 
 SCENES: tuple[Scene, ...] = (
-    *(_good_calls, _bent_calls, _bent_calls, _bent_framing, _bent_framing, _odd_headers, _resets, _settings),
+    *(
+        _good_calls,
+        _malformed_calls,
+        _malformed_calls,
+        _malformed_framing,
+        _malformed_framing,
+        _odd_headers,
+        _resets,
+        _settings,
+    ),
     *(_few_settings, _windows, _pings, _continuations, _header_bombs, _empty_data, _padding, _trailers),
     *(_open_streams, _stream_numbers, _goodbye, _priorities, _noise, _noise, _other_protocols),
 )

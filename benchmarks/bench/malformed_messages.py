@@ -25,7 +25,7 @@ _TEXTS = (
     *(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b'{"file": []}', b"9" * 400, b"serving_default", b"signature_def"),
 )
 
-Bend = Callable[[bytes, Sequence[bytes], random.Random], bytes]
+Mutation = Callable[[bytes, Sequence[bytes], random.Random], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ def good_calls(methods: Methods, image: bytes) -> list[GoodCall]:
     return plain + _kserve_calls(image) + _tensorflow_calls(image) + _paddle_calls(image)
 
 
-def bend_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+def mutate_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
     """A message, made worse once to three times."""
     for _ in range(chance.randint(1, 3)):
-        data = chance.choice(BENDS)(data, others, chance)
+        data = chance.choice(MUTATIONS)(data, others, chance)
     return data[:MOST_BYTES]
 
 
@@ -77,7 +77,7 @@ def _swap(_data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes
     return chance.choice(others)
 
 
-def _bend_fields(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+def _mutate_fields(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
     """Fields left out, doubled, put in and replaced, at any depth, with the lengths around them right."""
     try:
         fields = _fields_of(data)
@@ -99,11 +99,11 @@ def _bend_fields(data: bytes, others: Sequence[bytes], chance: random.Random) ->
         case 3 if tag & 7 == _VARINT:
             fields[at] = (tag, varint(chance.choice(_NUMBERS)))
         case _ if tag & 7 == _BYTES:
-            fields[at] = (tag, _bend_fields(value, others, chance))
+            fields[at] = (tag, _mutate_fields(value, others, chance))
     return b"".join(_written(*field) for field in fields)
 
 
-BENDS: tuple[Bend, ...] = (change_bytes, cut, double, _swap, *(_bend_fields,) * 6)
+MUTATIONS: tuple[Mutation, ...] = (change_bytes, cut, double, _swap, *(_mutate_fields,) * 6)
 
 
 def varint(value: int) -> bytes:

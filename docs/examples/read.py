@@ -1,4 +1,4 @@
-"""The text of images, with the client in the package: python read.py URL IMAGE…"""
+"""Prints the text of images, with the client in the package; run as `python read.py URL IMAGE…`."""
 
 import sys
 

@@ -39,7 +39,7 @@ BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr
 
 
 def make_page() -> Blueprint:
-    """GET / (and /index.html, as TrWebOCR has it) and GET /static/…"""
+    """The routes GET / (and /index.html, as TrWebOCR has it) and GET /static/…."""
     page = Blueprint("page", __name__)
     files = {file.name: file.read_bytes() for file in FOLDER.iterdir() if file.suffix in TYPES}
     files[INDEX] = _with_tabs(files[INDEX].decode()).encode()

@@ -132,8 +132,9 @@ class _Block(ctypes.Structure):
 
 
 class _Head(ctypes.Structure):
-    """Of the store. The version is odd while the arbiter adds a block to the common one; blocks from `high` on were
-    never used.
+    """Of the store.
+
+    The version is odd while the arbiter adds a block to the common one; blocks from `high` on were never used.
     """
 
     _fields_ = (("version", ctypes.c_int64), ("high", ctypes.c_int64), ("started_s", ctypes.c_double))

@@ -38,12 +38,12 @@ def check(client: Any, kind: Any, image: bytes, expected: str) -> None:
     assert only.as_numpy("text")[0].decode().startswith(expected)
     assert only.as_numpy("texts") is None
     client.get_inference_statistics("ocr")
-    told = ""
+    message = ""
     try:
         client.infer("nope", [tensor])
     except InferenceServerException as error:
-        told = str(error)
-    assert "Request for unknown model: 'nope' is not found" in told
+        message = str(error)
+    assert "Request for unknown model: 'nope' is not found" in message
 
 
 def check_compression(client: Any, image: bytes) -> None:

@@ -17,9 +17,9 @@ from ocrsvc.system.child_program import MESSAGE_BYTES, apply_limits
 USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "draw": "drawn"}
 
 
-def answer(told: str) -> None:
+def answer(reply: str) -> None:
     """Send it, or do it."""
-    match told:
+    match reply:
         case "!exit":
             sys.exit(3)
         case "!crash":
@@ -33,21 +33,21 @@ def answer(told: str) -> None:
             while True:
                 os.write(0, b"pages 1")
         case _:
-            os.write(0, told.encode("latin-1"))
+            os.write(0, reply.encode("latin-1"))
 
 
 def main() -> None:
     """Serve one parent."""
     file, canvas = apply_limits()
-    told = USUAL | json.loads(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)[5:])
-    answer(told["ready"])
-    if told["ready"] == "!stop":
+    replies = USUAL | json.loads(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)[5:])
+    answer(replies["ready"])
+    if replies["ready"] == "!stop":
         answer(USUAL["ready"])
     while request := os.read(0, MESSAGE_BYTES).split():
         if request[1] == b"draw":
             size = os.fstat(canvas).st_size
             mmap.mmap(canvas, size)[:] = b"\x7f" * size
-        answer(told[request[1].decode()])
+        answer(replies[request[1].decode()])
 
 
 if __name__ == "__main__":

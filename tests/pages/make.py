@@ -1,4 +1,6 @@
-"""How the pages beside this file were made; run it again to remake them: python tests/pages/make.py
+"""Makes the pages beside this file.
+
+    python tests/pages/make.py
 
 Needs Pillow and the font Noto Sans CJK (Debian: fonts-noto-cjk). The texts are ours, and so are the pages.
 """

@@ -37,9 +37,7 @@ _FAILED: Final = 70
 
 @dataclass(slots=True)
 class _RunningChild:
-    """A running child: what the worker calls it, our copy of its end of the socket, for its last message, and when it
-    is to be killed.
-    """
+    """A running child: its number for the worker, our copy of its socket for a last message, and when to kill it."""
 
     key: int
     end: socket.socket

@@ -1,4 +1,4 @@
-"""What does Paddle Serving's pipeline package want of its C++ client, when it is imported only to call a server? This.
+"""What Paddle Serving's pipeline package imports of its C++ client when it only calls a server.
 
 The real package ends with Python 3.9. PipelineClient, which the tests call, uses nothing of it.
 """

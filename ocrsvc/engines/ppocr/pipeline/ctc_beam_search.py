@@ -120,8 +120,10 @@ def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
 
 @dataclass(slots=True)
 class _Beam:
-    """The prefixes of each line, (N, W) each: known by a hash, their parent's hash and their last class, and the log
-    probabilities of the paths that spell them and end in blank, and in the last character.
+    """The prefixes of each line, (N, W) each.
+
+    Known by a hash, their parent's hash and their last class; with the log probabilities of the paths that spell them
+    and end in blank, and in the last character.
     """
 
     known: NDArray[np.uint64]

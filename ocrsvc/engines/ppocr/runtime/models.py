@@ -25,8 +25,7 @@ def read_model(name: str) -> bytes:
 
 
 def prepare_model(name: str, shipped: bytes, *, batched: bool = False, half_precision: bool = False) -> bytes:
-    """The model as it is run, a line or a batch of lines at a time (graph/rewrite.py), perhaps in half precision
-    (graph/fp16.py).
+    """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
 
     Imports `onnx`, which a cached model does without.
     """
