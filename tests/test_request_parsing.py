@@ -235,6 +235,14 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
         CallerError,
         "headers of its parts have more than 524288 bytes",
     ),
+    "too many headers": (
+        (
+            b"--x\r\nContent-Disposition: form-data; name=a" + b"\r\na: b" * 64 + b"\r\n\r\n\r\n--x--",
+            "multipart/a; boundary=x",
+        ),
+        CallerError,
+        "more than 64 lines of headers",
+    ),
     "too many parameters": (
         (
             b"--x\r\nContent-Disposition: form-data; name=a" + b"; a=b" * 64 + b"\r\n\r\n\r\n--x--",

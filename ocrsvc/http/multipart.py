@@ -18,6 +18,7 @@ MAX_PARTS: Final = 1000
 MAX_HEADER_BYTES: Final = 8192
 # Of all parts together: a byte of them costs a hundred times as much as one of a file.
 MAX_HEADERS_BYTES: Final = 1 << 19
+MAX_HEADERS: Final = 64
 MAX_PARAMETERS: Final = 64
 # RFC 2046 section 5.1.1 has 70.
 _MAX_BOUNDARY_BYTES: Final = 256
@@ -43,6 +44,8 @@ class _Decoder(MultipartDecoder):
             raise ValueError(f"the headers of a part have more than {MAX_HEADER_BYTES} bytes")
         if self._headers_bytes > MAX_HEADERS_BYTES:
             raise ValueError(f"the headers of its parts have more than {MAX_HEADERS_BYTES} bytes")
+        if max(data.count(b"\n"), data.count(b"\r")) >= MAX_HEADERS:
+            raise ValueError(f"one of its parts has more than {MAX_HEADERS} lines of headers")
         if data.count(b";") > MAX_PARAMETERS:
             raise ValueError("one of its Content-Disposition headers has too many parameters")
         return super()._parse_headers(data.decode("utf-8", "replace").encode())
