@@ -235,6 +235,14 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
         CallerError,
         "headers of its parts have more than 524288 bytes",
     ),
+    "too many headers": (
+        (
+            b"--x\r\nContent-Disposition: form-data; name=a" + b"\r\na: b" * 64 + b"\r\n\r\n\r\n--x--",
+            "multipart/a; boundary=x",
+        ),
+        CallerError,
+        "more than 64 lines of headers",
+    ),
     "too many parameters": (
         (
             b"--x\r\nContent-Disposition: form-data; name=a" + b"; a=b" * 64 + b"\r\n\r\n\r\n--x--",
@@ -330,6 +338,20 @@ def test_data_that_looks_like_a_delimiter_is_data() -> None:
     body = b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n" + data + b"\r\n--x--\r\n"
     (part,) = split_parts(body, "multipart/form-data; boundary=x")
     assert part.data == data
+
+
+@pytest.mark.parametrize("padding", [b"", b"  "])
+def test_a_delimiter_is_found_wherever_it_lies(padding: bytes) -> None:
+    head, line = b"Content-Disposition: form-data; name=%b\r\n\r\n", b"--x%b\r\n" % padding
+    begin, end = line + head % b"file;filename=a", b"\r\n" + line + head % b"b" + b"true\r\n--x--"
+    wrong = []
+    # The decoder is given 64 KiB at once.
+    for at in range(65536 - len(begin + end) - 2, 65536 - len(begin) + 2):
+        data = b"z" * at
+        found = [part.data for part in split_parts(begin + data + end, "multipart/form-data; boundary=x")]
+        if found != [data, b"true"]:
+            wrong.append((at, [part[-20:] for part in found]))
+    assert wrong == []
 
 
 def test_a_preamble_padding_and_folded_headers_are_understood() -> None:

@@ -18,11 +18,14 @@ MAX_PARTS: Final = 1000
 MAX_HEADER_BYTES: Final = 8192
 # Of all parts together: a byte of them costs a hundred times as much as one of a file.
 MAX_HEADERS_BYTES: Final = 1 << 19
+MAX_HEADERS: Final = 64
 MAX_PARAMETERS: Final = 64
 # RFC 2046 section 5.1.1 has 70.
 _MAX_BOUNDARY_BYTES: Final = 256
-# What the decoder is given at once: it moves what it has not decoded yet.
+# What the decoder is given at once, at most: it moves what it has not decoded yet.
 _STEP_BYTES: Final = 1 << 16
+# Of a delimiter: the boundary, the dashes around it, and blanks.
+_MAX_DELIMITER_BYTES: Final = 1024
 # Why a body that ends in this state of the decoder is none; else its closing boundary is missing.
 _ENDS: Final = {
     State.PREAMBLE: "the boundary that Content-Type names does not occur in it",
@@ -41,6 +44,8 @@ class _Decoder(MultipartDecoder):
             raise ValueError(f"the headers of a part have more than {MAX_HEADER_BYTES} bytes")
         if self._headers_bytes > MAX_HEADERS_BYTES:
             raise ValueError(f"the headers of its parts have more than {MAX_HEADERS_BYTES} bytes")
+        if max(data.count(b"\n"), data.count(b"\r")) >= MAX_HEADERS:
+            raise ValueError(f"one of its parts has more than {MAX_HEADERS} lines of headers")
         if data.count(b";") > MAX_PARAMETERS:
             raise ValueError("one of its Content-Disposition headers has too many parameters")
         return super()._parse_headers(data.decode("utf-8", "replace").encode())
@@ -81,13 +86,24 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
 
 def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
     """What the decoder finds. Raises ValueError; RequestEntityTooLarge for what it would have to hold too long."""
-    for at in range(0, len(body), _STEP_BYTES):
-        decoder.receive_data(body[at : at + _STEP_BYTES])
+    at = 0
+    while at < len(body):
+        begin, at = at, _end_of_step(body, at, b"--" + decoder.boundary)
+        decoder.receive_data(body[begin:at])
         while not isinstance(event := decoder.next_event(), NeedData):
             yield event
         if decoder.state == State.EPILOGUE:
             return
     raise ValueError(_ENDS.get(decoder.state, "it ends before its closing boundary"))
+
+
+def _end_of_step(body: bytes, begin: int, marker: bytes) -> int:
+    """Where to stop: before the line break of a delimiter rather than within it, which the decoder takes for data."""
+    end = begin + _STEP_BYTES
+    if end >= len(body):
+        return len(body)
+    last = body.rfind(marker, end - _MAX_DELIMITER_BYTES, end + len(marker) - 1)
+    return end if last < 0 else last - len(b"\r\n")
 
 
 def _boundary(content_type: str) -> bytes:
