@@ -197,6 +197,16 @@ def test_no_more_are_under_way_than_allowed_and_pictures_are_taken_as_needed(ser
         outcomes.close()
 
 
+def test_what_fails_where_the_pictures_come_from_leaves_nothing_under_way(server: Server) -> None:
+    def pictures() -> Iterator[bytes]:
+        yield PAGE
+        raise FileNotFoundError
+
+    with Client(server.url) as client, pytest.raises(FileNotFoundError):
+        list(client.read_many(pictures(), at_once=3))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ocrsvc-client")]
+
+
 def test_the_asynchronous_client_does_the_same(server: Server) -> None:
     async def main() -> tuple[Answer, list[Answer | errors.OcrsvcError]]:
         async with AsyncClient(server.url) as client:

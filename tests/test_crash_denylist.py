@@ -11,7 +11,7 @@ import pytest
 
 from ocrsvc.engines.isolated.crash_retry import digest_of
 from ocrsvc.records import Image, ReadOptions, ReadTask
-from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 
 
 def mark(number: int) -> bytes:
@@ -110,6 +110,27 @@ def test_a_record_that_was_half_written_counts_as_empty(torn_at: int) -> None:
     assert denylist.entries() == []
     denylist.note(mark(8), 2, "hang")
     assert denylist.crashes(mark(8)) == 2
+
+
+class _Overtaken(CrashDenylist):
+    """Another process notes an image of its own between the search for a record and the look at it."""
+
+    is_next = True
+
+    def _read(self, number: int) -> Entry | None:
+        if self.is_next:
+            self.is_next = False
+            self.note(mark(8), 2, "hang")
+        return super()._read(number)
+
+
+def test_a_record_that_another_image_takes_meanwhile_says_nothing_of_the_first() -> None:
+    quarantine = _Overtaken(1, 60.0)
+    quarantine.is_next = False
+    quarantine.note(mark(7), 1, "SIGSEGV")
+    quarantine.is_next = True
+    assert quarantine.crashes(mark(7)) == 0
+    assert quarantine.crashes(mark(8)) == 2
 
 
 def a_task(seed: int = 0) -> ReadTask:

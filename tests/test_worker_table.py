@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Snapshot, State, WorkerTable
+from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Snapshot, State, WorkerEntry, WorkerTable
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:
@@ -21,6 +22,30 @@ def test_a_child_process_writes_what_its_parent_reads() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert worker_table.live() == [Snapshot(place, State.READY, child, Reason.RSS_SOFT, wanted_s=2.5, forked_s=1.0)]
     assert worker_table.live()[0].wants
+
+
+class _BeginsToDrain:
+    """An entry whose worker begins to drain when so many of its fields have been read."""
+
+    def __init__(self, entry: WorkerEntry, reads: int) -> None:
+        self._entry, self._reads = entry, reads
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._entry, name)
+        self._reads -= 1
+        if not self._reads:
+            self._entry.drained_s, self._entry.state = 9.0, State.DRAINING
+        return value
+
+
+@pytest.mark.parametrize("reads", range(1, 20))
+def test_a_worker_that_begins_to_drain_while_it_is_read_has_not_drained_for_ever(reads: int) -> None:
+    worker_table = WorkerTable()
+    entry = worker_table.entry(worker_table.allocate(1.0))
+    entry.state = State.READY
+    worker_table._entries = [_BeginsToDrain(entry, reads)]  # type: ignore[assignment]
+    [worker] = worker_table.live()
+    assert worker.state is State.READY or worker.drained_s == 9.0
 
 
 def test_an_entry_that_is_taken_again_remembers_nothing_of_the_worker_before() -> None:

@@ -82,8 +82,8 @@ class Client:
                 return error
 
         source, pool = iter(pictures), ThreadPoolExecutor(at_once, thread_name_prefix="ocrsvc-client")
-        under_way = deque(pool.submit(outcome, picture) for picture in islice(source, at_once))
         try:
+            under_way = deque(pool.submit(outcome, picture) for picture in islice(source, at_once))
             while under_way:
                 answer = under_way.popleft().result()
                 # The next image is taken before an answer is handed out.

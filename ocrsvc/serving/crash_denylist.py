@@ -119,7 +119,8 @@ class CrashDenylist:
         memory, at = bytes(self._records), -1
         while (at := memory.find(digest, at + 1)) >= 0:
             number, rest = divmod(at, _RECORD_BYTES)
-            if rest == 0 and (entry := self._read(number)) is not None:
+            # Another process may have written there since.
+            if rest == 0 and (entry := self._read(number)) is not None and entry.hash == digest.hex():
                 yield number, entry
 
     def _current(self) -> Iterator[tuple[int, Entry]]:

@@ -159,6 +159,7 @@ class WorkerTable:
 
 
 def _snapshot(number: int, entry: WorkerEntry) -> Snapshot:
-    values = {name: getattr(entry, name) for name, *_ in WorkerEntry._fields_ if name in Snapshot.__slots__}
+    # First, as a worker writes these last: one that is seen to drain has written since when.
     kinds = {"state": State(entry.state), "reason": Reason(entry.reason), "granted": Granted(entry.granted)}
+    values = {name: getattr(entry, name) for name, *_ in WorkerEntry._fields_ if name in Snapshot.__slots__}
     return Snapshot(slot=number, **values | kinds)
