@@ -47,7 +47,7 @@ class Records(CallMetrics):
         self.over.append(record)
 
 
-class Lone(RpcServer):
+class StubServer(RpcServer):
     """What a connection needs of its server; answers nothing, and counts what is held."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def outcome_of(job: Job) -> Answer | BaseException:
         return failure
 
 
-class Slow(Lone):
+class HoldingServer(StubServer):
     """Keeps answers until they are wanted; has as many threads as it is told."""
 
     def __init__(self, threads: int = 1, **options: Any) -> None:
@@ -115,7 +115,7 @@ class Slow(Lone):
 class Pair:
     """A connection on a clock of its own, and the client at its other end."""
 
-    def __init__(self, host: Lone, window: int = 65535) -> None:
+    def __init__(self, host: StubServer, window: int = 65535) -> None:
         self.now_s = 0.0
         self.connection = Connection(host, lambda: self.now_s, caller="me")
         self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))

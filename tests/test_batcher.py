@@ -44,7 +44,7 @@ def batching(model: Callable[[str, Sequence[str]], Sequence[str]], limits: Limit
         batcher.close()
 
 
-def test_a_lone_piece_does_not_wait_longer_than_it_may() -> None:
+def test_a_single_piece_does_not_wait_longer_than_it_may() -> None:
     with batching(Model(), SOON) as batcher:
         assert batcher.submit("narrow", "a", 1).result(FAR_S) == "A"
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from grpc_doubles import EMPTY, REQUEST, Lone, Pair, Slow, prefixed
+from grpc_doubles import EMPTY, REQUEST, HoldingServer, Pair, StubServer, prefixed
 from grpc_support import MESSAGES, calling, serving, unary
 from h2.events import StreamReset
 from h2.settings import SettingCodes
@@ -43,9 +43,9 @@ NUMBERS = range(1, 40_000, 2)
 TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 
 
-def roomy() -> Slow:
+def roomy() -> HoldingServer:
     """A host with room for TEXT and its copies."""
-    host = Slow(streaming=False)
+    host = HoldingServer(streaming=False)
     host.most_bytes, host.memory = 1 << 16, Budget(1 << 20)
     return host
 
@@ -77,7 +77,7 @@ def test_an_answer_counts_while_the_socket_has_not_taken_it() -> None:
 
 
 def test_an_answer_that_finds_no_memory_is_refused() -> None:
-    host = Slow(streaming=False)
+    host = HoldingServer(streaming=False)
     host.most_bytes = 1 << 16
     host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="y" * 30_000))}
     pair = Pair(host)
@@ -101,7 +101,7 @@ def test_images_count_in_the_calls_own_share() -> None:
 
 
 def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> None:
-    host = Slow(streaming=False)
+    host = HoldingServer(streaming=False)
     held: list[Share] = []
 
     def answer(_sent: Any, call: Call) -> Any:
@@ -120,7 +120,7 @@ def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> 
 
 
 def test_a_call_that_waits_for_a_thread_and_goes_gives_up_its_place() -> None:
-    host = Slow(threads=0)
+    host = HoldingServer(threads=0)
     pair = Pair(host)
     pair.call(1, EMPTY)
     assert len(host.in_line) == 1
@@ -130,7 +130,7 @@ def test_a_call_that_waits_for_a_thread_and_goes_gives_up_its_place() -> None:
 
 
 def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> None:
-    host = Slow(threads=2, streaming=False)
+    host = HoldingServer(threads=2, streaming=False)
     host.most_bytes, host.memory, host.arriving = 1 << 20, Budget(1 << 24), Budget(1 << 24)
     large = REQUEST(service="x" * 200_000).SerializeToString()
     pair = Pair(host)
@@ -156,7 +156,7 @@ def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> No
 
 
 def test_an_answer_that_waits_for_the_socket_behind_another_follows_it() -> None:
-    host = Slow(threads=2, streaming=False)
+    host = HoldingServer(threads=2, streaming=False)
     host.memory = Budget(1 << 24)
     # As many bytes as are moved at a time, in whole frames.
     host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
@@ -189,7 +189,7 @@ def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:
 
 @pytest.mark.parametrize(("sent", "after_s", "status"), [(b"\0\0\0\0\5ab", 61.0, "4"), (b"", 301.0, "14")])
 def test_a_stream_that_stops_in_a_message_or_for_long_is_ended(sent: bytes, after_s: float, status: str) -> None:
-    pair = Pair(Slow())
+    pair = Pair(HoldingServer())
     pair.call(1, sent)
     pair.now_s = after_s - 2
     pair.connection.check_time_limits()
@@ -202,7 +202,7 @@ def test_a_stream_that_stops_in_a_message_or_for_long_is_ended(sent: bytes, afte
 
 @pytest.mark.parametrize("rest", [b"\0\0\x08\0\0\0\0\0\1abc", b"\0\0\0\1\0\0\0\0\3"])
 def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: bytes) -> None:
-    host = Lone()
+    host = StubServer()
     pair = Pair(host)
     pair.connection.receive(rest)
     pair.now_s = 29.0
@@ -250,7 +250,7 @@ def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> Non
 
 @pytest.mark.parametrize("leaving", [False, True])
 def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> None:
-    host = Slow()
+    host = HoldingServer()
     host.limit_s = 5.0
     pair = Pair(host, window=0)
     pair.call(1, EMPTY, EMPTY, b"\0\0\0\0\5ab")
@@ -283,7 +283,7 @@ def begun(pair: Pair, number: int, path: str, method: str = "POST") -> None:
 @pytest.mark.parametrize(("method", "path"), [("POST", "/t/None"), ("POST", "/t/Echo"), ("GET", "/")])
 def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPatch, method: str, path: str) -> None:
     monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
-    host = Slow(threads=0, streaming=False)
+    host = HoldingServer(threads=0, streaming=False)
     pair = Pair(host)
     for number in range(1, 301, 2):
         begun(pair, number, path, method)
@@ -296,7 +296,7 @@ def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPat
 
 def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
-    host = Lone()
+    host = StubServer()
     pair = Pair(host)
     for number in range(1, 301, 2):
         if not pair.connection.broken:
@@ -308,7 +308,7 @@ def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("more", [b"x", b""])
 def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
-    pair = Pair(Lone())
+    pair = Pair(StubServer())
     begun(pair, 1, "/t/None")
     pair.move()
     assert pair.status(1) == "12"
@@ -346,7 +346,7 @@ def test_a_failed_calls_image_does_not_wait_for_the_garbage_collector() -> None:
 
 def fed(pieces: bytes) -> None:
     """A connection that gets all of it at once, as much as there is, in turns."""
-    connection = Connection(Slow(), caller="x")
+    connection = Connection(HoldingServer(), caller="x")
     for at in range(0, len(pieces), 1 << 16):
         if connection.broken:
             break

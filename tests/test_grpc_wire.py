@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 from google.protobuf import descriptor_pb2
-from grpc_doubles import EMPTY, Lone, Pair, Slow, prefixed
+from grpc_doubles import EMPTY, HoldingServer, Pair, StubServer, prefixed
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import PingAckReceived
@@ -217,7 +217,7 @@ FRAMES = st.builds(
 def test_whatever_comes_a_connection_holds_nothing_afterwards(
     frames: list[bytes], bodies: list[bytes], parting: bool
 ) -> None:
-    host = Lone()
+    host = StubServer()
     connection, client = Connection(host), H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()
     headers = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/t/Echo")]
@@ -236,7 +236,7 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
 
 
 def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
-    host = Slow(streaming=False)
+    host = HoldingServer(streaming=False)
     host.most_bytes, host.memory = 1 << 20, Budget(1 << 18)
     pair = Pair(host)
     pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
@@ -258,13 +258,13 @@ def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
 
 
 def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
-    pair = Pair(Slow(streaming=False))
+    pair = Pair(HoldingServer(streaming=False))
     pair.call(1, EMPTY, EMPTY)
     assert pair.status(1) == "12"
 
 
 def test_messages_that_wait_are_held_as_the_bytes_that_came() -> None:
-    host = Slow()
+    host = HoldingServer()
     pair = Pair(host)
     pair.call(1, *[EMPTY] * 1000)
     assert pair.status(1) is None
@@ -301,7 +301,7 @@ def test_what_is_cut_or_garbled_cannot_be_parsed(data: bytes) -> None:
 
 
 def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
-    host = Slow()
+    host = HoldingServer()
     pair = Pair(host, window=0)
     pair.call(1, EMPTY, EMPTY)
     host.answer(pair.connection)
@@ -314,7 +314,7 @@ def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
 
 
 def test_a_stream_whose_answers_nobody_takes_is_given_up() -> None:
-    host = Slow()
+    host = HoldingServer()
     pair = Pair(host, window=0)
     pair.call(1, EMPTY)
     host.answer(pair.connection)
@@ -341,7 +341,7 @@ def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> N
 
 
 def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
-    host = Slow(threads=0)
+    host = HoldingServer(threads=0)
     pair = Pair(host)
     pair.call(1, EMPTY)
     assert (pair.status(1), len(host.in_line)) == (None, 1)
@@ -351,13 +351,13 @@ def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
     pair.move()
     assert pair.answers == 1
     pair.connection.close()
-    single = Pair(Slow(threads=0, streaming=False))
+    single = Pair(HoldingServer(threads=0, streaming=False))
     single.call(1, EMPTY, end=True)
     assert (single.status(1), single.headers[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
 
 
 def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> None:
-    pair = Pair(Slow())
+    pair = Pair(HoldingServer())
     pair.call(1, b"")
     pair.connection.begin_shutdown()
     pair.now_s = 100.0
@@ -370,7 +370,7 @@ def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> No
 
 
 def test_what_comes_behind_a_goodbye_harms_no_call() -> None:
-    host = Slow(streaming=False)
+    host = HoldingServer(streaming=False)
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
     goodbye = GoAwayFrame(0, last_stream_id=0, error_code=0).serialize()
@@ -382,7 +382,7 @@ def test_what_comes_behind_a_goodbye_harms_no_call() -> None:
 
 
 def test_a_caller_has_no_more_calls_under_way_than_it_may() -> None:
-    pair = Pair(Slow(threads=5, streaming=False))
+    pair = Pair(HoldingServer(threads=5, streaming=False))
     for number in (1, 3, 5):
         pair.call(number, EMPTY, end=True)
     assert [pair.status(number) for number in (1, 3, 5)] == [None, None, "8"]
@@ -406,7 +406,7 @@ def test_frames_are_cut_wherever_the_pieces_end() -> None:
 def test_a_connection_that_asks_for_much_takes_turns() -> None:
     ticks = itertools.count()
     # Each look at the clock costs 5 ms; a turn has 20.
-    connection, client = Connection(Lone(), lambda: next(ticks) * 0.005), H2Connection()
+    connection, client = Connection(StubServer(), lambda: next(ticks) * 0.005), H2Connection()
     client.initiate_connection()
     for _ in range(100):
         client.ping(b"12345678")

@@ -41,7 +41,7 @@ def test_pages_for_every_thread_leave_no_helper(shared_threads: SharedThreads) -
             assert not alone
 
 
-def test_helpers_go_home_when_pages_come(shared_threads: SharedThreads) -> None:
+def test_helpers_leave_when_pages_come(shared_threads: SharedThreads) -> None:
     both_inside, more_pages = threading.Barrier(4), threading.Event()
     by_thread: list[int] = []
 
