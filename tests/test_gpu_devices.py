@@ -164,7 +164,7 @@ class Crowd:
         return int(worker.slot_number)
 
     def gpu(self, place: int) -> int:
-        return int(self.worker_table.entry(place).card)
+        return int(self.worker_table.entry(place).gpu)
 
 
 def test_workers_go_round_the_gpus() -> None:
@@ -216,11 +216,11 @@ def test_after_a_reload_with_other_gpus_each_worker_is_reckoned_on_its_own() -> 
 @pytest.mark.parametrize(("gpu", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
 def test_a_successor_needs_room_on_the_gpu_where_it_will_be(gpu: int, kind: Granted) -> None:
     workers = [
-        Snapshot(place, State.READY, card=place, card_read_s=5.0, card_free_bytes=free_bytes)
+        Snapshot(place, State.READY, gpu=place, gpu_read_s=5.0, gpu_free_bytes=free_bytes)
         for place, free_bytes in enumerate((50, 500))
     ]
     workers[gpu] = Snapshot(
-        gpu, State.READY, reason=Reason.RELOAD, card=gpu, card_read_s=5.0, card_free_bytes=(50, 500)[gpu]
+        gpu, State.READY, reason=Reason.RELOAD, gpu=gpu, gpu_read_s=5.0, gpu_free_bytes=(50, 500)[gpu]
     )
     grant = next_grant(Head(base=2, gpu_footprint_bytes=100), workers, 10.0)
     assert grant is not None
@@ -231,8 +231,8 @@ def test_a_service_pins_its_workers_in_turn_and_a_new_one_where_one_is_missing()
     named = "GPU-aaaa,GPU-bbbb"
     with run_server({"OCRSVC_GPUS": named, "OCRSVC_WORKERS": "4", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         server.wait_for("READY in", count=4)
-        lines = [line.rpartition("Slot ")[2] for line in server.lines if "computes on card" in line]
-        assert sorted(lines) == [f"{slot} computes on card GPU-{'ab'[slot % 2] * 4}" for slot in range(4)]
+        lines = [line.rpartition("Slot ")[2] for line in server.lines if "computes on GPU" in line]
+        assert sorted(lines) == [f"{slot} computes on GPU GPU-{'ab'[slot % 2] * 4}" for slot in range(4)]
         gone = workers(server.url)[2]
         os.kill(gone["pid"], signal.SIGKILL)
         server.wait_for("READY in", count=5)
@@ -244,7 +244,7 @@ def test_a_service_pins_its_workers_in_turn_and_a_new_one_where_one_is_missing()
         wait_until(is_replaced, "it is replaced")
         found = workers(server.url)
     assert Counter(worker["card"] for worker in found) == {0: 2, 1: 2}
-    assert Counter(line.rpartition(" ")[2] for line in server.lines if "computes on card" in line) == {
+    assert Counter(line.rpartition(" ")[2] for line in server.lines if "computes on GPU" in line) == {
         "GPU-aaaa": 3,
         "GPU-bbbb": 2,
     }

@@ -110,10 +110,10 @@ def test_a_process_knows_what_it_holds_of_the_gpu(
 @pytest.mark.parametrize(
     ("mode", "env", "message"),
     [
-        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": ""}, "which names no card"),
-        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "-1"}, "which names no card"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": ""}, "which names no GPU"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "-1"}, "which names no GPU"),
         (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "7"}, "NVML: Invalid Argument"),
-        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "GPU-beef"}, "NVML knows no such card"),
+        (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "GPU-beef"}, "NVML knows no such GPU"),
         (Mode.PLAIN, {"CUDA_VISIBLE_DEVICES": "MIG-beef"}, "NVML: Not Found"),
         (Mode.FAILS, {}, "NVML: Unknown Error"),
         (Mode.PLAIN, {"DOUBLE_GPU": ""}, "NVML: Driver Not Loaded"),
@@ -216,10 +216,10 @@ def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_bac
     with run_server(serving(home, gpu)) as server:
         assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
         gpu.behave(Mode.FAILS)
-        server.wait_for("The card cannot be read .*only RSS limits hold here")
+        server.wait_for("The GPU cannot be read .*only RSS limits hold here")
         assert _post(server) == 200
         gpu.behave(Mode.PLAIN)
-        server.wait_for("The card can be read again")
+        server.wait_for("The GPU can be read again")
         (old,) = server.workers()
         os.kill(old, signal.SIGKILL)
         server.wait_for("READY in", count=2)
@@ -247,7 +247,7 @@ def test_limits_by_hand_are_bytes_or_a_share_of_the_gpu(
 
 def test_a_limit_for_a_gpu_that_is_not_there_is_reported() -> None:
     with run_server({"OCRSVC_GPU_HARD_BYTES": "1GB", "OCRSVC_WORKERS": "1"}) as server:
-        server.wait_for("OCRSVC_GPU_HARD_BYTES is set, and this worker has no readings of a card")
+        server.wait_for("OCRSVC_GPU_HARD_BYTES is set, and this worker has no readings of a GPU")
 
 
 def _post(server: Server) -> int:

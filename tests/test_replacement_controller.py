@@ -113,7 +113,7 @@ class Processes:
         self.controller.worker_table.head.gpu_footprint_bytes = 100
         self.now_s += 0.1
         for pid in self.pids(State.READY):
-            self.entry(pid).card_free_bytes, self.entry(pid).card_read_s = free_bytes, self.now_s
+            self.entry(pid).gpu_free_bytes, self.entry(pid).gpu_read_s = free_bytes, self.now_s
 
     def drain_replaced(self) -> None:
         """What each worker's own watch does: drain once the successor is ready, or when told to go first."""
@@ -291,7 +291,7 @@ def test_a_single_worker_goes_first_too_and_that_is_said_loudly(caplog: pytest.L
 
 
 def ready(slot: int, **more: Any) -> Snapshot:
-    return Snapshot(slot, State.READY, card_read_s=5.0, card_free_bytes=1000, **more)
+    return Snapshot(slot, State.READY, gpu_read_s=5.0, gpu_free_bytes=1000, **more)
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def ready(slot: int, **more: Any) -> Snapshot:
     [
         ([ready(0, reason=Reason.RELOAD), ready(1)], 0.0, Granted.SUCCESSOR),
         # 100 for the model and 901 for the largest leap of anybody.
-        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=901)], 0.0, Granted.DRAIN_FIRST),
-        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_leap_bytes=900)], 0.0, Granted.SUCCESSOR),
+        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_max_step_bytes=901)], 0.0, Granted.DRAIN_FIRST),
+        ([ready(0, reason=Reason.RELOAD), ready(1, gpu_max_step_bytes=900)], 0.0, Granted.SUCCESSOR),
         # What was read before somebody's memory came back says nothing.
         ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
         # No readings at all: no GPU.

@@ -97,11 +97,11 @@ class GpuMemoryReader:
             reading = self._read(siblings)
         except GpuUnreadable as error:
             if self._readable:
-                self._log.error("The card cannot be read (%s); until it can, only RSS limits hold here.", error)
+                self._log.error("The GPU cannot be read (%s); until it can, only RSS limits hold here.", error)
             self._readable = False
             return None
         if not self._readable:
-            self._log.info("The card can be read again.")
+            self._log.info("The GPU can be read again.")
         self._readable = True
         return reading
 
@@ -150,7 +150,7 @@ def open_gpu_memory_reader(
             if source is not None:
                 return GpuMemoryReader(source, log, siblings)
         except GpuUnreadable as error:
-            log.warning("No readings of a card (%s): only RSS limits hold in this worker.", error)
+            log.warning("No readings of a GPU (%s): only RSS limits hold in this worker.", error)
             return None
     return None
 
@@ -195,10 +195,10 @@ def _handle_of(nvml: Any, visible: str) -> object:
         handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
         found = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
         if found is None:
-            raise GpuUnreadable(f"{_VISIBLE} names {name}, and NVML knows no such card")
+            raise GpuUnreadable(f"{_VISIBLE} names {name}, and NVML knows no such GPU")
         return _first_part(nvml, found)
     if not name.isdigit():
-        raise GpuUnreadable(f"{_VISIBLE} is {visible!r}, which names no card")
+        raise GpuUnreadable(f"{_VISIBLE} is {visible!r}, which names no GPU")
     return _first_part(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)))
 
 

@@ -45,7 +45,7 @@ HEAD_ROWS: Final = (
 
 ENTRY_ROWS: Final = (
     Row("rss_bytes", "ocrsvc_worker_rss_bytes", GaugeMetricFamily, "Resident memory of a worker."),
-    Row("gpu_bytes", "ocrsvc_worker_gpu_bytes", GaugeMetricFamily, "Memory of the card that a worker holds."),
+    Row("gpu_bytes", "ocrsvc_worker_gpu_bytes", GaugeMetricFamily, "Memory of the GPU that a worker holds."),
     Row("requests", "ocrsvc_worker_requests", GaugeMetricFamily, "Requests that the worker in this slot has served."),
     Row("in_flight", "ocrsvc_worker_in_flight_requests", GaugeMetricFamily, "Requests that hold a thread of a worker."),
 )
@@ -155,6 +155,6 @@ def _worker_to_dict(number: int, entry: WorkerEntry, now_s: float) -> dict[str, 
         "requests": entry.requests,
         "in_flight": entry.in_flight,
         "rss_bytes": entry.rss_bytes,
-        "card": entry.card,
+        "card": entry.gpu,
         **ages,
     }

@@ -45,20 +45,20 @@ class WorkerEntry(ctypes.Structure):
         pid: 0 until the worker itself has written it.
         granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
         successor: The number of that one's entry; NOBODY before the fork.
-        card: The GPU it computes on, by its number among all that the service has used since its start.
+        gpu: The GPU it computes on, by its number among all that the service has used since its start.
         rss_bytes, requests, in_flight: The worker's own readings.
-        gpu_bytes, gpu_leap_bytes: Its GPU memory, and the most that this grew between two checks.
-        card_free_bytes: What it found free on the GPU.
-        card_read_s: When; 0 without a reading.
+        gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the most that this grew between two checks.
+        gpu_free_bytes: What it found free on the GPU.
+        gpu_read_s: When; 0 without a reading.
         alive_s: Its last heartbeat; before the first, until when it needs to give none.
         forked_s, ready_s, wanted_s, drained_s: When each of these began.
     """
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor", "card")),
+        *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor", "gpu")),
         *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
-        *((name, ctypes.c_int64) for name in ("gpu_bytes", "gpu_leap_bytes", "card_free_bytes")),
-        *((name, ctypes.c_double) for name in ("card_read_s", "alive_s", "forked_s")),
+        *((name, ctypes.c_int64) for name in ("gpu_bytes", "gpu_max_step_bytes", "gpu_free_bytes")),
+        *((name, ctypes.c_double) for name in ("gpu_read_s", "alive_s", "forked_s")),
         *((name, ctypes.c_double) for name in ("ready_s", "wanted_s", "drained_s")),
     ]
 
@@ -98,14 +98,14 @@ class Snapshot:
     reason: Reason = Reason.NONE
     granted: Granted = Granted.NOTHING
     successor: int = NOBODY
-    card: int = 0
+    gpu: int = 0
     wanted_s: float = 0.0
     drained_s: float = 0.0
     forked_s: float = 0.0
     gpu_bytes: int = 0
-    gpu_leap_bytes: int = 0
-    card_free_bytes: int = 0
-    card_read_s: float = 0.0
+    gpu_max_step_bytes: int = 0
+    gpu_free_bytes: int = 0
+    gpu_read_s: float = 0.0
 
     @property
     def wants(self) -> bool:
@@ -145,8 +145,8 @@ class WorkerTable:
 
     def gpu_use_of_others(self, besides: int) -> tuple[int, bool]:
         """Bytes that the others on this worker's GPU last reported, and whether none of them loads or leaves."""
-        card = self._entries[besides].card
-        others = [worker for worker in self.live() if worker.slot != besides and worker.card == card]
+        gpu = self._entries[besides].gpu
+        others = [worker for worker in self.live() if worker.slot != besides and worker.gpu == gpu]
         settled = all(worker.state is State.READY for worker in others)
         return sum(worker.gpu_bytes for worker in others), settled
 

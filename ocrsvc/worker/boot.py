@@ -74,8 +74,8 @@ def _log_like_gunicorn(worker: RecyclingWorker) -> None:
 def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
     """See one GPU only, the one that the arbiter chose, if there are several or somebody named one."""
     if len(service.gpus) > 1 or (service.gpus and service.settings.gpus):
-        pin_gpu(os.environ, service.controller.gpu_name(worker.entry.card))
-        worker.log.info("Slot %s computes on card %s", worker.slot_number, os.environ[VISIBLE])
+        pin_gpu(os.environ, service.controller.gpu_name(worker.entry.gpu))
+        worker.log.info("Slot %s computes on GPU %s", worker.slot_number, os.environ[VISIBLE])
 
 
 def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
@@ -117,7 +117,7 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
         *(time.monotonic() - began, engine.name, engine.model, engine.device, engine.provider),
     )
     if engine.device == "cuda" and gauge is None:
-        worker.log.warning("The engine computes on a card that cannot be read: only RSS limits hold in this worker.")
+        worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
     gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
     sampler = Sampler(service.worker.metrics, gauges)
     sampler.start()

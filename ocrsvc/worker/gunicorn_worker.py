@@ -190,11 +190,11 @@ class RecyclingWorker(FairThreadWorker):
         entry = self.entry
         reading = gauge.read(self.siblings()) if gauge is not None else None
         if reading is None:
-            entry.card_read_s = 0.0
+            entry.gpu_read_s = 0.0
             return Usage()
         usage = trend.add(now_s, reading.own_bytes)
-        entry.gpu_bytes, entry.gpu_leap_bytes = reading.own_bytes, usage.max_step_bytes
-        entry.card_free_bytes, entry.card_read_s = reading.free_bytes, now_s
+        entry.gpu_bytes, entry.gpu_max_step_bytes = reading.own_bytes, usage.max_step_bytes
+        entry.gpu_free_bytes, entry.gpu_read_s = reading.free_bytes, now_s
         return usage
 
     def _note_stuck(self, stuck: int, before: int) -> int:

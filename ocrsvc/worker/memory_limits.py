@@ -39,9 +39,9 @@ def gpu_bounds(worker: RecyclingWorker, settings: Settings, gauge: GpuMemoryRead
     if reading is None:
         for name in ("gpu_soft_bytes", "gpu_hard_bytes"):
             if getattr(settings, name):
-                worker.log.error("%s is set, and this worker has no readings of a card.", variable_of(name))
+                worker.log.error("%s is set, and this worker has no readings of a GPU.", variable_of(name))
         return Bounds()
-    entry.gpu_bytes, entry.card_free_bytes = reading.own_bytes, reading.free_bytes
+    entry.gpu_bytes, entry.gpu_free_bytes = reading.own_bytes, reading.free_bytes
     given = {
         name: bytes_of(getattr(settings, name), reading.total_bytes) for name in ("gpu_soft_bytes", "gpu_hard_bytes")
     }
@@ -56,7 +56,7 @@ def gpu_bounds(worker: RecyclingWorker, settings: Settings, gauge: GpuMemoryRead
     _log_limits_left_off(worker, given, bounds, reading.own_bytes)
     if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
         worker.log.error(
-            "The card has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
+            "The GPU has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
             "Set fewer OCRSVC_WORKERS.",
             *(reading.total_bytes - foreign_bytes, workers, reading.own_bytes),
         )

@@ -90,7 +90,7 @@ class ReplacementController:
         worker.worker_table, worker.slot_number = self.worker_table, self.worker_table.allocate(self._clock())
         entry = self.worker_table.entry(worker.slot_number)
         entry.alive_s = self._clock() + boot_limit_s
-        entry.card = self._gpu_for(worker.slot_number, gpus)
+        entry.gpu = self._gpu_for(worker.slot_number, gpus)
         worker.tmp.close()
         worker.tmp = Heartbeat(entry, worker, self._clock)
         for snapshot in self.worker_table.live():
@@ -132,7 +132,7 @@ class ReplacementController:
         self._gpus += [gpu for gpu in gpus if gpu not in self._gpus]
         leaving = (State.DRAINING,)
         staying = [worker for worker in self.worker_table.live() if not worker.granted and worker.state not in leaving]
-        names = [self._gpus[worker.card] for worker in staying if worker.slot != slot_number]
+        names = [self._gpus[worker.gpu] for worker in staying if worker.slot != slot_number]
         busy = [gpus.index(name) for name in names if name in gpus]
         return self._gpus.index(gpus[least_loaded_gpu(busy, len(gpus))])
 
@@ -201,8 +201,8 @@ class ReplacementController:
         )
         arbiter.log.warning(
             "Worker %s is to DRAIN FIRST: %s. A second model (%s bytes and the largest leap) does not fit beside it on "
-            "the card, which has %s free; its successor loads after it is gone; %s.",
-            *(worker.pid, reason, head.gpu_footprint_bytes, worker.card_free_bytes, alone),
+            "the GPU, which has %s free; its successor loads after it is gone; %s.",
+            *(worker.pid, reason, head.gpu_footprint_bytes, worker.gpu_free_bytes, alone),
         )
 
     def _set_count(self, arbiter: LastingArbiter) -> None:

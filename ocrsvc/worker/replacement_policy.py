@@ -37,20 +37,20 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
     if unsettled or not waiting or len(workers) < head.base or now_s < head.backoff_until_s:
         return None
     chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
-    granted = _admit(head, [worker for worker in workers if worker.card == chosen.card])
+    granted = _admit(head, [worker for worker in workers if worker.gpu == chosen.gpu])
     return (chosen, granted) if granted else None
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
     """Whether one more model, and the largest step so far, fits on their GPU; NOTHING until it was read again."""
-    seen = [worker for worker in workers if worker.state is State.READY and worker.card_read_s]
-    fresh = [worker for worker in seen if worker.card_read_s > head.exited_s]
+    seen = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
+    fresh = [worker for worker in seen if worker.gpu_read_s > head.exited_s]
     if not seen:
         return Granted.SUCCESSOR
     if not fresh:
         return Granted.NOTHING
-    needed_bytes = head.gpu_footprint_bytes + max(worker.gpu_leap_bytes for worker in seen)
-    fits = needed_bytes <= min(worker.card_free_bytes for worker in fresh)
+    needed_bytes = head.gpu_footprint_bytes + max(worker.gpu_max_step_bytes for worker in seen)
+    fits = needed_bytes <= min(worker.gpu_free_bytes for worker in fresh)
     return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
 
 

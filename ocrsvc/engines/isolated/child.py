@@ -110,7 +110,7 @@ class Child:
             return False
         except InvalidData:
             raise self._lost(INVALID_ANSWER) from None
-        self.private_bytes, self.gpu_bytes = ready.private_bytes, ready.card_bytes
+        self.private_bytes, self.gpu_bytes = ready.private_bytes, ready.gpu_bytes
         return True
 
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
@@ -153,7 +153,7 @@ class Child:
         match answer:
             case {"failed": failure}:
                 raise unpack_failure(failure)
-            case {"answer": place, "private_bytes": int(private_bytes), "card_bytes": int(gpu_bytes)}:
+            case {"answer": place, "private_bytes": int(private_bytes), "gpu_bytes": int(gpu_bytes)}:
                 self.private_bytes, self.gpu_bytes = private_bytes, gpu_bytes
                 with _memory_errors_translated():
                     answers = unpack_answers(place, tasks, self._area)

@@ -74,7 +74,7 @@ def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: Sha
         place = pack_answers(reader.read(unpack_tasks(message, area)), area)
     except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
         return {"failed": pack_failure(failure)}
-    return {"answer": place, "private_bytes": read_private_bytes(), "card_bytes": gpu_memory.read()[0]}
+    return {"answer": place, "private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
 
 
 def _open_error(failure: Exception) -> OcrsvcError:

@@ -93,16 +93,16 @@ class ChildPool:
         if most_images and child.images >= most_images:
             return "images"
         ready, limit_bytes = child.opened, self._memory_limit_bytes
-        given_bytes = bytes_of(self._settings.child_gpu_bytes, ready.card_total_bytes)
-        gpu_limit_bytes = self._share_of(ready.card_total_bytes, given_bytes)
+        given_bytes = bytes_of(self._settings.child_gpu_bytes, ready.gpu_total_bytes)
+        gpu_limit_bytes = self._share_of(ready.gpu_total_bytes, given_bytes)
         if 0 < limit_bytes <= child.private_bytes and self._is_above_footprint(
             "OCRSVC_CHILD_MEMORY_BYTES", limit_bytes, ready.private_bytes
         ):
             return "memory"
         if 0 < gpu_limit_bytes <= child.gpu_bytes and self._is_above_footprint(
-            "OCRSVC_CHILD_GPU_BYTES", gpu_limit_bytes, ready.card_bytes
+            "OCRSVC_CHILD_GPU_BYTES", gpu_limit_bytes, ready.gpu_bytes
         ):
-            return "memory of the card"
+            return "GPU memory"
         return ""
 
     def _share_of(self, total_bytes: int, given_bytes: int | None) -> int:

@@ -21,7 +21,7 @@ class GpuMemory:
 
     def __init__(self, settings: Settings) -> None:
         on_cpu = "cpu" in (settings.device, settings.provider)
-        log = logging.getLogger("ocrsvc.isolation.card")
+        log = logging.getLogger("ocrsvc.isolation.gpu")
         # The worker, which reads the same GPU, logs it when the GPU cannot be read.
         log.disabled = True
         self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings(), nvml_only=True)

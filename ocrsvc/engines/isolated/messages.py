@@ -46,15 +46,15 @@ class Ready:
         pid: Of its process.
         info, driving: Of its engine.
         private_bytes: Its memory without what is shared.
-        card_bytes, card_total_bytes: Its memory of the GPU, and the GPU's; 0 where NVML does not report it.
+        gpu_bytes, gpu_total_bytes: Its memory of the GPU, and the GPU's; 0 where NVML does not report it.
     """
 
     pid: int
     info: EngineInfo
     driving: EngineTraits
     private_bytes: int
-    card_bytes: int = 0
-    card_total_bytes: int = 0
+    gpu_bytes: int = 0
+    gpu_total_bytes: int = 0
 
 
 def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:

@@ -41,7 +41,7 @@ BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wa
 DISTRUSTED: Final = (
     "Pixels are prepared on the CPU and not by %s: on a page drawn to try it %s. Pages are read as they should be, but "
     "fewer of them a second. Check that driver, CUDA and cupy fit each other, and report this line; OCRSVC_IMAGING=cpu "
-    "does without the card from the beginning."
+    "does without the GPU from the beginning."
 )
 
 

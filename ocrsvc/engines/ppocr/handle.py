@@ -73,7 +73,7 @@ class PageHandle:
             return read_page(task, gpu_pipeline.open(task))
         except MemoryError as full:
             size = f"{task.image.width} x {task.image.height}"
-            LOG.warning("The card has no room for a page of %s pixels (%s); it is prepared in memory.", size, full)
+            LOG.warning("The GPU has no room for a page of %s pixels (%s); it is prepared in memory.", size, full)
             return None
 
     def open_in_memory(self, task: ReadTask) -> InMemoryPageReader:

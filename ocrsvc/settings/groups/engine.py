@@ -17,7 +17,7 @@ _GPU: Final = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9a-zA-Z/-]{1,80}")
 def _check_gpus(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, each once, if each can be one of a GPU, or `all` alone; raises ValueError."""
     if names != ("all",) and not all(_GPU.fullmatch(name) for name in names):
-        raise ValueError("no names of cards")
+        raise ValueError("no names of GPUs")
     return tuple(dict.fromkeys(names))
 
 
@@ -45,7 +45,7 @@ class EngineSettings(SettingsGroup):
     )
     gpus: Gpus = setting(
         (),
-        "Cards that the workers are spread over, by nvidia-smi's numbers or UUIDs (also of MIG parts), or all; by "
+        "GPUs that the workers are spread over, by nvidia-smi's numbers or UUIDs (also of MIG parts), or all; by "
         "default what CUDA_VISIBLE_DEVICES shows, and without it all.",
-        accepted="all, or numbers and UUIDs (GPU-…, MIG-…) of cards, separated by commas (in the file a list of texts)",
+        accepted="all, or numbers and UUIDs (GPU-…, MIG-…) of GPUs, separated by commas (in the file a list of texts)",
     )

@@ -38,19 +38,19 @@ class PpocrEngineSettings(SettingsGroup):
     )
     imaging: Literal["auto", "cpu"] = setting(
         "auto",
-        "Where ppocr prepares pixels for models on a GPU: auto is the card, where cupy is installed and reads what the "
+        "Where ppocr prepares pixels for models on a GPU: auto is the GPU, where cupy is installed and reads what the "
         "CPU reads.",
     )
     gpu_streams: int = setting(
         2,
-        "Runs of one model that each worker has under way on a card at once; each has a session and memory of its own.",
+        "Runs of one model that each worker has under way on a GPU at once; each has a session and memory of its own.",
         "streams",
         ge=1,
         le=8,
     )
     gpu_arena_bytes: ByteCount | None = setting(
         None,
-        "Memory of the card that the arena of each session may take; by default no limit but the card.",
+        "Memory of the GPU that the arena of each session may take; by default no limit but the GPU.",
         "bytes",
         ge=64 * 2**20,
         le=2**40,

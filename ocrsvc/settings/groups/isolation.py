@@ -35,8 +35,8 @@ class IsolationSettings(SettingsGroup):
     )
     child_gpu_bytes: MemoryAmount | None = setting(
         None,
-        "Memory of the card at which an engine's child process is replaced, its successor first, where NVML tells what "
-        "each process holds; 0 is no limit, a share is of the card; by default such that all children on one card and "
+        "Memory of the GPU at which an engine's child process is replaced, its successor first, where NVML tells what "
+        "each process holds; 0 is no limit, a share is of the GPU; by default such that all children on one GPU and "
         "one successor would fill 80 % of it.",
         "bytes",
     )

@@ -48,13 +48,13 @@ class WorkerSettings(SettingsGroup):
     )
     gpu_soft_bytes: MemoryAmount | None = setting(
         None,
-        "Memory of the card at which a worker is replaced, its successor first; 0 is no limit, a share is of the card; "
+        "Memory of the GPU at which a worker is replaced, its successor first; 0 is no limit, a share is of the GPU; "
         "by default such that all workers, and a successor where there is room for one, fill 85 % of it.",
         "bytes",
     )
     gpu_hard_bytes: MemoryAmount | None = setting(
         None,
-        "Memory of the card at which a worker stops accepting at once, successor or not; 0 is no limit; by default as "
+        "Memory of the GPU at which a worker stops accepting at once, successor or not; 0 is no limit; by default as "
         "for the soft limit, with 95 %.",
         "bytes",
     )

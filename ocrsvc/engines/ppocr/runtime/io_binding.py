@@ -98,7 +98,7 @@ def run_bound(
     address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])
     strides = interface.get("strides")
     if strides is not None and tuple(strides) != np.empty(shape, dtype).strides:
-        raise EngineFailed("An array on the card is not contiguous, and models read contiguous ones only.")
+        raise EngineFailed("An array on the GPU is not contiguous, and models read contiguous ones only.")
     gpu.wait_for_caller()
     binding = session.io_binding()
     binding.bind_input(session.get_inputs()[0].name, gpu.device, 0, dtype.type, shape, address)
@@ -112,5 +112,5 @@ def _as_array(gpu: GpuContext, value: Any, session: object) -> Any:
     """An output as an array over its memory, which lives as long as the array; the session's arena owns it."""
     kind = value.data_type()
     if kind not in _TYPES:
-        raise EngineFailed(f"A model gave {kind} on the card, which is not known here.")
+        raise EngineFailed(f"A model gave {kind} on the GPU, which is not known here.")
     return gpu.wrap(value.data_ptr(), tuple(value.shape()), np.dtype(_TYPES[kind]), (value, session))

@@ -43,7 +43,7 @@ class SessionPool:
             session = self._free.get(timeout=self._timeout_s)
         except queue.Empty:
             raise EngineFailed(
-                f"No run of the model ended on the card within {self._timeout_s:g} s.", "Look at the worker's log."
+                f"No run of the model ended on the GPU within {self._timeout_s:g} s.", "Look at the worker's log."
             ) from None
         try:
             yield session
