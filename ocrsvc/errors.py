@@ -15,6 +15,8 @@ SettingsError and EngineUnavailable stop the start instead; they never answer a 
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class OcrsvcError(Exception):
     """Base of every failure that ocrsvc raises on purpose; never raised itself.
@@ -40,6 +42,16 @@ class OcrsvcError(Exception):
 
     def __str__(self) -> str:
         return f"{self.detail} {self.remedy}".rstrip()
+
+    def without_frames(self) -> Self:
+        """Itself, to be kept as a value: frames that hold it, and with it what was sent, would wait for the collector.
+
+        What is our fault, and logged, keeps them.
+        """
+        error: BaseException | None = None if self.status == OcrsvcError.status else self
+        while error is not None:
+            error.__traceback__, error = None, error.__cause__ or error.__context__
+        return self
 
 
 class OperatorError(OcrsvcError):

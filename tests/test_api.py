@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
@@ -402,6 +403,30 @@ def test_a_reader_that_was_never_started_is_not_ready() -> None:
     response = post(app.test_client())
     assert (response.status_code, json_of(response)["code"]) == (503, "not_ready")
     assert int(response.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("/v1/ocr", {"image": "QUJD!"}),
+        ("/v1/ocr", {"images": [as_base64(PNG[:40])] * 2}),
+        ("/predict/ocr_system", {"images": [as_base64(PNG[:40]), "QUJD!"]}),
+    ],
+)
+def test_errors_do_not_keep_what_was_sent_until_the_garbage_collector_comes(
+    client: FlaskClient, url: str, sent: dict[str, object]
+) -> None:
+    def kept() -> int:
+        return sum(isinstance(each, errors.OcrsvcError) for each in gc.get_objects())
+
+    gc.collect()
+    before = kept()
+    gc.disable()
+    try:
+        post(client, json.dumps(sent), "application/json", url)
+        assert kept() == before
+    finally:
+        gc.enable()
 
 
 def test_confidences_are_rounded_not_cut(client: FlaskClient) -> None:

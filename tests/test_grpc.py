@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import gc
 import json
 import os
 import re
@@ -213,6 +214,21 @@ def with_a_classification() -> Any:
 )
 def test_what_is_wrong_is_reported_by_the_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
     assert code_of(lambda: infer(channel, request_)) is code
+
+
+def test_an_error_does_not_keep_what_was_sent_until_the_garbage_collector_comes(channel: grpc.Channel) -> None:
+    def kept() -> int:
+        return sum(isinstance(each, OcrsvcError) and each.__traceback__ is not None for each in gc.get_objects())
+
+    gc.collect()
+    before = kept()
+    gc.disable()
+    try:
+        for request in (infer_request(b"no image"), infer_request(b"no image", b"nor this one")):
+            assert code_of(lambda request=request: infer(channel, request)) is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[misc]
+        wait_until(lambda: kept() == before)
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:

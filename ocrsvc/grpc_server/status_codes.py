@@ -59,6 +59,6 @@ def failure_of(error: BaseException) -> CallFailed:
         code = _OF_STATUS.get(error.status, Code.INVALID_ARGUMENT)
         if code is Code.INTERNAL:
             LOGGER.error("failed %s: %s", error.code, error.detail, exc_info=error)
-        return CallFailed(code, str(error))
+        return CallFailed(code, str(error.without_frames()))
     LOGGER.error("unexpected error", exc_info=error)
     return CallFailed(Code.INTERNAL, "Something went wrong here; it is in the service's log.")

@@ -135,4 +135,4 @@ def _image_of(text: str | bytes, share: Share) -> bytes | OcrsvcError:
     try:
         return decode_base64(text, share)
     except (BadBase64, NothingSent) as error:
-        return error
+        return error.without_frames()

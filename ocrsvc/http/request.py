@@ -138,6 +138,8 @@ class Request(flask.Request):
 
         Under our own worker class the account stays open until the response has left.
         """
+        for failure in self.failures:
+            failure.without_frames()
         self._content, self.failures = None, []
         if self.received is None:
             self.share.release()

@@ -78,4 +78,4 @@ def _or_error(step: Callable[[*Ts], T], *args: *Ts) -> T | OcrsvcError:
     except ClientGone:
         raise
     except OcrsvcError as error:
-        return error
+        return error.without_frames()
