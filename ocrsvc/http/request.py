@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from functools import cached_property
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
 import flask
+from werkzeug.utils import cached_property
 
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
@@ -64,6 +64,7 @@ class Request(flask.Request):
         self._settings = settings
         self._content: Content | OcrsvcError | None = None
 
+    # werkzeug's: that of functools takes one lock for the requests of all threads before Python 3.12.
     @cached_property
     def id(self) -> str:
         """The client's own id if it is at most 128 visible ASCII characters, else a new one."""

@@ -84,7 +84,8 @@ class QueuePlace(Generic[W, A]):
         except CancelledError:
             raise deadline_passed(NeverStarted) from None
         finally:
-            self.give_up(item)
+            if item.future.cancelled() or not item.future.done():
+                self.give_up(item)
 
     def _wait(self, item: Item[W, A]) -> Served[A]:
         while True:

@@ -98,14 +98,16 @@ class WorkQueue(Generic[W, A]):
         self._mean_run_s = 0.0
 
     def check_capacity(self, priority: Priority = "interactive") -> None:
-        """Raises QueueFull when no place is free for this priority now, NotReady when the queue is closed."""
-        with self._changed:
-            if self._closed:
-                raise _shutting_down()
-            if self.waiting() >= self._places["interactive"]:
-                raise self._full(f"All {self._places['interactive']} places in front of the engine are taken.")
-            if self._taken[priority] >= self._places[priority]:
-                raise self._full(f"All {self._places[priority]} places that {priority} requests may take are taken.")
+        """Raises QueueFull when no place is free for this priority now, NotReady when the queue is closed.
+
+        Takes no lock: every request asks, and threads that wait for each other here cost more than all else.
+        """
+        if self._closed:
+            raise _shutting_down()
+        if self.waiting() >= self._places["interactive"]:
+            raise self._full(f"All {self._places['interactive']} places in front of the engine are taken.")
+        if self._taken[priority] >= self._places[priority]:
+            raise self._full(f"All {self._places[priority]} places that {priority} requests may take are taken.")
 
     def reserve(self, priority: Priority = "interactive") -> None:
         """Take a place. Raises QueueFull when none is free, NotReady when the queue is closed."""
@@ -187,13 +189,11 @@ class WorkQueue(Generic[W, A]):
 
     def waiting(self) -> int:
         """Places taken now."""
-        with self._changed:
-            return sum(self._taken.values())
+        return sum(self._taken.values())
 
     def waiting_bytes(self) -> int:
         """Bytes of the work that waits now."""
-        with self._changed:
-            return sum(item.size_bytes for items in self._items.values() for item in items)
+        return sum(item.size_bytes for items in self._items.values() for item in tuple(items))
 
     def _pop(self) -> Item[W, A] | None:
         """The next item, out of the queue; None when there is none."""
