@@ -89,7 +89,7 @@ def pid_of(handle: IsolatedHandle) -> int:
 
 
 def denylist_of(handle: IsolatedHandle) -> CrashDenylist:
-    return handle._crash_retry._denylist
+    return handle._crash_handling._denylist
 
 
 def children_of(pid: int) -> list[int]:

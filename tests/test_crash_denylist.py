@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ocrsvc.engines.isolated.crash_retry import digest_of
+from ocrsvc.engines.isolated.crash_handling import digest_of
 from ocrsvc.records import Image, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 

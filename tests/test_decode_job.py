@@ -12,7 +12,7 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
-from ocrsvc.pipeline.read_request import make_read_request
+from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.records import Page, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import Served
 

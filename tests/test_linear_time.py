@@ -18,7 +18,7 @@ from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
 from ocrsvc.adapters.paddlex.members import MEMBERS, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
-from ocrsvc.adapters.tfserving import predict
+from ocrsvc.adapters.tfserving import http as tfserving
 from ocrsvc.adapters.umi_ocr import image_requests as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.body_parser import limited_parsing, parse_body
@@ -152,7 +152,7 @@ def foreign_options(text: bytes) -> None:
         lambda: paddle_serving_http.to_pairs(Content(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
         *(lambda name=name: parse_members({"file": "QUJD", name: word}, share()) for name in MEMBERS),
-        lambda: predict.check_signature(word),
+        lambda: tfserving.check_signature(word),
         lambda: parse_ranges(word),
         lambda: as_text(text),
     )
@@ -199,9 +199,11 @@ PARSERS: Final[Mapping[str, Parse]] = {
     "KServe v2 data": within_json(*KSERVE.split("%s"))(kserve),
     "KServe v2 raw": kserve_binary,
     "TensorFlow Serving b64": within_json('{"inputs":{"b64":"', '"}}')(
-        lambda body: predict._read_request(body, share())
+        lambda body: tfserving._read_request(body, share())
     ),
-    "TensorFlow Serving list": within_json('{"instances":[', "1]}")(lambda body: predict._read_request(body, share())),
+    "TensorFlow Serving list": within_json('{"instances":[', "1]}")(
+        lambda body: tfserving._read_request(body, share())
+    ),
     "PaddleX file": within_json('{"file":"', '"}')(lambda body: parse_members(members(body), share())),
     "gzip": lambda text: unpacked(gzip.compress(text, 1)),
     "no gzip": unpacked,

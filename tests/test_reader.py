@@ -30,7 +30,7 @@ from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.read_request import make_read_request
+from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
 from ocrsvc.serving.byte_cache import MemoryCache

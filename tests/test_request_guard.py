@@ -27,7 +27,7 @@ from ocrsvc.errors import BrokenImage, RequestStopsWorker
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.read_request import make_read_request
+from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits

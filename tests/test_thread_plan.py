@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.cpu import read_cpus, read_quotas
+from ocrsvc.system.cpu_quota import read_cpus, read_quotas
 from ocrsvc.system.thread_plan import (
     ThreadPlan,
     expected_device,

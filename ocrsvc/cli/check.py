@@ -17,7 +17,7 @@ from ocrsvc.errors import EngineUnavailable, OperatorError
 from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cpu import read_cpus
+from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_threads
 
 HELP: Final = "say what is installed and which engines open here"

@@ -14,7 +14,7 @@ from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cpu import read_cpus
+from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for
 from ocrsvc.tuning.candidates import SettingValues, batches, format_value, precisions, workers_and_threads
 from ocrsvc.tuning.frontier import Measurement, choose, table, to_toml

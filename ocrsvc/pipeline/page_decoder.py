@@ -16,7 +16,7 @@ from ocrsvc.imaging.decode import PixelLimits, open_without_pillow
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.pipeline.decode_job import DecodeJob, PageSource
-from ocrsvc.pipeline.read_request import ReadRequest
+from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.records import DecodedPage, Image, Page
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import GONE_S

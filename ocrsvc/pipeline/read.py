@@ -20,7 +20,7 @@ from ocrsvc.pipeline.documents import Documents, FileRead
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle
 from ocrsvc.pipeline.page_decoder import PageDecoder
 from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
-from ocrsvc.pipeline.read_request import ReadRequest, make_read_request
+from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
 from ocrsvc.records import Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings

@@ -11,7 +11,7 @@ from typing import Final
 
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cpu import read_cpus
+from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1

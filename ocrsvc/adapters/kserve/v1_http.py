@@ -7,7 +7,7 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.tfserving.predict import OTHER_VERBS, check_servable, predict, status, wrong_method
+from ocrsvc.adapters.tfserving.http import OTHER_VERBS, check_servable, predict, status, wrong_method
 from ocrsvc.model_api.metadata import NAME, NotOffered
 from ocrsvc.model_api.rest_common import json_answer, serve_paths
 

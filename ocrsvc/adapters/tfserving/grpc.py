@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ocrsvc.adapters.context import GrpcService
-from ocrsvc.adapters.tfserving.predict import SIGNATURE, check_servable, check_signature, check_version
+from ocrsvc.adapters.tfserving.http import SIGNATURE, check_servable, check_signature, check_version
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel, wanted_outputs

@@ -1,26 +1,47 @@
-"""TensorFlow Serving's REST API (port 8501)."""
+"""TensorFlow Serving's REST API (port 8501). KServe v1 has its paths and its JSON.
+
+Predictions have one row form in both, so a response is the union of what either's clients read.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from flask import Blueprint, Response, request
+import orjson
+from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.tfserving.predict import (
-    METHOD,
-    OTHER_VERBS,
-    SIGNATURE,
-    check_version,
-    predict,
-    status,
-    wrong_method,
-)
 from ocrsvc.errors import CallerError
-from ocrsvc.model_api.metadata import IMAGE, NAME, OUTPUTS, VERSION, Tensor, UnknownModel
-from ocrsvc.model_api.rest_common import json_answer, serve_paths
+from ocrsvc.http.field_values import shown
+from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE
+from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.model_api.metadata import (
+    IMAGE,
+    MAX_BATCH,
+    NAME,
+    OUTPUT_NAMES,
+    OUTPUTS,
+    VERSION,
+    BadTensor,
+    Tensor,
+    UnknownModel,
+)
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.rest_common import answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.model_api.tensors import arrays_of, image_of
+from ocrsvc.records import Page, ReadOptions
+from ocrsvc.serving.memory_budget import Share
 
+SIGNATURE: Final = "serving_default"
+METHOD: Final = "tensorflow/serving/predict"
+OTHER_VERBS: Final = "classify|regress"
+ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
+LABEL: Final = "stable"
+"""The one version label: TensorFlow Serving's own examples use it for the version that serves."""
 DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
@@ -79,3 +100,128 @@ def _tensor(tensor: Tensor) -> dict[str, object]:
         "tensor_shape": {"dim": dims, "unknown_rank": False},
         "name": f"{tensor.name}:0",
     }
+
+
+def predict(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
+    """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
+    check_servable(name, version, label)
+    by_rows, images = parse_received(lambda body: _read_request(body, request.share))
+    pages = model.infer(images, ReadOptions(), request.left_s, request.context)
+    answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
+    return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
+
+
+def status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
+    """Whether the model serves, for clients of either protocol. Raises UnknownModel."""
+    if name != NAME:
+        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
+    check_version(version, label)
+    state = {"error_code": "OK", "error_message": ""}
+    served = {"version": VERSION, "state": "AVAILABLE" if model.ready else "LOADING", "status": state}
+    members = {"name": NAME, "ready": model.ready, "model_version_status": [served]}
+    return answer_ready(members, ready=model.ready)
+
+
+def wrong_method(name: str, version: str | None = None, label: str | None = None, verb: str = "") -> Response:
+    """Raises what TensorFlow Serving says of the other verbs to a model that only predicts."""
+    check_servable(name, version, label)
+    verb = verb.lower()
+    raise BadTensor(
+        f"Expected {verb} signature method_name to be tensorflow/serving/{verb}. Was: {METHOD}", "Use :predict."
+    )
+
+
+def check_servable(name: str, version: str | None, label: str | None = None) -> None:
+    """Raises UnknownModel unless the model is there to predict."""
+    if name != NAME:
+        place = f"Specific({name[:100]}, {version[:20]})" if version else f"Latest({name[:100]})"
+        raise UnknownModel(f"Servable not found for request: {place}")
+    check_version(version, label)
+
+
+def check_version(version: str | None, label: str | None = None) -> None:
+    """Raises UnknownModel unless the version and the label, if any, are those that there are."""
+    if version and version.lstrip("0") != VERSION:
+        raise UnknownModel(f"Could not find version {version[:20]} of model {NAME}")
+    if label and label != LABEL:
+        raise UnknownModel(f"Unrecognized servable version label: {label[:100]}")
+
+
+def check_signature(signature: object) -> None:
+    """Raises BadTensor unless this is the one signature, or none."""
+    if signature not in (None, "", SIGNATURE):
+        name = shown(signature)[:100]
+        raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
+
+
+def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
+    """Whether the images came by rows, and they. Raises CallerError, QueueFull."""
+    sent = parse_json(body, share)
+    check_signature(sent.get("signature_name"))
+    if ("instances" in sent) == ("inputs" in sent):
+        raise CallerError("Missing 'inputs' or 'instances' key", "Send one of them.")
+    values = _rows(sent["instances"]) if "instances" in sent else _column(sent["inputs"])
+    if not 1 <= len(values) <= MAX_BATCH:
+        raise BadTensor(f"The request holds {len(values)} images; accepted are 1 to {MAX_BATCH}.")
+    return "instances" in sent, [_image(value, share) for value in values]
+
+
+def _rows(instances: object) -> list[Any]:
+    """The value of each instance: the instance itself, or what it has under the input's name."""
+    if not isinstance(instances, list):
+        raise BadTensor("The value of 'instances' is not a list.", 'Send {"instances": [{"b64": "…"}]}.')
+    return [_unwrapped(instance) for instance in instances]
+
+
+def _column(inputs: object) -> list[Any]:
+    values = _unwrapped(inputs)
+    return values if isinstance(values, list) else [values]
+
+
+def _unwrapped(value: object) -> Any:
+    """What an object holds under the name of the one input; raises BadTensor for another name."""
+    if not isinstance(value, dict) or set(value) == {"b64"}:
+        return value
+    if set(value) != {IMAGE.name}:
+        names = ", ".join(repr(str(name)[:40]) for name in list(value)[:5])
+        raise BadTensor(f"The inputs are named {names or 'nothing'}; the one input is {IMAGE.name!r}.")
+    return value[IMAGE.name]
+
+
+def _image(value: object, share: Share) -> bytes:
+    """The image file in {"b64": …}, in a text, or in either as the only element of a list.
+
+    Raises:
+        CallerError: It is no image.
+        QueueFull: Other requests hold the memory.
+    """
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        return decode_base64(value["b64"], share)
+    if isinstance(value, str):
+        share.take(len(value))
+        return image_of(value.encode(), share)
+    raise BadTensor('An image is neither {"b64": …} nor a text.', 'Send {"b64": "<base64 of the image file>"}.')
+
+
+def _row(page: Page) -> dict[str, object]:
+    """The outputs for one image, as long as it has lines."""
+    return {array.name: array.values[0] for array in arrays_of([page], ROW_NAMES, (1,))} | {
+        "texts": [line.text for line in page.lines]
+    }
+
+
+def _columns(pages: Sequence[Page]) -> dict[str, object]:
+    """The outputs of all images, each as one nested list."""
+    columns: dict[str, object] = {}
+    for array in arrays_of(pages, OUTPUT_NAMES, (len(pages),)):
+        values = array.values
+        columns[array.name] = _folded(values, array.shape) if isinstance(values, list) else values
+    return columns
+
+
+def _folded(values: list[str], shape: tuple[int, ...]) -> list[Any]:
+    if len(shape) == 1:
+        return values
+    return [values[row * shape[1] : (row + 1) * shape[1]] for row in range(shape[0])]

@@ -14,7 +14,7 @@ from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
-from ocrsvc.engines.isolated.crash_retry import CrashRetry
+from ocrsvc.engines.isolated.crash_handling import CrashHandling
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -38,7 +38,7 @@ class IsolatedHandle:
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
         self._pool = pool
-        self._crash_retry = CrashRetry(self._ask, denylist)
+        self._crash_handling = CrashHandling(self._ask, denylist)
         self._grace_s = grace_s
         self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
@@ -62,7 +62,7 @@ class IsolatedHandle:
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
-        return self._crash_retry.read(tasks)
+        return self._crash_handling.read(tasks)
 
     def close(self) -> None:
         """Let the child close its engine; see engines.contract.Handle."""

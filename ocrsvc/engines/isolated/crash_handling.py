@@ -30,7 +30,7 @@ class _Trial:
     answer: Page | OcrsvcError | None = None
 
 
-class CrashRetry:
+class CrashHandling:
     """Reads images through a process that may end under them. One thread's.
 
     Args:
