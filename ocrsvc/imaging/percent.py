@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from binascii import a2b_qp
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -17,7 +16,6 @@ STEP_BYTES: Final = 1 << 20
 WHOLE_BYTES: Final = 8 << 20
 """What is copied in one call at most: it takes as long, and slices take three times as long at this size."""
 
-_STRAY: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 _PERCENT: Final = ord("%")
 _PERCENT_TO_EQUALS: Final = np.uint8(ord("%") ^ ord("="))
 _OWN_TO_QUOTED_PRINTABLE: Final = (b"=", b"\r", b"\n")
@@ -39,8 +37,11 @@ def unquote(text: bytes) -> bytes:
 
 def find_stray(text: bytes, begin: int, end: int) -> int | None:
     """Where in a part of the text the first percent sign stands that begins no escape."""
-    strays = (_STRAY.search(text, start, stop) for start, stop in _slices(text, begin, end))
-    return next((stray.start() for stray in strays if stray), None)
+    for start, stop in _slices(text, begin, end):
+        strays = _strays(np.frombuffer(text, np.uint8, stop - start, start))
+        if strays.size:
+            return start + int(strays[0])
+    return None
 
 
 def join_pieces(pieces: Iterable[bytes | memoryview], most_bytes: int) -> bytes:
@@ -113,3 +114,12 @@ def _undone_but_strays(letters: NDArray[np.uint8]) -> bytes:
     undone[at] = (high << 4 | low)[are_digits]
     keeps[at + 1] = keeps[at + 2] = False
     return undone[keeps].tobytes()
+
+
+def _strays(letters: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Where the percent signs stand that begin no escape."""
+    at = np.flatnonzero(letters == _PERCENT)
+    before_two = at[at < len(letters) - 2]
+    strays = np.ones(len(at), np.bool_)
+    strays[: len(before_two)] = _DIGITS[letters[before_two + 1]] | _DIGITS[letters[before_two + 2]] == _NO_DIGIT
+    return at[strays]
