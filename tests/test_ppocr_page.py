@@ -21,11 +21,13 @@ class ShadeReader:
 
     def __init__(self) -> None:
         self.lines_read = 0
+        self.calls = 0
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         return max(8, int(along)), max(4, int(across))
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        self.calls += bool(crops)
         return [self._read_one(crop, check) for crop in crops]
 
     def _read_one(self, crop: Pixels, check: Check) -> LineText:
@@ -69,6 +71,26 @@ def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int)
     page = read(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
     assert page.text == IN_ORDER
     assert page.angle == degrees
+
+
+@pytest.mark.parametrize(("in_batches", "calls"), [(False, 2), (True, 1)])
+def test_all_lines_of_a_page_are_read_at_once_where_they_are_read_in_batches(*, in_batches: bool, calls: int) -> None:
+    pixels, quads = page_of(*LINES)
+    reader = ShadeReader()
+    page = read_page(
+        ReadTask(Image(pixels, "png")), InMemoryPageReader(pixels, lambda _: quads, reader, in_batches=in_batches)
+    )
+    assert page.text == IN_ORDER
+    assert (reader.calls, reader.lines_read) == (calls, len(LINES))
+
+
+def test_an_upside_down_page_is_found_where_its_lines_are_read_in_batches() -> None:
+    pixels, quads = page_of(*LINES)
+    turned = [order_from_top_left(turn_points(quad, 180, WIDTH, HEIGHT)) for quad in quads]
+    upside_down = turn(pixels, 180)
+    reader = InMemoryPageReader(upside_down, lambda _: turned, ShadeReader(), in_batches=True)
+    page = read_page(ReadTask(Image(upside_down, "png")), reader)
+    assert (page.text, page.angle) == (IN_ORDER, 180)
 
 
 def test_boxes_stay_in_the_frame_of_the_image_and_begin_where_reading_starts() -> None:

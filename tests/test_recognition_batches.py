@@ -66,6 +66,14 @@ def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) ->
         assert other.confidence == pytest.approx(one.confidence, abs=1e-4)
 
 
+def test_the_answers_of_a_batch_are_decoded_in_the_thread_of_the_page() -> None:
+    session = open_model(models.RECOGNITION, SessionConfig("cpu", batched=True))
+    runs = BatchRunner(session, SMALL)
+    threads = runs.map(lambda _: threading.current_thread(), [LineImage(line(448)), LineImage(line(300))])
+    runs.close()
+    assert threads == [threading.current_thread()] * 2
+
+
 def read_page(engine: PpocrEngine, options: ReadOptions) -> Page:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
     handle = engine.open_handle()

@@ -79,4 +79,5 @@ class PageHandle:
     def open_in_memory(self, task: ReadTask) -> InMemoryPageReader:
         """A reader of the task's image whose pixels are prepared in memory."""
         find = partial(find_quads, run=partial(self._detector.run, check=task.check))
-        return InMemoryPageReader(task.image.pixels, find, self._readers[task.options.decoder], task.check)
+        reader, in_batches = self._readers[task.options.decoder], self._detector.device != "cpu"
+        return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches)

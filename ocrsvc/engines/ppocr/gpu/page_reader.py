@@ -85,6 +85,7 @@ class GpuPageReader:
     pipeline: GpuPipeline
     page: GpuPage
     task: ReadTask
+    in_batches: bool = True
 
     def find(self) -> list[Quad]:
         """See page.PageReader."""

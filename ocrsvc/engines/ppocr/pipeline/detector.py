@@ -176,7 +176,8 @@ def open_detector(
         shared_threads: Idle ones help with a lone page; None for none.
     """
     narrow_config = replace(config, arena_values=ARENA_VALUES)
-    gpu = replace(config.gpu, arena_values=3 * COARSE_PX * COARSE_PX, profiles=PROFILES)
+    # Only strips give their memory back: cudaFree waits for the whole GPU, and second passes are common.
+    gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
     narrow = open_model(models.DETECTION, replace(narrow_config, gpu=gpu), cache)
     if narrow.device != "cpu":
         for height, width in _WARM_PX:

@@ -29,7 +29,14 @@ MAJORITY = 0.7
 
 
 class PageReader(Protocol):
-    """Runs the models on one image: finds its lines and reads them."""
+    """Runs the models on one image: finds its lines and reads them.
+
+    Attributes:
+        in_batches: Lines are read many in one run, so that reading a few of them first costs a run and saves nothing.
+    """
+
+    @property
+    def in_batches(self) -> bool: ...  # noqa: D102  described above
 
     def find(self) -> list[Quad]:
         """The lines, in the pixels of the image, clockwise from the top left corner, in no particular order."""
@@ -49,12 +56,14 @@ class InMemoryPageReader:
         find_quads: Finds the lines.
         reader: Reads them.
         check: Called before each.
+        in_batches: See PageReader.
     """
 
     pixels: Pixels
     find_quads: Callable[[Pixels], list[Quad]]
     reader: LineReader
     check: Check = no_check
+    in_batches: bool = False
 
     def find(self) -> list[Quad]:
         """See PageReader."""
@@ -106,9 +115,9 @@ def _whole_image(pixels: Pixels) -> Quad:
 
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read a few long lines; if they make no sense, turn all lines round when that makes more."""
+    """Read a few long lines, in batches all; if the long ones make no sense, turn all round when that makes more."""
     sample = sorted(found, key=lambda line: -_elongation(line.quad))[:SAMPLE_LINES]
-    _recognize(sample, reader)
+    _recognize(found if reader.in_batches else sample, reader)
     if _mean_confidence([line.read for line in sample]) >= CONFIDENT:
         return
     flipped = reader.read([line.flipped() for line in sample])

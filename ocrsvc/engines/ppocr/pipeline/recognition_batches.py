@@ -102,12 +102,6 @@ class SingleLineRunner:
         return RecognizerOutput(*self._session.run(to_tensor(crop), outputs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    line_image: Any
-    decode: Callable[[RecognizerOutput], Any]
-
-
 RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 """Runs the model over lines of one kind, padded to a width, and gives the named outputs, in memory."""
 
@@ -126,7 +120,9 @@ class BatchRunner:
         self._session = session
         self._run_batch = run or batch_in_memory(session)
         self._limits = limits
-        self._batcher: Batcher[tuple[int, tuple[str, ...]], _Line, Any] = Batcher(self._run, limits, runners=runners)
+        self._batcher: Batcher[tuple[int, tuple[str, ...]], Any, RecognizerOutput] = Batcher(
+            self._run, limits, runners=runners
+        )
 
     def map(
         self,
@@ -136,12 +132,13 @@ class BatchRunner:
         outputs: tuple[str, ...] = OUTPUTS,
     ) -> list[R]:
         """See SingleLineRunner."""
-        futures: list[Future[R]] = []
+        futures: list[Future[RecognizerOutput]] = []
         try:
             for line_image in line_images:
                 width = bucket_of(line_image.width)
-                futures.append(self._batcher.submit((width, outputs), _Line(line_image, decode), width * HEIGHT_PX))
-            return [_result_of(future, check) for future in futures]
+                futures.append(self._batcher.submit((width, outputs), line_image, width * HEIGHT_PX))
+            # Decoded in the page's thread, while the batch's thread runs the next one.
+            return [decode(_result_of(future, check)) for future in futures]
         finally:
             # After a failure the lines that wait are dropped before their run; what is done takes no notice.
             for future in futures:
@@ -160,14 +157,14 @@ class BatchRunner:
         """Run what is there, and end."""
         self._batcher.close()
 
-    def _run(self, bucket: tuple[int, tuple[str, ...]], lines: Sequence[_Line]) -> list[Any]:
+    def _run(self, bucket: tuple[int, tuple[str, ...]], line_images: Sequence[Any]) -> list[RecognizerOutput]:
         width, outputs = bucket
-        found = self._run_batch([line.line_image for line in lines], width, outputs)
+        found = self._run_batch(line_images, width, outputs)
         answers = []
-        for number, line in enumerate(lines):
-            steps = own_steps(line.line_image.width, width, found[0].shape[1])
+        for number, line_image in enumerate(line_images):
+            steps = own_steps(line_image.width, width, found[0].shape[1])
             best, shares, *logits = (output[number, :steps] for output in found)
-            answers.append(line.decode(RecognizerOutput(best, shares[first_steps(best)], *logits)))
+            answers.append(RecognizerOutput(best, shares[first_steps(best)], *logits))
         return answers
 
 
