@@ -25,15 +25,20 @@ def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (6
 
 
 def test_a_shape_on_the_map_grows_by_the_unclip_distance() -> None:
-    # 101 x 11 px after the 2x2 dilation counts as 100 x 10 between pixel centres: d = 1000 * 1.6 / 220 = 7.27.
-    (quad,) = quads_from_map(drawn_map((30, 20, 130, 30)), 160, 64)
-    assert np.allclose(quad, [[22.2, 12.2], [137.3, 12.2], [137.3, 37.3], [22.2, 37.3]], atol=1.0)
+    # 101 x 11 px counts as 100 x 10 between pixel centres: d = 1000 * 1.5 / 220 = 6.82.
+    (quad,) = quads_from_map(drawn_map((30, 20, 131, 31)), 160, 64)
+    assert np.allclose(quad, [[23.2, 13.2], [136.8, 13.2], [136.8, 36.8], [23.2, 36.8]], atol=0.1)
 
 
 def test_quads_come_back_in_the_pixels_of_the_image() -> None:
     (small,) = quads_from_map(drawn_map((30, 20, 130, 30)), 160, 64)
     (large,) = quads_from_map(drawn_map((30, 20, 130, 30)), 320, 128)
     assert np.allclose(large, small * 2)
+
+
+def test_lines_one_pixel_apart_on_the_map_stay_two() -> None:
+    quads = quads_from_map(drawn_map((30, 20, 130, 28), (30, 29, 130, 37)), 160, 64)
+    assert sorted(round(float(quad[:, 1].mean())) for quad in quads) == [24, 32]
 
 
 def test_faint_shapes_and_specks_are_no_lines() -> None:
@@ -62,8 +67,8 @@ def quad_of_height(height: float) -> NDArray[np.float32]:
     ("height", "scale", "longest", "expected"),
     [
         (60.0, 0.5, 2000, 0.5),  # tall text: what was seen is enough
-        (12.0, 0.5, 2000, 1.024),  # wants 2.0, but 2048 px is the most
-        (12.0, 1.0, 300, 2.0),  # a small image is enlarged
+        (12.0, 0.5, 2000, 1.024),  # wants 1.67, but 2048 px is the most
+        (12.0, 1.0, 300, 1.667),  # a small image is enlarged
         (4.0, 1.0, 300, 2.5),  # but not beyond the limit
     ],
 )

@@ -22,14 +22,16 @@ STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the first pass
 FINE_PX = 2048  # longest side of the second pass, if the first one finds the text too small
 ENLARGE_MOST = 2.5
-READABLE_PX = 24.0  # height of a box in the network's input from which finer input finds no more
+READABLE_PX = 20.0  # height of a box in the network's input from which finer input finds no more
 SECOND_PASS_GAIN = 1.3
 SMALL_TEXT_SHARE = 0.25
 SMALL_IMAGE_PX = 640
 STRIP = 4.0
-MAP_THRESHOLD = 0.3
-BOX_THRESHOLD = 0.4
-UNCLIP_RATIO = 1.6
+# Threshold and box threshold are those of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with
+# fewer columns. How they were chosen: docs/design/detection.md.
+MAP_THRESHOLD = 0.2
+BOX_THRESHOLD = 0.45
+UNCLIP_RATIO = 1.5
 SMALLEST_PX = 3
 MOST_BOXES = 3000
 
@@ -102,8 +104,7 @@ def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
 
 def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> list[Quad]:
     """Turn an (h, w) probability map into quads in the pixels of the width x height image it stands for."""
-    mask = cv2.dilate((probabilities > MAP_THRESHOLD).astype(np.uint8), np.ones((2, 2), np.uint8))
-    return quads_from_mask(cast(Pixels, mask), probabilities, width, height)
+    return quads_from_mask((probabilities > MAP_THRESHOLD).astype(np.uint8), probabilities, width, height)
 
 
 def quads_from_mask(
@@ -112,7 +113,7 @@ def quads_from_mask(
     """As `quads_from_map`, where the map is known already to be (1) or not to be (0) text.
 
     Args:
-        mask: (h, w) uint8, dilated.
+        mask: (h, w) uint8.
         probabilities: (h, w) float32 or uint8.
         width, height: Pixels of the image.
         certain: What stands for a probability of 1.

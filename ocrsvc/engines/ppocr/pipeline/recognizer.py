@@ -21,7 +21,7 @@ WIDTH_STEP_PX: Final = 16
 NARROWEST_PX: Final = 48
 WIDEST_PX: Final = 3200
 SQUEEZE: Final = 0.85  # of the width that keeps the shape: reads as well and costs less, except where strokes are thin
-SMALL_TEXT_PX: Final = 28
+SMALL_TEXT_PX: Final = 24  # height of a box up to which a line is not squeezed
 BEAM_WIDTH: Final = 10
 
 
