@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.pipeline.ctc import Path, align, best_path
+from ocrsvc.engines.line_recognizer import Path
+from ocrsvc.engines.ppocr.pipeline.ctc import align, best_path
 
 CHARACTERS = ["", "a", "b", " "]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ocrsvc.engines.ppocr.pipeline.ctc import Path
-from ocrsvc.engines.ppocr.pipeline.spaces import text_with_spaces
+from ocrsvc.engines.line_recognizer import Path
+from ocrsvc.engines.ppocr.pipeline.spaces import with_spaces
 from ocrsvc.records import Pixels
 
 
@@ -38,9 +38,11 @@ def line(characters: str, gap_px: int, *, colour: bool = False) -> tuple[Path, P
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_visible_gap_between_the_scripts_is_a_space(characters: str, gap_px: int, text: str, colour: bool) -> None:
     path, crop = line(characters, gap_px, colour=colour)
-    assert text_with_spaces(path, lambda: crop) == text
+    assert "".join(with_spaces(path, lambda: crop).characters) == text
 
 
 def test_light_text_on_dark_ground_shows_its_gaps_too() -> None:
     path, crop = line("x文", 14)
-    assert text_with_spaces(path, lambda: 255 - crop) == "x 文"
+    spaced = with_spaces(path, lambda: 255 - crop)
+    assert spaced.characters == ["x", " ", "文"]
+    assert spaced.first.tolist() == spaced.last.tolist() == [2, 4, 7]

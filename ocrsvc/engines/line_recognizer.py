@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ocrsvc.records import Check, Pixels, no_check
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Path:
+    """The characters of one line, where each stands, and how sure they are.
+
+    Attributes:
+        characters: What was read, one text for each character; spaces are characters too.
+        first, last: (N,) the first and the last step of each. The steps divide the crop's width evenly.
+        steps: Steps in the whole line.
+        confidence: Mean probability of the characters, each at its first step, in [0, 1]; 0 for none.
+    """
+
+    characters: list[str]
+    first: NDArray[np.intp]
+    last: NDArray[np.intp]
+    steps: int
+    confidence: float
+
+
 @dataclass(frozen=True, slots=True)
 class LineText:
-    """The text of one line and its confidence in [0, 1]; empty text has confidence 0."""
+    """What one line says.
+
+    Attributes:
+        text: Its text.
+        confidence: In [0, 1]; empty text has confidence 0.
+        path: Where each character stands; its characters together are the text. None from a recognizer that does not
+            tell.
+    """
 
     text: str
     confidence: float
+    path: Path | None = field(default=None, compare=False)
 
 
 class LineReader(Protocol):

@@ -7,31 +7,14 @@ The beam search is in ctc_beam_search.py; the steps on which its characters stan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.line_recognizer import Path
+
 BLANK: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """The characters of one line, where each stands, and how sure they are.
-
-    Attributes:
-        characters: What was read, one text for each character.
-        first, last: (N,) the first and the last step of each.
-        steps: Steps in the whole line.
-        confidence: Mean probability of the characters, each at its first step, in [0, 1]; 0 for none.
-    """
-
-    characters: list[str]
-    first: NDArray[np.intp]
-    last: NDArray[np.intp]
-    steps: int
-    confidence: float
 
 
 def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.pipeline.ctc import Path
+from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.records import Pixels
 
 GAP_PX = 9  # at a line height of 48 px; letters that touch leave 0 to 4
@@ -21,8 +21,8 @@ INKED = 0.3  # of the line's strong contrast, from which a column of pixels hold
 CORE = slice(10, 38)  # rows that belong to this line for sure
 
 
-def text_with_spaces(path: Path, get_crop: Callable[[], Pixels]) -> str:
-    """The path's text, with a space wherever the line shows a gap between the two scripts.
+def with_spaces(path: Path, get_crop: Callable[[], Pixels]) -> Path:
+    """The path with a space wherever the line shows a gap between the two scripts, on the step halfway across.
 
     Args:
         path: What was read.
@@ -30,16 +30,23 @@ def text_with_spaces(path: Path, get_crop: Callable[[], Pixels]) -> str:
     """
     places = [place for place, pair in enumerate(pairwise(path.characters)) if _changes_script(*pair)]
     if not places:
-        return "".join(path.characters)
+        return path
     blank = _blank_columns(get_crop())
     pixels_a_step = len(blank) / path.steps
+    begins = ((path.first[places] + 0.5) * pixels_a_step).astype(int)
+    ends = ((path.last[np.add(places, 1)] + 0.5) * pixels_a_step).astype(int) + 1
+    wide = [_longest_run(blank[begin:end]) >= GAP_PX for begin, end in zip(begins, ends, strict=True)]
+    return _insert_spaces(path, np.array(places)[wide])
+
+
+def _insert_spaces(path: Path, places: NDArray[np.intp]) -> Path:
+    """The path with a space after each of these places."""
     characters = list(path.characters)
-    for place in places:
-        begin = int((path.first[place] + 0.5) * pixels_a_step)
-        end = int((path.last[place + 1] + 0.5) * pixels_a_step) + 1
-        if _longest_run(blank[begin:end]) >= GAP_PX:
-            characters[place] += " "
-    return "".join(characters)
+    for place in reversed(places.tolist()):
+        characters.insert(place + 1, " ")
+    middles = (path.last[places] + path.first[places + 1]) // 2
+    first, last = (np.insert(steps, places + 1, middles) for steps in (path.first, path.last))
+    return Path(characters, first, last, path.steps, path.confidence)
 
 
 def _changes_script(one: str, other: str) -> bool:
