@@ -51,7 +51,7 @@ load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
 # Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
-APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults hostile endurance fuzz schemathesis_run clients gpu peers \
+APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults hostile endurance fuzz schemathesis_run clients gpu peers paired_cpu \
   peers_table)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \

@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-ALL = "ALL"
+ALL: Final = "ALL"
+TUNING: Final = "tuning"
+REPORTING: Final = "reporting"
+HALVES: Final = (TUNING, REPORTING)
+FEWEST_PAGES: Final = 10
+FEWEST_TOKENS: Final = 1000
+
+
+@dataclass(slots=True)
+class Spaces:
+    """Places between two characters that were read right, and whether a space is read where the truth has one."""
+
+    both: int = 0
+    wanted: int = 0
+    got: int = 0
+    right: int = 0
+    places: int = 0
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Add the five counts of one page, in score.py's order."""
+        self.both += counts[0]
+        self.wanted += counts[1]
+        self.got += counts[2]
+        self.right += counts[3]
+        self.places += counts[4]
+
+    @property
+    def f1(self) -> float:
+        """F1 of the spaces read."""
+        return 2 * self.both / max(1, self.wanted + self.got)
+
+    @property
+    def share_right(self) -> float:
+        """Share of the places with a space where the truth has one, and none where it has none; 1 without places."""
+        return self.right / self.places if self.places else 1.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Ready to become JSON."""
+        return {"f1": round(self.f1, 4), "right": round(self.share_right, 4), "places": self.places}
 
 
 @dataclass(slots=True)
 class Tally:
-    """Token and character counts of a group of pages, as score.py adds them up."""
+    """Token, character and space counts of a group of pages, as score.py adds them up.
+
+    Attributes:
+        mixed: Spaces between a Chinese (or Japanese or Korean) character and another letter or digit.
+        latin: Spaces between two letters or digits of which neither is Chinese.
+    """
 
     pages: int = 0
     hit: int = 0
@@ -25,6 +69,8 @@ class Tally:
     edits: int = 0
     length: int = 0
     failed: int = 0
+    mixed: Spaces = field(default_factory=Spaces)
+    latin: Spaces = field(default_factory=Spaces)
 
     @property
     def precision(self) -> float:
@@ -46,10 +92,24 @@ class Tally:
         """Edits for each character in reading order."""
         return self.edits / max(1, self.length)
 
-    def as_dict(self) -> dict[str, float]:
+    @property
+    def is_few(self) -> bool:
+        """Whether the group is too small to say much."""
+        return self.pages < FEWEST_PAGES or self.wanted < FEWEST_TOKENS
+
+    def as_dict(self) -> dict[str, object]:
         """Ready to become JSON."""
         shares = {"f1": self.f1, "precision": self.precision, "recall": self.recall, "cer": self.cer}
-        return {"pages": self.pages, "failed": self.failed} | {name: round(share, 4) for name, share in shares.items()}
+        return {
+            "pages": self.pages,
+            "tokens": self.wanted,
+            "few": self.is_few,
+            "failed": self.failed,
+            **{name: round(share, 4) for name, share in shares.items()},
+            "characters": self.length,
+            "spaces_mixed": self.mixed.as_dict(),
+            "spaces_latin": self.latin.as_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +121,19 @@ class CorpusPage:
     truth: str
     row: Mapping[str, Any]
 
+    @property
+    def half(self) -> str:
+        """The half that the page belongs to; see `half_of`."""
+        return half_of(self.file.name)
+
+
+def half_of(name: str) -> str:
+    """The tuning or the reporting half, by the lowest bit of the first byte of the SHA-256 of a page's file name.
+
+    Constants are chosen on the tuning half; the reporting half shows their worth on pages that nobody looked at.
+    """
+    return HALVES[hashlib.sha256(name.encode()).digest()[0] & 1]
+
 
 class Corpus:
     """The pages of a shared folder that have truth, and their scorer.
@@ -69,41 +142,55 @@ class Corpus:
         shared: Folder with score.py and corpus/manifest.jsonl.
         kind: Only pages of this kind; None takes all.
         every: Only every n-th page.
+        half: Only pages of this half, TUNING or REPORTING; None takes both.
     """
 
-    def __init__(self, shared: Path, kind: str | None = None, every: int = 1) -> None:
+    def __init__(self, shared: Path, kind: str | None = None, every: int = 1, half: str | None = None) -> None:
         manifest = shared / "corpus" / "manifest.jsonl"
         if not manifest.is_file():
             sys.exit(f"{manifest} is missing: name the folder that holds corpus/ and score.py with --shared.")
         self.score = load_scorer(shared / "score.py")
         rows = [json.loads(line) for line in manifest.read_text("utf-8").splitlines() if line.strip()]
         wanted = [row for row in rows if self.score.truth_of(row) and kind in (None, row["kind"])]
-        self.pages = [
-            CorpusPage(manifest.parent / row["file"], row["kind"], self.score.truth_of(row), row)
-            for row in wanted[::every]
+        pages = [
+            CorpusPage(manifest.parent / row["file"], row["kind"], self.score.truth_of(row), row) for row in wanted
         ]
+        self.pages = [page for page in pages if half in (None, page.half)][::every]
 
-    def tally(self, texts: Iterable[str | None]) -> dict[str, Tally]:
-        """Counts for ALL and for each kind; `texts` holds one text for each page, None where reading failed."""
+    def tally(self, texts: Iterable[str | None], half: str | None = None) -> dict[str, Tally]:
+        """Counts for ALL and for each kind.
+
+        Args:
+            texts: One text for each page, None where reading failed.
+            half: Count only the pages of this half; None counts all.
+        """
         tallies: dict[str, Tally] = {}
         for page, text in zip(self.pages, texts, strict=True):
-            for group in (ALL, page.kind):
-                self._add(tallies.setdefault(group, Tally()), page, text)
+            if half in (None, page.half):
+                for group in (ALL, page.kind):
+                    self._add(tallies.setdefault(group, Tally()), page, text or "")
+                    tallies[group].failed += text is None
         return tallies
 
-    def _add(self, tally: Tally, page: CorpusPage, text: str | None) -> None:
-        """What is partly known counts for recall only, and what has no known order counts for no edits."""
-        hit, wanted, got = self.score.f1(page.truth, text or "")
+    def hits(self, page: CorpusPage, text: str) -> int:
+        """Tokens of the page that are among those read."""
+        return int(self.score.f1(page.truth, text)[0])
+
+    def _add(self, tally: Tally, page: CorpusPage, text: str) -> None:
+        """What is partly known counts for recall only; what has no known order counts for no edits and no spaces."""
+        hit, wanted, got = self.score.f1(page.truth, text)
         partial = page.row.get("coverage") == "partial"
         if not partial and page.row.get("order") != "unreliable":
-            edits, length = self.score.edits(page.truth, text or "")
+            edits, length = self.score.edits(page.truth, text)
             tally.edits += edits
             tally.length += length
+            spaces = self.score.spaces(page.truth, text)
+            tally.mixed.add(spaces["mixed"])
+            tally.latin.add(spaces["latin"])
         tally.pages += 1
         tally.hit += hit
         tally.wanted += wanted
         tally.got += hit if partial else got
-        tally.failed += text is None
 
 
 def load_scorer(file: Path) -> ModuleType:

@@ -120,18 +120,18 @@ def settings_of(env: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(env: Mapping[str, str] | None = None) -> Iterator[Service]:
+def started(env: Mapping[str, str] | None = None, root: Path = ROOT) -> Iterator[Service]:
     """The real service on a free port of the loopback, ready; `env` comes on top of this process's environment.
 
-    When it does not start, the end of its log is printed.
+    `root` is the checkout whose code is run. When it does not start, the end of its log is printed.
     """
     url = f"http://127.0.0.1:{free_port()}"
     chosen = os.environ | dict(env or {})
     print(f"settings: {settings_of(chosen) or 'the defaults'}")
-    chosen |= {"OCRSVC_BIND": urlsplit(url).netloc, "PYTHONPATH": str(ROOT)}
+    chosen |= {"OCRSVC_BIND": urlsplit(url).netloc, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "wsgi:app"]
     with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen(command, cwd=ROOT, env=chosen, stdout=log, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(command, cwd=root, env=chosen, stdout=log, stderr=subprocess.STDOUT)
         try:
             wait_until_ready(url, server)
             yield Service(url, server.pid)

@@ -1,0 +1,115 @@
+"""benchmarks/accuracy.py over a corpus and a scorer of this test's own: halves, few pages, kept readings, bars."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, clean_environment
+
+# A scorer with the functions of the corpus's own, over words between blanks.
+SCORER = """
+from collections import Counter
+
+def truth_of(row):
+    return row.get("text")
+
+def f1(truth, read):
+    wanted, got = Counter(truth.split()), Counter(read.split())
+    return sum((wanted & got).values()), sum(wanted.values()), sum(got.values())
+
+def edits(truth, read):
+    return int(truth != read), len(truth)
+
+def spaces(truth, read):
+    return {"mixed": [truth.count(" "), truth.count(" "), read.count(" "), 3, 4], "latin": [0] * 5}
+"""
+PAGES = {f"img/page{number}.png": f"page {number} says" for number in range(12)}
+
+
+def half_of(file: str) -> str:
+    """As the documents say it."""
+    return ("tuning", "reporting")[hashlib.sha256(file.rpartition("/")[2].encode()).digest()[0] & 1]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder with twelve pages of two kinds, and a reading that has one page wrong."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "score.py").write_text(SCORER, "utf-8")
+    rows = [
+        {"file": file, "text": text, "kind": "document" if number else "photo"}
+        for number, (file, text) in enumerate(PAGES.items())
+    ]
+    (tmp_path / "corpus" / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    for name, wrong in (("before.jsonl", ""), ("after.jsonl", "img/page3.png")):
+        lines = [{"file": file, "text": "page 3" if file == wrong else text} for file, text in PAGES.items()]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    return tmp_path
+
+
+def score(shared: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], dict[str, dict[str, dict[str, object]]]]:
+    """The finished program and the kinds of its JSON."""
+    out = shared / "out.json"
+    done = subprocess.run(
+        [sys.executable, "benchmarks/accuracy.py", "--shared", shared, "--out", out, *args],
+        cwd=ROOT,
+        env=clean_environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert out.exists(), done.stderr
+    return done, json.loads(out.read_text("utf-8"))["kinds"]
+
+
+def test_each_page_belongs_to_the_half_that_its_name_hashes_to(shared: Path) -> None:
+    _, kinds = score(shared, "--score", str(shared / "before.jsonl"))
+    wanted = [half_of(file) for file in PAGES]
+    assert kinds["all"]["ALL"]["pages"] == 12
+    assert kinds["tuning"]["ALL"]["pages"] == wanted.count("tuning")
+    assert kinds["reporting"]["ALL"]["pages"] == wanted.count("reporting")
+
+
+@pytest.mark.parametrize("half", ["tuning", "reporting"])
+def test_a_half_alone_is_what_the_whole_shows_of_it(shared: Path, half: str) -> None:
+    _, whole = score(shared, "--score", str(shared / "after.jsonl"))
+    _, alone = score(shared, "--score", str(shared / "after.jsonl"), "--half", half)
+    assert alone == {"all": whole[half]}
+
+
+def test_kinds_of_few_pages_or_tokens_are_marked(shared: Path) -> None:
+    done, kinds = score(shared, "--score", str(shared / "before.jsonl"))
+    assert kinds["all"]["ALL"]["few"] is True
+    assert kinds["all"]["photo"]["pages"] == 1
+    assert [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("photo")] == ["few"]
+
+
+def test_what_two_readings_have_otherwise_is_named(shared: Path) -> None:
+    done, _ = score(
+        shared, "--score", str(shared / "after.jsonl"), "--against", str(shared / "before.jsonl"), "--every", "1"
+    )
+    assert "img/page3.png (document): -1 tokens right, 1 lines gone, 1 new" in done.stdout
+    assert "1 of 12 pages read differently" in done.stdout
+
+
+def test_spaces_are_counted_over_all_pages(shared: Path) -> None:
+    _, kinds = score(shared, "--score", str(shared / "before.jsonl"))
+    assert kinds["all"]["ALL"]["spaces_mixed"] == {"f1": 1.0, "right": 0.75, "places": 48}
+
+
+def test_a_missed_bar_ends_with_an_error(shared: Path) -> None:
+    done, _ = score(shared, "--score", str(shared / "before.jsonl"))
+    assert done.returncode == 1
+    assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout
+
+
+def test_a_sample_holds_no_bars(shared: Path) -> None:
+    done, _ = score(shared, "--score", str(shared / "before.jsonl"), "--every", "2")
+    assert done.returncode == 0
+    assert "no bars are held" in done.stdout
