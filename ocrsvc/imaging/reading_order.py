@@ -38,32 +38,44 @@ class _Cut:
 
 
 def reading_order(quads: NDArray[np.float32]) -> list[int]:
-    """Indices of level quads (N, 4, 2), in reading order."""
+    """Indices of N lines in reading order; see `reading_blocks`."""
+    return [line for block in reading_blocks(quads) for line in block]
+
+
+def reading_blocks(quads: NDArray[np.float32]) -> list[list[int]]:
+    """Groups of lines that are read without leaving them (a column, a table, a heading), in reading order.
+
+    Args:
+        quads: (N, 4, 2) corners of level lines, in pixels, origin top left; clockwise from where reading starts.
+
+    Returns:
+        Indices of lines: blocks in reading order, and the lines of each in reading order. Every line is in one block.
+    """
     if not len(quads):
         return []
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
-    return _order(frames, list(range(len(frames))), DEEPEST)
+    return [block for block in _order(frames, list(range(len(frames))), DEEPEST) if block]
 
 
-def _order(frames: Frames, lines: list[int], deeper: int) -> list[int]:
+def _order(frames: Frames, lines: list[int], deeper: int) -> list[list[int]]:
     cut = _best_cut(frames, lines) if deeper and len(lines) >= 2 * COLUMN_ROWS else None
     if cut is None or not _are_columns(frames, cut.left, cut.right):
-        return _row_by_row(frames, lines)
+        return [_row_by_row(frames, lines)]
     return _band_by_band(frames, cut, deeper)
 
 
-def _band_by_band(frames: Frames, cut: _Cut, deeper: int) -> list[int]:
+def _band_by_band(frames: Frames, cut: _Cut, deeper: int) -> list[list[int]]:
     """Read the bands between the lines across: in each the left column, then the right one."""
     rows_across = _rows(frames, cut.across)
     limits = [-np.inf, *(float(_middle(frames, row)) for row in rows_across), np.inf]
-    ordered: list[int] = []
+    ordered: list[list[int]] = []
     for number, (above, below) in enumerate(pairwise(limits)):
         left, right = (_between(frames, side, above, below) for side in (cut.left, cut.right))
         if _are_columns(frames, left, right):
             ordered += _order(frames, left, deeper - 1) + _order(frames, right, deeper - 1)
         else:
-            ordered += _row_by_row(frames, left + right)
-        ordered += rows_across[number] if number < len(rows_across) else []
+            ordered.append(_row_by_row(frames, left + right))
+        ordered += rows_across[number : number + 1]
     return ordered
 
 
