@@ -50,9 +50,9 @@ HOST ?= http://127.0.0.1:8000
 load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
-# Without those that take long (make soak, make chaos), need a GPU, or install other services to compare with.
+# Without those that take long (make soak, make chaos), need a GPU, install other services to compare with, or make a file anew.
 APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults hostile endurance fuzz schemathesis_run clients gpu peers paired_cpu \
-  peers_table)
+  peers_table unwarping_model)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \

@@ -76,6 +76,8 @@ class ReadOptions:
         min_confidence: Lines below this are left out. None: the engine's own threshold.
         decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text; engines that
             decode in a way of their own take no notice.
+        unwarp: True lets the engine flatten a page whose lines show that it is curved; False reads every page as it is.
+            Engines that cannot flatten take no notice.
     """
 
     rotate: Rotate = "auto"
@@ -84,6 +86,7 @@ class ReadOptions:
     max_side: int | None = None
     min_confidence: float | None = None
     decoder: Decoder = "greedy"
+    unwarp: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="clockwise turn that makes the page upright; auto finds it",
     )
+    parser.add_argument("--no-unwarp", action="store_true", help="read curved pages as they are")
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
 
@@ -79,7 +80,9 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
-        answers = client.read_many(images, rotate=args.rotate, detect=not args.line, pages=args.pages)
+        answers = client.read_many(
+            images, rotate=args.rotate, detect=not args.line, unwarp=not args.no_unwarp, pages=args.pages
+        )
         yield from zip(args.files, answers, strict=True)
 
 
@@ -89,7 +92,8 @@ def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
 
-    options, ranges = ReadOptions(rotate=args.rotate, detect=not args.line), _ranges_of(args.pages)
+    options = ReadOptions(rotate=args.rotate, detect=not args.line, unwarp=not args.no_unwarp)
+    ranges = _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
         yield from _read_all(reader, args.files, options, ranges)

@@ -103,6 +103,11 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "greedy",
         "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
     ),
+    "unwarp": _bool(
+        "true",
+        "Flatten a page whose lines show that it is curved or folded before it is read; false reads every page as it "
+        "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
+    ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,

@@ -25,6 +25,7 @@ from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
+from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings.settings import Settings
@@ -78,6 +79,7 @@ class PpocrEngine:
         self._line_runner = _make_line_runner(recognition, self._shared_threads, batch)
         characters = read_characters(recognition.metadata)
         self._readers = _make_recognizers(self._line_runner, characters)
+        self._unwarping = UnwarpingModel()
         self._gpu_line_runner: LineRunner | None = None
         backend = find_backend(imaging, recognition.device)
         self._gpu_pipeline = self._open_gpu_pipeline(backend, recognition, batch, characters) if backend else None
@@ -93,7 +95,13 @@ class PpocrEngine:
 
     def open_handle(self) -> PageHandle:
         """See engines.contract.Engine."""
-        return PageHandle(self._detector, self._readers, self._shared_threads, gpu_pipeline=self._gpu_pipeline)
+        return PageHandle(
+            self._detector,
+            self._readers,
+            self._shared_threads,
+            gpu_pipeline=self._gpu_pipeline,
+            find_grid=self._unwarping.find_grid,
+        )
 
     def close(self) -> None:
         """End the threads; the sessions go with the last reference."""

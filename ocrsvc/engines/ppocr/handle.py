@@ -11,12 +11,14 @@ import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, ProbabilityMap, find_quads
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
+from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
+from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.records import Decoder, Page, ReadTask
+from ocrsvc.records import Check, Decoder, Page, Pixels, ReadTask
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -32,6 +34,7 @@ class PageHandle:
         shared_threads: Knows which pages are being read, so that idle threads may help.
         close_reader: Gives back the readers, if they belong to this handle.
         gpu_pipeline: Prepares pixels on the GPU; None prepares them in memory.
+        find_grid: Finds how a curved page lies; None reads every page as it is.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class PageHandle:
         shared_threads: SharedThreads,
         close_reader: Callable[[], None] = lambda: None,
         gpu_pipeline: GpuPipeline | None = None,
+        find_grid: FindGrid | None = None,
     ) -> None:
         self._detector = detector
         self._readers = readers
         self._shared_threads = shared_threads
         self._gpu_pipeline = gpu_pipeline
+        self._find_grid = find_grid
         self.close = close_reader
 
     def warm_up(self) -> None:
@@ -63,21 +68,32 @@ class PageHandle:
         try:
             with self._shared_threads.page():
                 page = self._read_on_gpu(self._gpu_pipeline, task) if self._gpu_pipeline is not None else None
-                return page or read_page(task, self.open_in_memory(task))
+                return page or self._read(task, self.open_in_memory)
         except OcrsvcError as error:
             return error
 
     def _read_on_gpu(self, gpu_pipeline: GpuPipeline, task: ReadTask) -> Page | None:
         """The page; None where the GPU has no room for it."""
         try:
-            return read_page(task, gpu_pipeline.open(task))
+            return self._read(task, gpu_pipeline.open)
         except MemoryError as full:
             size = f"{task.image.width} x {task.image.height}"
             LOG.warning("The GPU has no room for a page of %s pixels (%s); it is prepared in memory.", size, full)
             return None
 
-    def open_in_memory(self, task: ReadTask) -> InMemoryPageReader:
-        """A reader of the task's image whose pixels are prepared in memory."""
-        find = partial(find_quads, run=partial(self._detector.run, check=task.check))
+    def _read(self, task: ReadTask, open_page: OpenPage) -> Page:
+        if self._find_grid is None or not (task.options.unwarp and task.options.detect):
+            return read_page(task, open_page(task, None))
+        return read_unwarped(task, open_page, self._find_grid)
+
+    def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> InMemoryPageReader:
+        """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""
+        find = partial(find_quads, run=partial(self._detect, check=task.check, last_mask=last_mask))
         reader, in_batches = self._readers[task.options.decoder], self._detector.device != "cpu"
         return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches)
+
+    def _detect(self, pixels: Pixels, *, check: Check, last_mask: LastMask | None) -> ProbabilityMap:
+        found = self._detector.run(pixels, check)
+        if last_mask is not None:
+            last_mask.keep((found > MAP_THRESHOLD).view(np.uint8))
+        return found

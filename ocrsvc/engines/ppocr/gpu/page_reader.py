@@ -16,6 +16,7 @@ from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_m
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, detect_in_passes, input_size, quads_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
+from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
@@ -73,9 +74,14 @@ class GpuPipeline:
     detector: Detector
     recognizers: Mapping[Decoder, Recognizer]
 
-    def open(self, task: ReadTask) -> GpuPageReader:
-        """A reader of the task's image. Raises MemoryError when the GPU has no room for it."""
-        return GpuPageReader(self, GpuPage(task.image.pixels, self.backend.upload(task.image.pixels)), task)
+    def open(self, task: ReadTask, last_mask: LastMask | None = None) -> GpuPageReader:
+        """A reader of the task's image; `last_mask` is given each mask of text.
+
+        Raises:
+            MemoryError: The GPU has no room for the image.
+        """
+        page = GpuPage(task.image.pixels, self.backend.upload(task.image.pixels))
+        return GpuPageReader(self, page, task, last_mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class GpuPageReader:
     pipeline: GpuPipeline
     page: GpuPage
     task: ReadTask
+    last_mask: LastMask | None = None
     in_batches: bool = True
 
     def find(self) -> list[Quad]:
@@ -106,6 +113,8 @@ class GpuPageReader:
         tensor = detector_input(backend.xp, self.page.array, size, detector.padded_size(size), shrink=scale < 1)
         probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
         mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, MAP_THRESHOLD)))
+        if self.last_mask is not None:
+            self.last_mask.keep(mask)
         return quads_from_mask(mask, likely, width, height, certain=CERTAIN)
 
 

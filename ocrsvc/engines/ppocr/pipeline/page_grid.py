@@ -1,0 +1,129 @@
+"""The grid by which a curved page is flattened: the flat picture, and boxes put back onto the curved one.
+
+The grid says, for points that lie evenly on the flat page, where they are in the picture (F. Verhoeven et al., "UVDoc:
+Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023); between them it is bilinear. Coordinates are those of
+records: the origin is the corner of the first pixel, not its centre.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.records import Pixels
+
+Points = NDArray[np.float32]
+
+STRIP_ROWS: Final = 128
+"""Rows that are resampled at a time, because each pixel needs eight bytes to say where it comes from."""
+
+LONGEST: Final = 0.9
+"""Quantile of the grid's rows and columns whose length in the picture the flat page gets as its width and height."""
+
+EDGE_POINTS: Final = 9  # of each long edge of a box, to find how far its line bends out of the box
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageGrid:
+    """Where a page lies in its picture.
+
+    Attributes:
+        points: (rows, columns, 2) float32, pixels of the picture.
+        width, height: Pixels of the flat page.
+    """
+
+    points: Points
+    width: int
+    height: int
+
+    def flatten(self, pixels: Pixels) -> Pixels:
+        """The flat page: (height, width[, 3]) uint8 of the picture's (H, W[, 3])."""
+        across = _weights(self.points.shape[1], self.width)
+        rows = np.einsum("rcp,wc->rwp", self.points, across)
+        down = _weights(self.points.shape[0], self.height)
+        flat = np.empty((self.height, self.width, *pixels.shape[2:]), np.uint8)
+        for top in range(0, self.height, STRIP_ROWS):
+            places = np.tensordot(down[top : top + STRIP_ROWS], rows, axes=1) - np.float32(0.5)
+            flat[top : top + STRIP_ROWS] = cv2.remap(
+                pixels, places[..., 0], places[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            )
+        return flat
+
+    def locate(self, points: Points) -> Points:
+        """Where points (..., 2) of the flat page are in the picture."""
+        steps = np.array([self.points.shape[1] - 1, self.points.shape[0] - 1], np.float32)
+        at = np.clip(points / np.array([self.width, self.height], np.float32), 0, 1) * steps
+        first = np.minimum(at.astype(np.intp), steps.astype(np.intp) - 1)
+        x, y = np.moveaxis(at - first, -1, 0)[..., None]
+        column, row = first[..., 0], first[..., 1]
+        upper = self.points[row, column] * (1 - x) + self.points[row, column + 1] * x
+        lower = self.points[row + 1, column] * (1 - x) + self.points[row + 1, column + 1] * x
+        return cast(Points, (upper * (1 - y) + lower * y).astype(np.float32))
+
+    def put_back(self, quads: Points) -> Points:
+        """Boxes (N, 4, 2) of the flat page as boxes of the picture, which hold the strips that their lines are there.
+
+        The corners go where the grid puts them; then each long edge moves outwards as far as its line bends.
+        """
+        top, bottom = self.locate(_edge(quads[:, 0], quads[:, 1])), self.locate(_edge(quads[:, 3], quads[:, 2]))
+        left, right = _direction(bottom[:, 0], top[:, 0]), _direction(bottom[:, -1], top[:, -1])
+        above, below = _beyond(top, left + right), _beyond(bottom, -left - right)
+        corners = [top[:, 0] + above * left, top[:, -1] + above * right]
+        corners += [bottom[:, -1] - below * right, bottom[:, 0] - below * left]
+        return np.stack(corners, axis=1).astype(np.float32)
+
+    def holds(self, points: Points) -> NDArray[np.bool_]:
+        """Which of the points (N, 2) of the picture lie on the page."""
+        grid = self.points
+        outline = np.concatenate([grid[0], grid[1:, -1], grid[-1, -2::-1], grid[-2:0:-1, 0]])
+        inside = [cv2.pointPolygonTest(outline, (float(x), float(y)), measureDist=False) >= 0 for x, y in points]
+        return np.array(inside, bool)
+
+
+def make_grid(points: Points, most_pixels: int) -> PageGrid:
+    """The grid with the size of the flat page: as large as it is in the picture, but of no more than `most_pixels`."""
+    width, height = (_length(points, axis) for axis in (1, 0))
+    scale = min(1.0, math.sqrt(most_pixels / (width * height)))
+    return PageGrid(points, max(1, int(width * scale)), max(1, int(height * scale)))
+
+
+def _length(points: Points, axis: int) -> float:
+    steps = np.diff(points, axis=axis)
+    return max(1.0, float(np.quantile(np.hypot(steps[..., 0], steps[..., 1]).sum(axis=axis), LONGEST)))
+
+
+def _weights(known: int, wanted: int) -> Points:
+    """(wanted, known) float32: how each of `wanted` pixels' centres lies between points at both ends and between."""
+    at = (np.arange(wanted) + 0.5) / wanted * (known - 1)
+    first = np.minimum(at.astype(np.intp), known - 2)
+    weights = np.zeros((wanted, known), np.float32)
+    rows = np.arange(wanted)
+    weights[rows, first], weights[rows, first + 1] = 1 - (at - first), at - first
+    return weights
+
+
+def _edge(start: Points, end: Points) -> Points:
+    """(N, EDGE_POINTS, 2): points along the way from one end to the other."""
+    share = np.linspace(0, 1, EDGE_POINTS, dtype=np.float32)[:, None]
+    return cast(Points, start[:, None] * (1 - share) + end[:, None] * share)
+
+
+def _direction(start: Points, end: Points) -> Points:
+    """(N, 2) of length 1."""
+    way = end - start
+    return cast(Points, way / np.maximum(np.hypot(way[:, :1], way[:, 1:]), 1e-6))
+
+
+def _beyond(edge: Points, outwards: Points) -> Points:
+    """(N, 1): how many pixels each edge (N, EDGE_POINTS, 2) bends outwards over the straight way between its ends."""
+    along = edge[:, -1] - edge[:, 0]
+    normal = np.stack([along[:, 1], -along[:, 0]], axis=1)
+    normal /= np.maximum(np.hypot(normal[:, :1], normal[:, 1:]), 1e-6)
+    normal *= np.where(np.sum(normal * outwards, axis=1, keepdims=True) < 0, -1, 1)
+    over = np.einsum("nkp,np->nk", edge - edge[:, :1], normal)
+    return cast(Points, np.maximum(over.max(axis=1, keepdims=True), 0))

@@ -1,0 +1,117 @@
+"""Reads curved and folded pages flattened: decides by the lines' bend, flattens, and puts the boxes back.
+
+The evidence that a page needs it comes from the detector's map (line_bend.py) and costs next to nothing. Where lines
+bend, a model finds how the page lies (page_grid.py), lines are found once more on the flat picture, and that one is
+read if its lines bend clearly less and no text was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask, LineBend
+from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
+from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid, make_grid
+from ocrsvc.imaging.geometry import Quad, as_box, sides, upright_box
+from ocrsvc.records import Check, Line, Page, Pixels, ReadTask
+
+LEAST_TURN_DEG: Final = 2.5
+"""A line's turn across the page from which the page is taken to be curved. On the corpus's tuning half no flat page of
+40 pieces or more reaches 1.8, and curved pages begin to lose rows at about 3."""
+
+LEAST_PIECES: Final = 50
+"""Pieces of lines without which a turn is not believed: labels of wares, set every which way, have 20 to 40."""
+
+LESS: Final = 0.5  # of the turn, which may be left when the page is flat
+KEPT: Final = 0.97  # of the lines by their lengths, which must lie on the flat page
+FOUND: Final = 0.9  # of the lines' lengths in heights, which must be found again
+MOST_PIXELS: Final = 16_000_000
+
+FindGrid = Callable[[Pixels, Check], NDArray[np.float32]]
+"""(rows, columns, 2): where points that lie evenly on the flat page are in a picture (H, W[, 3]), in its pixels."""
+
+
+OpenPage = Callable[[ReadTask, LastMask | None], PageReader]
+"""A reader of a task's image, which has the mask kept when it finds lines, if there is something to keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundPage:
+    """A page whose lines are found; see page.PageReader."""
+
+    task: ReadTask
+    reader: PageReader
+    quads: list[Quad]
+    bend: LineBend
+
+    @property
+    def in_batches(self) -> bool:
+        """As of the reader."""
+        return self.reader.in_batches
+
+    def find(self) -> list[Quad]:
+        """What was found."""
+        return self.quads
+
+    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+        """As the reader does."""
+        return self.reader.read(quads)
+
+
+def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> Page:
+    """Read one image, flattened where its lines bend.
+
+    Args:
+        task: As for `read_page`; it must ask for lines to be found.
+        open_page: A reader of a task's image.
+        find_grid: Finds how the page lies; called for curved pages only.
+    """
+    found = _find(task, open_page)
+    if found.bend.pieces < LEAST_PIECES or found.bend.turn_deg < LEAST_TURN_DEG:
+        return read_page(task, found)
+    pixels = task.image.pixels
+    grid = make_grid(find_grid(pixels, task.check), min(MOST_PIXELS, pixels.shape[0] * pixels.shape[1]))
+    if not _keeps_lines(grid, found.quads):
+        return read_page(task, found)
+    flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
+    if flat.bend.turn_deg > LESS * found.bend.turn_deg or _letters(flat.quads) < FOUND * _letters(found.quads):
+        return read_page(task, found)
+    return _put_back(read_page(flat.task, flat), grid, task)
+
+
+def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
+    mask = LastMask()
+    reader = open_page(task, mask)
+    quads = reader.find()
+    task.check()
+    return _FoundPage(task, reader, quads, mask.bend())
+
+
+def _keeps_lines(grid: PageGrid, quads: Sequence[Quad]) -> bool:
+    """Whether the lines lie on the page that the grid takes from the picture."""
+    lengths = np.array([max(sides(quad)) for quad in quads])
+    inside = grid.holds(np.array([quad.mean(axis=0) for quad in quads], np.float32))
+    return bool(lengths[inside].sum() >= KEPT * lengths.sum())
+
+
+def _letters(quads: Sequence[Quad]) -> float:
+    """The lines' lengths in their heights, added up: rows that became one box count less than the rows."""
+    return sum(max(of) / max(1.0, min(of)) for of in map(sides, quads))
+
+
+def _put_back(page: Page, grid: PageGrid, task: ReadTask) -> Page:
+    """The page in the frame of the task's image."""
+    image = task.image
+    quads = np.array([line.box for line in page.lines], np.float32).reshape(-1, 4, 2)
+    placed = np.clip(grid.put_back(quads), 0, np.array([image.width, image.height], np.float32))
+    shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
+    lines = tuple(
+        Line(line.text, line.confidence, as_box(shaped(quad))) for line, quad in zip(page.lines, placed, strict=True)
+    )
+    return replace(page, width=image.width, height=image.height, lines=lines)
