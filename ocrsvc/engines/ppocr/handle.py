@@ -11,7 +11,7 @@ import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_quads
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -78,6 +78,6 @@ class PageHandle:
 
     def open_in_memory(self, task: ReadTask) -> InMemoryPageReader:
         """A reader of the task's image whose pixels are prepared in memory."""
-        find = partial(find_quads, run=partial(self._detector.run, check=task.check))
+        find = partial(find_lines, run=partial(self._detector.run, check=task.check))
         reader, in_batches = self._readers[task.options.decoder], self._detector.device != "cpu"
         return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches)
