@@ -40,7 +40,7 @@ STAGES: Mapping[str, Sequence[str]] = {
     "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
     "resize": ("engines.ppocr.pipeline.db_postprocess:_resize", "engines.ppocr.pipeline.detector:to_tensor"),
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
-    "post": ("engines.ppocr.pipeline.db_postprocess:quads_from_map",),
+    "post": ("engines.ppocr.pipeline.db_postprocess:lines_from_map",),
     "crop": ("engines.ppocr.pipeline.page:crop", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
     "recognize": ("engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",),
     "decode text": (

@@ -7,11 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
-    find_quads,
+    FoundLines,
+    find_lines,
     first_scale,
+    lines_from_map,
     order_clockwise,
-    quads_from_map,
-    scale_for_text,
+    second_scale,
 )
 from ocrsvc.records import Pixels
 
@@ -26,29 +27,29 @@ def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (6
 
 def test_a_shape_on_the_map_grows_by_the_unclip_distance() -> None:
     # 101 x 11 px counts as 100 x 10 between pixel centres: d = 1000 * 1.5 / 220 = 6.82.
-    (quad,) = quads_from_map(drawn_map((30, 20, 131, 31)), 160, 64)
+    (quad,) = lines_from_map(drawn_map((30, 20, 131, 31)), 160, 64).outlines
     assert np.allclose(quad, [[23.2, 13.2], [136.8, 13.2], [136.8, 36.8], [23.2, 36.8]], atol=0.1)
 
 
 def test_quads_come_back_in_the_pixels_of_the_image() -> None:
-    (small,) = quads_from_map(drawn_map((30, 20, 130, 30)), 160, 64)
-    (large,) = quads_from_map(drawn_map((30, 20, 130, 30)), 320, 128)
+    (small,) = lines_from_map(drawn_map((30, 20, 130, 30)), 160, 64).outlines
+    (large,) = lines_from_map(drawn_map((30, 20, 130, 30)), 320, 128).outlines
     assert np.allclose(large, small * 2)
 
 
 def test_lines_one_pixel_apart_on_the_map_stay_two() -> None:
-    quads = quads_from_map(drawn_map((30, 20, 130, 28), (30, 29, 130, 37)), 160, 64)
+    quads = lines_from_map(drawn_map((30, 20, 130, 28), (30, 29, 130, 37)), 160, 64).outlines
     assert sorted(round(float(quad[:, 1].mean())) for quad in quads) == [24, 32]
 
 
 def test_faint_shapes_and_specks_are_no_lines() -> None:
     faint = drawn_map((30, 20, 130, 30)) * 0.45
-    assert quads_from_map(faint, 160, 64) == []
-    assert quads_from_map(drawn_map((30, 20, 31, 21)), 160, 64) == []
+    assert lines_from_map(faint, 160, 64).outlines == []
+    assert lines_from_map(drawn_map((30, 20, 31, 21)), 160, 64).outlines == []
 
 
 def test_quads_never_leave_the_image() -> None:
-    (quad,) = quads_from_map(drawn_map((0, 0, 160, 10)), 160, 64)
+    (quad,) = lines_from_map(drawn_map((0, 0, 160, 10)), 160, 64).outlines
     assert quad.min() >= 0
     assert (quad.max(axis=0) <= (160, 64)).all()
 
@@ -73,11 +74,17 @@ def quad_of_height(height: float) -> NDArray[np.float32]:
     ],
 )
 def test_the_scale_follows_the_height_of_the_text(height: float, scale: float, longest: int, expected: float) -> None:
-    assert scale_for_text([quad_of_height(height)], scale, longest) == pytest.approx(expected, rel=0.01)
+    assert second_scale(FoundLines([quad_of_height(height)], 0.0), scale, longest) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("unclaimed", "expected"), [(0.05, 0.5), (0.2, 1.0), (1.0, 1.0)])
+def test_text_that_is_in_no_line_is_looked_at_again_larger(unclaimed: float, expected: float) -> None:
+    assert second_scale(FoundLines([quad_of_height(60.0)], unclaimed), 0.5, 1500) == expected
+    assert second_scale(FoundLines([], 1.0), 0.5, 1500) == 1.0
 
 
 def test_where_nothing_was_found_there_is_no_second_pass() -> None:
-    assert scale_for_text([], 0.5, 2000) == 0.5
+    assert second_scale(FoundLines([], 0.0), 0.5, 2000) == 0.5
 
 
 @pytest.mark.parametrize(("longest", "expected"), [(1920, 0.5), (960, 1.0), (700, 1.0), (320, 2.0), (100, 2.5)])
@@ -100,10 +107,10 @@ def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
 
     page = np.full((704, 704), 255, np.uint8)
     page[100:160, 20:680] = 0
-    find_quads(page, run)
+    find_lines(page, run)
     assert [shape[-1] for shape in seen] == [704]
     page[100:160] = 255
     page[100:105, 20:680] = 0
-    find_quads(page, run)
+    find_lines(page, run)
     assert len(seen) == 3
     assert seen[2][-1] > seen[1][-1] == 704

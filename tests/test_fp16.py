@@ -12,7 +12,7 @@ import pytest
 
 from ocrsvc.engines.ppocr.graph.rewrite import LOGITS
 from ocrsvc.engines.ppocr.pipeline.ctc import best_path
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import quads_from_map
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
 from ocrsvc.engines.ppocr.pipeline.detector import pad
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, first_steps
@@ -68,7 +68,7 @@ def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(as_fp16: bool
     assert padded.shape == (320, 640, 3)
     found = on_gpu.run(None, {models.INPUT: to_tensor(padded)})[0][:, :, :288, :608]
     one, other = (
-        np.array(sorted(quads_from_map(probabilities[0, 0], 608, 288), key=lambda quad: float(quad[0, 1])))
+        np.array(sorted(lines_from_map(probabilities[0, 0], 608, 288).outlines, key=lambda quad: float(quad[0, 1])))
         for probabilities in (exact, found)
     )
     assert one.shape == other.shape == (4, 4, 2)

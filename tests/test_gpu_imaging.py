@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from bent_page import bend
 from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
 from numpy.typing import NDArray
 from strict_arrays import OnGpu, StrictArrays, on_gpu
@@ -31,7 +32,7 @@ from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_m
 from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
 from ocrsvc.engines.ppocr.gpu.self_test import drawn_pages, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, quads_from_map, quads_from_mask
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
@@ -110,9 +111,9 @@ def test_the_mask_is_the_cpus_and_the_boxes_are_too(gpu: ArrayBackend) -> None:
     mask, likely = unpack_map(gpu.download(pack_map(gpu.xp, gpu.upload(table), MAP_THRESHOLD)))
     assert np.array_equal(mask, table > MAP_THRESHOLD)
     assert np.abs(likely / CERTAIN - table).max() <= 1 / (2 * CERTAIN) + 1e-6
-    found = quads_from_mask(mask, likely, 640, 320, certain=CERTAIN)
+    found = lines_from_mask(mask, likely, 640, 320, certain=CERTAIN).outlines
     assert len(found) == 4  # the first is fainter than a box may be
-    assert np.array_equal(found, quads_from_map(table, 640, 320))
+    assert np.array_equal(found, lines_from_map(table, 640, 320).outlines)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1)])
@@ -252,6 +253,13 @@ def test_a_line_as_large_as_a_page_is_read_without_a_pass_for_each_of_its_sample
     quads = [quad, quad / np.float32(3), quad / np.float32(6)]
     largest, large, small = samples(quads, [496] * 3, 48)
     assert largest > MOST_SAMPLES >= large > small == 1
+
+
+def test_a_curved_line_reads_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -> None:
+    pixels = bend(load(PAGES / "line.png"), 500, (700, 560))
+    there, here = read(engine.open_handle(), pixels), read(in_memory(engine), pixels)
+    assert there.text == here.text == "The library closes at 15:00 today."
+    assert np.abs(np.subtract(there.lines[0].box, here.lines[0].box)).max() <= 1
 
 
 def test_options_are_the_same_on_the_gpu(engine: PpocrEngine) -> None:

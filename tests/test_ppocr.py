@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from bent_page import bend
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -84,6 +85,16 @@ def test_gray_pixels_read_like_colour(handle: PageHandle) -> None:
 def test_one_line_is_read_without_detection(handle: PageHandle) -> None:
     page = read(handle, load("line.png"), ReadOptions(detect=False))
     assert page.text == "The library closes at 15:00 today."
+
+
+def test_a_line_along_an_arc_is_read(handle: PageHandle) -> None:
+    page = read(handle, bend(load("line.png"), 500, (700, 560)))
+    assert page.text == "The library closes at 15:00 today."
+    (line,) = page.lines
+    # The arc is 600 px long, 69 degrees: 566 px wide and 88 px high, and its letters are 24 px tall.
+    width, height = np.ptp(np.array(line.box), axis=0).tolist()
+    assert 470 < width < 640
+    assert 80 < height < 140
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5000), (5000, 1), (3, 3), (200, 200, 3)])

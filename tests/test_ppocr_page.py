@@ -49,8 +49,8 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
     return pixels, quads
 
 
-def read(task: ReadTask, find_quads: Callable[[Pixels], list[Quad]], reader: ShadeReader) -> Page:
-    return read_page(task, InMemoryPageReader(task.image.pixels, find_quads, reader))
+def read(task: ReadTask, find_lines: Callable[[Pixels], list[Quad]], reader: ShadeReader) -> Page:
+    return read_page(task, InMemoryPageReader(task.image.pixels, find_lines, reader))
 
 
 def order_from_top_left(quad: Quad) -> Quad:

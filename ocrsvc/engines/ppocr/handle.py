@@ -11,7 +11,7 @@ import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, ProbabilityMap, find_quads
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
@@ -88,7 +88,7 @@ class PageHandle:
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> InMemoryPageReader:
         """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""
-        find = partial(find_quads, run=partial(self._detect, check=task.check, last_mask=last_mask))
+        find = partial(find_lines, run=partial(self._detect, check=task.check, last_mask=last_mask))
         reader, in_batches = self._readers[task.options.decoder], self._detector.device != "cpu"
         return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches)
 

@@ -14,15 +14,20 @@ from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, detect_in_passes, input_size, quads_from_mask
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
+    MAP_THRESHOLD,
+    FoundLines,
+    detect_in_passes,
+    input_size,
+    lines_from_mask,
+)
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
-from ocrsvc.imaging.geometry import Quad, sides
-from ocrsvc.imaging.geometry import crop as cut_out
+from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
 from ocrsvc.records import Decoder, Pixels, ReadTask
 
 MOST_SAMPLES: Final = 36
@@ -48,16 +53,16 @@ class GpuCrop(LineImage):
 
     Args:
         page: Whose line.
-        quad: (4, 2) float32 in pixels of the page.
+        outline: In pixels of the page.
         width: Columns that it becomes.
     """
 
-    def __init__(self, page: GpuPage, quad: Quad, width: int) -> None:
-        self.page, self.quad, self.width = page, quad, width
+    def __init__(self, page: GpuPage, outline: Outline, width: int) -> None:
+        self.page, self.outline, self.width = page, outline, width
 
     def pixels(self) -> Pixels:
         """See LineImage. Cut in memory, for the few lines that spaces.py examines."""
-        return cut_out(self.page.pixels, self.quad, self.width, HEIGHT_PX)
+        return cut(self.page.pixels, self.outline, self.width, HEIGHT_PX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +99,18 @@ class GpuPageReader:
     last_mask: LastMask | None = None
     in_batches: bool = True
 
-    def find(self) -> list[Quad]:
+    def find(self) -> list[Outline]:
         """See page.PageReader."""
         height, width = self.page.pixels.shape[:2]
         return detect_in_passes(height, width, self._detect_at)
 
-    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
         """See page.PageReader."""
         recognizer = self.pipeline.recognizers[self.task.options.decoder]
-        crops = [GpuCrop(self.page, quad, recognizer.crop_size(*sides(quad))[0]) for quad in quads]
+        crops = [GpuCrop(self.page, outline, recognizer.crop_size(*extent(outline))[0]) for outline in outlines]
         return recognizer.read_line_images(crops, self.task.check)
 
-    def _detect_at(self, scale: float) -> list[Quad]:
+    def _detect_at(self, scale: float) -> FoundLines:
         self.task.check()
         backend, detector = self.pipeline.backend, self.pipeline.detector
         height, width = self.page.pixels.shape[:2]
@@ -115,7 +120,7 @@ class GpuPageReader:
         mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, MAP_THRESHOLD)))
         if self.last_mask is not None:
             self.last_mask.keep(mask)
-        return quads_from_mask(mask, likely, width, height, certain=CERTAIN)
+        return lines_from_mask(mask, likely, width, height, certain=CERTAIN)
 
 
 def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
@@ -132,17 +137,17 @@ def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
 
 
 def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int) -> Array:
-    """(N, 3, HEIGHT_PX, padded) float32: the lines of each page in one go, and the largest by themselves."""
+    """(N, 3, HEIGHT_PX, padded) float32: the lines of a page in one go, the largest and curved ones alone."""
     tensor = backend.xp.zeros((len(crops), 3, HEIGHT_PX, padded), np.float32)
-    passes = samples([crop.quad for crop in crops], [crop.width for crop in crops], HEIGHT_PX)
+    passes = samples([corners(crop.outline) for crop in crops], [crop.width for crop in crops], HEIGHT_PX)
     pages: dict[int, list[int]] = {}
     for row, (crop, count) in enumerate(zip(crops, passes, strict=True)):
-        if count > MOST_SAMPLES:
+        if count > MOST_SAMPLES or is_curved(crop.outline):
             tensor[row, :, :, : crop.width] = backend.upload(to_tensor(crop.pixels())[0])
         else:
             pages.setdefault(id(crop.page), []).append(row)
     for rows in pages.values():
         page, of_page = crops[rows[0]].page.array, [crops[row] for row in rows]
-        quads, widths = [crop.quad for crop in of_page], [crop.width for crop in of_page]
+        quads, widths = [crop.outline for crop in of_page], [crop.width for crop in of_page]
         tensor[backend.upload(np.array(rows))] = crop_lines(backend.xp, page, quads, widths, padded, HEIGHT_PX)
     return tensor

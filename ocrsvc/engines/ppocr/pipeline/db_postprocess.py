@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.geometry import Quad, sides
+from ocrsvc.engines.ppocr.pipeline.curved_lines import curved_outline, fills
+from ocrsvc.imaging.geometry import Quad
+from ocrsvc.imaging.outline import Outline, extent
 from ocrsvc.records import Pixels
 
 STRIDE = 32  # the network's input sides must be multiples of this
@@ -34,38 +37,54 @@ BOX_THRESHOLD = 0.45
 UNCLIP_RATIO = 1.5
 SMALLEST_PX = 3
 MOST_BOXES = 3000
+UNCLAIMED_SHARE = 0.1  # of what the map takes for text, beyond which a finer pass follows if no line holds it
+UNCLAIMED_GAIN = 2.0  # of that pass
 
 ProbabilityMap = NDArray[np.float32]
 Contour = NDArray[np.int32]
 
 
-def find_quads(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Quad]:
+@dataclass(frozen=True, slots=True)
+class FoundLines:
+    """What one pass found.
+
+    Attributes:
+        outlines: Of the lines, in pixels of the image; see imaging.outline.
+        unclaimed: The share of what the map takes for text which is in no line, from 0 to 1.
+    """
+
+    outlines: list[Outline]
+    unclaimed: float
+
+
+def find_lines(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Outline]:
     """Find the lines of an image, in no particular order.
 
-    The first pass is coarse and learns how tall the text is; only if its smaller lines are too small for the network a
-    second pass follows, at the resolution that they need (enlarged, where the image itself is small).
+    The first pass is coarse and learns how tall the text is. A second pass follows if the smaller lines are too small
+    for the network, at the resolution that they need (enlarged, where the image itself is small), or if the network
+    sees text of which no lines can be made: faint and crowded text is a cloud on the map until it is seen larger.
 
     Args:
         pixels: (H, W) or (H, W, 3) uint8.
         run: The model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out.
 
     Returns:
-        Quads in the pixels of the image, clockwise from the top left corner.
+        Outlines in the pixels of the image, from the upper left corner for a line that is nearer level than upright.
     """
     height, width = pixels.shape[:2]
 
-    def run_pass(scale: float) -> list[Quad]:
-        return quads_from_map(run(_resize(pixels, scale)), width, height)
+    def run_pass(scale: float) -> FoundLines:
+        return lines_from_map(run(_resize(pixels, scale)), width, height)
 
     return detect_in_passes(height, width, run_pass)
 
 
-def detect_in_passes(height: int, width: int, run_pass: Callable[[float], list[Quad]]) -> list[Quad]:
-    """The quads of an image of that size in pixels, from `run_pass` at one scale or two, as `find_quads` says."""
+def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundLines]) -> list[Outline]:
+    """The lines of an image of that size in pixels, from `run_pass` at one scale or two, as `find_lines` says."""
     scale = first_scale(height, width)
-    quads = run_pass(scale)
-    finer = scale_for_text(quads, scale, longest_side(height, width))
-    return run_pass(finer) if finer >= scale * SECOND_PASS_GAIN else quads
+    found = run_pass(scale)
+    finer = second_scale(found, scale, longest_side(height, width))
+    return run_pass(finer).outlines if finer >= scale * SECOND_PASS_GAIN else found.outlines
 
 
 def longest_side(height: int, width: int) -> float:
@@ -82,13 +101,19 @@ def first_scale(height: int, width: int) -> float:
     return min(1.0, COARSE_PX / longest) if longest >= SMALL_IMAGE_PX else min(ENLARGE_MOST, SMALL_IMAGE_PX / longest)
 
 
-def scale_for_text(quads: list[Quad], scale: float, longest: float) -> float:
-    """The scale at which the smaller lines reach READABLE_PX, within what the image and the limits allow."""
-    if not quads:
-        return scale
-    heights = sorted(min(sides(quad)) * scale for quad in quads)
-    small = heights[int(len(heights) * SMALL_TEXT_SHARE)]
-    return min(scale * max(1.0, READABLE_PX / small), ENLARGE_MOST, max(FINE_PX / longest, scale))
+def second_scale(found: FoundLines, scale: float, longest: float) -> float:
+    """The scale that the image needs, within what its longest side (in pixels) and the limits allow.
+
+    Args:
+        found: At `scale`.
+        scale: Of the first pass.
+        longest: See `longest_side`.
+    """
+    wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
+    if found.outlines:
+        heights = sorted(min(extent(outline)) * scale for outline in found.outlines)
+        wanted = max(wanted, READABLE_PX / heights[int(len(heights) * SMALL_TEXT_SHARE)])
+    return min(scale * wanted, ENLARGE_MOST, max(FINE_PX / longest, scale))
 
 
 def _resize(pixels: Pixels, scale: float) -> Pixels:
@@ -102,15 +127,15 @@ def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
     return _to_stride(width * scale), _to_stride(height * scale)
 
 
-def quads_from_map(probabilities: ProbabilityMap, width: int, height: int) -> list[Quad]:
-    """Turn an (h, w) probability map into quads in the pixels of the width x height image it stands for."""
-    return quads_from_mask((probabilities > MAP_THRESHOLD).astype(np.uint8), probabilities, width, height)
+def lines_from_map(probabilities: ProbabilityMap, width: int, height: int) -> FoundLines:
+    """Find the lines of an (h, w) probability map, in the pixels of the width x height image it stands for."""
+    return lines_from_mask((probabilities > MAP_THRESHOLD).astype(np.uint8), probabilities, width, height)
 
 
-def quads_from_mask(
+def lines_from_mask(
     mask: Pixels, probabilities: NDArray[Any], width: int, height: int, *, certain: float = 1.0
-) -> list[Quad]:
-    """As `quads_from_map`, where the map is known already to be (1) or not to be (0) text.
+) -> FoundLines:
+    """As `lines_from_map`, where the map is known already to be (1) or not to be (0) text.
 
     Args:
         mask: (h, w) uint8.
@@ -118,24 +143,44 @@ def quads_from_mask(
         width, height: Pixels of the image.
         certain: What stands for a probability of 1.
     """
-    contours = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
-    found = [_corners_of(contour, probabilities, BOX_THRESHOLD * certain) for contour in contours[:MOST_BOXES]]
-    corners = np.array([four for four in found if four is not None], np.float32).reshape(-1, 4, 2)
+    contours = _contours(mask)
+    found = [_line_of(contour, probabilities, BOX_THRESHOLD * certain) for contour in contours]
+    straight = [outline for outline in found if outline is not None and len(outline) == 4]
     scale = np.array([width / probabilities.shape[1], height / probabilities.shape[0]], np.float32)
     limit = np.array([width, height], np.float32)
-    quads = np.clip(order_clockwise(corners) * scale, 0, limit).astype(np.float32)
-    return list(quads[_are_large_enough(quads)])
+    quads = np.clip(order_clockwise(np.array(straight, np.float32).reshape(-1, 4, 2)) * scale, 0, limit)
+    curved = [np.clip(outline * scale, 0, limit) for outline in found if outline is not None and len(outline) > 4]
+    return FoundLines([*quads[_are_large_enough(quads)], *curved], _unclaimed(contours, found))
 
 
-def _corners_of(contour: Contour, probabilities: NDArray[Any], least: float) -> NDArray[np.float32] | None:
-    """The contour's smallest rectangle, grown, in any order; None where it is a speck or less likely than `least`."""
+def _contours(mask: Pixels) -> list[Contour]:
+    """The outer borders of what is text, without specks; MOST_BOXES at most."""
+    every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
+    # OpenCV follows the borders of holes the other way round.
+    return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MOST_BOXES]
+
+
+def _unclaimed(contours: list[Contour], found: list[Outline | None]) -> float:
+    """The share of the contours' area, specks left out, that is in no line."""
+    areas = np.array([cv2.contourArea(contour) for contour in contours])
+    lost = np.array([outline is None for outline in found], bool)
+    return float(areas[lost].sum() / areas.sum()) if areas.any() else 0.0
+
+
+def _line_of(contour: Contour, probabilities: NDArray[Any], least: float) -> Outline | None:
+    """A contour's line, in pixels of the map: a rectangle in any order, or the outline of a curve."""
     around = cv2.minAreaRect(contour)
-    (cx, cy), (across, along), angle = around
-    if min(across, along) < SMALLEST_PX or _score(cv2.boxPoints(around), probabilities) < least:
+    middle, (across, along), angle = around
+    if min(across, along) < SMALLEST_PX:
         return None
+    likely = _score(cv2.boxPoints(around), probabilities) >= least
+    if not (likely and fills(contour, across, along)):
+        curved = curved_outline(contour, probabilities, least, UNCLIP_RATIO)
+        if curved is not None:
+            return curved
     distance = across * along * UNCLIP_RATIO / (2 * (across + along))
-    grown = ((cx, cy), (across + 2 * distance, along + 2 * distance), angle)
-    return cast("NDArray[np.float32]", cv2.boxPoints(grown))
+    grown = (middle, (across + 2 * distance, along + 2 * distance), angle)
+    return cast(Quad, cv2.boxPoints(grown)) if likely else None
 
 
 def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
-from ocrsvc.imaging.geometry import Quad, as_box, crop, heading, sides, turn_points, upright_box
+from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
+from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order import reading_order
 from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, no_check
 
@@ -38,12 +39,12 @@ class PageReader(Protocol):
     @property
     def in_batches(self) -> bool: ...  # noqa: D102  described above
 
-    def find(self) -> list[Quad]:
+    def find(self) -> list[Outline]:
         """The lines, in the pixels of the image, clockwise from the top left corner, in no particular order."""
         ...
 
-    def read(self, quads: Sequence[Quad]) -> list[LineText]:
-        """What each line says, read from the quad's first corner to its second; in the same order."""
+    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
+        """What each line says, read along its upper edge; in the same order."""
         ...
 
 
@@ -53,25 +54,25 @@ class InMemoryPageReader:
 
     Attributes:
         pixels: (H, W[, 3]) uint8.
-        find_quads: Finds the lines.
+        find_lines: Finds the lines.
         reader: Reads them.
         check: Called before each.
         in_batches: See PageReader.
     """
 
     pixels: Pixels
-    find_quads: Callable[[Pixels], list[Quad]]
+    find_lines: Callable[[Pixels], list[Outline]]
     reader: LineReader
     check: Check = no_check
     in_batches: bool = False
 
-    def find(self) -> list[Quad]:
+    def find(self) -> list[Outline]:
         """See PageReader."""
-        return self.find_quads(self.pixels)
+        return self.find_lines(self.pixels)
 
-    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
         """See PageReader."""
-        crops = [crop(self.pixels, quad, *self.reader.crop_size(*sides(quad))) for quad in quads]
+        crops = [cut(self.pixels, outline, *self.reader.crop_size(*extent(outline))) for outline in outlines]
         return self.reader.read(crops, self.check)
 
 
@@ -80,19 +81,20 @@ UNREAD: Final = LineText("", 0.0)
 
 @dataclass(slots=True)
 class _DetectedLine:
-    """A line on its way: its quad, ordered the way it will be read, and what was read so far."""
+    """A line on its way: its outline, ordered the way it will be read, and what was read so far."""
 
-    quad: Quad
+    outline: Outline
     read: LineText = UNREAD
 
-    def flipped(self) -> Quad:
-        """The same quad, read the other way round."""
-        return np.roll(self.quad, 2, axis=0)
+    @property
+    def quad(self) -> Quad:
+        """Its corners."""
+        return corners(self.outline)
 
 
 def read_page(task: ReadTask, reader: PageReader) -> Page:
     """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean."""
-    found = [_DetectedLine(_along_text(quad)) for quad in reader.find()] if task.options.detect else []
+    found = [_DetectedLine(_along_text(outline)) for outline in reader.find()] if task.options.detect else []
     if not found:
         found = [_DetectedLine(_whole_image(task.image.pixels))]
     if task.options.rotate == "auto":
@@ -103,10 +105,10 @@ def read_page(task: ReadTask, reader: PageReader) -> Page:
     return _assemble(task, found)
 
 
-def _along_text(quad: Quad) -> Quad:
+def _along_text(outline: Outline) -> Outline:
     """Begin a tall quad at its top right corner, so that it is read downwards (as columns of Chinese are)."""
-    along, across = sides(quad)
-    return np.roll(quad, -1, axis=0) if across >= TALL * along else quad
+    along, across = extent(outline)
+    return np.roll(outline, -1, axis=0) if across >= TALL * along and not is_curved(outline) else outline
 
 
 def _whole_image(pixels: Pixels) -> Quad:
@@ -116,15 +118,15 @@ def _whole_image(pixels: Pixels) -> Quad:
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
     """Read a few long lines, in batches all; if the long ones make no sense, turn all round when that makes more."""
-    sample = sorted(found, key=lambda line: -_elongation(line.quad))[:SAMPLE_LINES]
+    sample = sorted(found, key=lambda line: -_elongation(line.outline))[:SAMPLE_LINES]
     _recognize(found if reader.in_batches else sample, reader)
     if _mean_confidence([line.read for line in sample]) >= CONFIDENT:
         return
-    flipped = reader.read([line.flipped() for line in sample])
+    flipped = reader.read([turned_round(line.outline) for line in sample])
     if _mean_confidence(flipped) < _mean_confidence([line.read for line in sample]) + CLEARLY_BETTER:
         return
     for line in found:
-        line.quad, line.read = line.flipped(), UNREAD
+        line.outline, line.read = turned_round(line.outline), UNREAD
     for line, text in zip(sample, flipped, strict=True):
         line.read = text
 
@@ -132,18 +134,18 @@ def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
 def _retry_doubtful(found: list[_DetectedLine], reader: PageReader) -> None:
     """Read single doubtful lines the other way round too, and keep what is clearly better."""
     doubtful = [line for line in found if 0 < line.read.confidence < DOUBTFUL_LINE]
-    for line, text in zip(doubtful, reader.read([d.flipped() for d in doubtful]), strict=True):
+    for line, text in zip(doubtful, reader.read([turned_round(line.outline) for line in doubtful]), strict=True):
         if text.confidence > max(line.read.confidence + CLEARLY_BETTER, DOUBTFUL_LINE):
-            line.quad, line.read = line.flipped(), text
+            line.outline, line.read = turned_round(line.outline), text
 
 
 def _recognize(lines: Sequence[_DetectedLine], reader: PageReader) -> None:
-    for line, text in zip(lines, reader.read([line.quad for line in lines]), strict=True):
+    for line, text in zip(lines, reader.read([line.outline for line in lines]), strict=True):
         line.read = text
 
 
-def _elongation(quad: Quad) -> float:
-    along, across = sides(quad)
+def _elongation(outline: Outline) -> float:
+    along, across = extent(outline)
     return along / max(across, 1.0)
 
 
@@ -156,7 +158,8 @@ def _assemble(task: ReadTask, found: list[_DetectedLine]) -> Page:
     least = LEAST_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
     angle = _page_angle([line.quad for line in kept])
-    quads = np.array([line.quad for line in kept], np.float32).reshape(-1, 4, 2)
+    # Rectangles around curved lines overlap where the lines do not.
+    quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
     ordered = [kept[index] for index in reading_order(_level(turn_points(quads, angle, image.width, image.height)))]
     shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
     lines = tuple(Line(line.read.text, line.read.confidence, as_box(shaped(line.quad))) for line in ordered)

@@ -18,7 +18,8 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask, LineBend
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid, make_grid
-from ocrsvc.imaging.geometry import Quad, as_box, sides, upright_box
+from ocrsvc.imaging.geometry import as_box, upright_box
+from ocrsvc.imaging.outline import Outline, extent
 from ocrsvc.records import Check, Line, Page, Pixels, ReadTask
 
 LEAST_TURN_DEG: Final = 2.5
@@ -47,7 +48,7 @@ class _FoundPage:
 
     task: ReadTask
     reader: PageReader
-    quads: list[Quad]
+    outlines: list[Outline]
     bend: LineBend
 
     @property
@@ -55,13 +56,13 @@ class _FoundPage:
         """As of the reader."""
         return self.reader.in_batches
 
-    def find(self) -> list[Quad]:
+    def find(self) -> list[Outline]:
         """What was found."""
-        return self.quads
+        return self.outlines
 
-    def read(self, quads: Sequence[Quad]) -> list[LineText]:
+    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
         """As the reader does."""
-        return self.reader.read(quads)
+        return self.reader.read(outlines)
 
 
 def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> Page:
@@ -77,10 +78,10 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
         return read_page(task, found)
     pixels = task.image.pixels
     grid = make_grid(find_grid(pixels, task.check), min(MOST_PIXELS, pixels.shape[0] * pixels.shape[1]))
-    if not _keeps_lines(grid, found.quads):
+    if not _keeps_lines(grid, found.outlines):
         return read_page(task, found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
-    if flat.bend.turn_deg > LESS * found.bend.turn_deg or _letters(flat.quads) < FOUND * _letters(found.quads):
+    if flat.bend.turn_deg > LESS * found.bend.turn_deg or _letters(flat.outlines) < FOUND * _letters(found.outlines):
         return read_page(task, found)
     return _put_back(read_page(flat.task, flat), grid, task)
 
@@ -88,21 +89,21 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
 def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
     mask = LastMask()
     reader = open_page(task, mask)
-    quads = reader.find()
+    outlines = reader.find()
     task.check()
-    return _FoundPage(task, reader, quads, mask.bend())
+    return _FoundPage(task, reader, outlines, mask.bend())
 
 
-def _keeps_lines(grid: PageGrid, quads: Sequence[Quad]) -> bool:
+def _keeps_lines(grid: PageGrid, outlines: Sequence[Outline]) -> bool:
     """Whether the lines lie on the page that the grid takes from the picture."""
-    lengths = np.array([max(sides(quad)) for quad in quads])
-    inside = grid.holds(np.array([quad.mean(axis=0) for quad in quads], np.float32))
+    lengths = np.array([max(extent(outline)) for outline in outlines])
+    inside = grid.holds(np.array([outline.mean(axis=0) for outline in outlines], np.float32))
     return bool(lengths[inside].sum() >= KEPT * lengths.sum())
 
 
-def _letters(quads: Sequence[Quad]) -> float:
+def _letters(outlines: Sequence[Outline]) -> float:
     """The lines' lengths in their heights, added up: rows that became one box count less than the rows."""
-    return sum(max(of) / max(1.0, min(of)) for of in map(sides, quads))
+    return sum(max(of) / max(1.0, min(of)) for of in map(extent, outlines))
 
 
 def _put_back(page: Page, grid: PageGrid, task: ReadTask) -> Page:

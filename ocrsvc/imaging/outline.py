@@ -1,0 +1,74 @@
+"""Outlines of lines, straight or curved: their corners, their sizes, and cutting them out of a page, straightened.
+
+An outline is a float32 array (2 k, 2), k >= 2: k points along the upper edge of the line, from where reading starts to
+where it ends, and k points along the lower edge back; clockwise, in pixels of the page. Points number i and 2 k - 1 - i
+face each other. The outline of a straight line is its quad (k = 2).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.geometry import Quad, crop, sides
+from ocrsvc.records import Pixels
+
+Outline = NDArray[np.float32]
+
+
+def is_curved(outline: Outline) -> bool:
+    """Whether the line has more than its four corners."""
+    return len(outline) > 4
+
+
+def corners(outline: Outline) -> Quad:
+    """The line's quad; of a curved one the smallest rectangle around it, that begins where reading starts."""
+    if not is_curved(outline):
+        return outline
+    middle = len(outline) // 2
+    chord = outline[middle - 1] + outline[middle] - outline[0] - outline[-1]
+    clockwise = cv2.boxPoints(cv2.minAreaRect(outline)).astype(np.float32)
+    edges = np.roll(clockwise, -1, axis=0) - clockwise
+    along = edges @ chord / np.maximum(np.hypot(edges[:, 0], edges[:, 1]), 1e-6)
+    return np.roll(clockwise, -int(np.argmax(along)), axis=0)
+
+
+def ends(outline: Outline) -> Quad:
+    """The quad between the two ends of the line, as thick as the line is there; of a straight line its quad."""
+    middle = len(outline) // 2
+    return outline[[0, middle - 1, middle, -1]]
+
+
+def extent(outline: Outline) -> tuple[float, float]:
+    """Lengths in pixels along the reading direction, following the curve, and across it."""
+    sizes = [sides(quad) for quad in _pieces(outline)]
+    return sum(along for along, _ in sizes), sum(across for _, across in sizes) / len(sizes)
+
+
+def turned_round(outline: Outline) -> Outline:
+    """The same line, read the other way round."""
+    return np.roll(outline, len(outline) // 2, axis=0)
+
+
+def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
+    """Cut the line out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels; see `geometry.crop`.
+
+    A curved line is cut piece by piece, each as wide as its share of the line is long.
+    """
+    if not is_curved(outline):
+        return crop(pixels, outline, width, height)
+    pieces = _pieces(outline)
+    lengths = np.array([sides(quad)[0] for quad in pieces])
+    ends = np.rint(lengths.cumsum() / max(float(lengths.sum()), 1e-6) * width).astype(int)
+    widths = np.diff(ends, prepend=0)
+    parts = [crop(pixels, quad, int(part), height) for quad, part in zip(pieces, widths, strict=True) if part > 0]
+    return cast(Pixels, np.concatenate(parts, axis=1))
+
+
+def _pieces(outline: Outline) -> list[Quad]:
+    """The straight pieces of a line, in reading order."""
+    last = len(outline) - 1
+    return [outline[[i, i + 1, last - i - 1, last - i]] for i in range(len(outline) // 2 - 1)]
