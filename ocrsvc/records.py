@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,7 @@ class ReadOptions:
         min_confidence: Lines below this are left out. None: the engine's own threshold.
         decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text; engines that
             decode in a way of their own take no notice.
+        tables: True asks for the tables on the page as well.
     """
 
     rotate: Rotate = "auto"
@@ -84,6 +85,7 @@ class ReadOptions:
     max_side: int | None = None
     min_confidence: float | None = None
     decoder: Decoder = "greedy"
+    tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,37 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        row, column: Of its top left corner in the table's grid, from 0.
+        row_span, column_span: Rows and columns of the grid that it takes, at least 1.
+        box: Where it stands.
+        text: What stands in it: pieces of one row joined by blanks, rows by newlines; "" where nothing does.
+        lines: Which of the page's lines that is, from 0.
+    """
+
+    row: int
+    column: int
+    row_span: int
+    column_span: int
+    box: Box
+    text: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table found on a page: a grid of `rows` x `columns`, covered by its cells once, row by row."""
+
+    box: Box
+    rows: int
+    columns: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What was read on one page.
 
@@ -141,6 +174,7 @@ class Page:
         angle: Clockwise degrees (0, 90, 180, 270) by which the page was turned to be read.
         lines: In reading order.
         number: From 1, within the document.
+        tables: From top to bottom; found only if the options ask for them.
     """
 
     width: int
@@ -148,6 +182,7 @@ class Page:
     angle: int
     lines: tuple[Line, ...]
     number: int = 1
+    tables: tuple[Table, ...] = ()
 
     @property
     def text(self) -> str:
@@ -166,6 +201,19 @@ class DecodedPage(Page):
 
     decode_s: float = 0.0
     image: Image | None = None
+
+    @classmethod
+    def of(cls, page: Page, decode_s: float, image: Image | None = None) -> DecodedPage:
+        """A page that was read of a file."""
+        return cls(**_values_of(page), decode_s=decode_s, image=image)
+
+    def page(self) -> Page:
+        """The page alone."""
+        return Page(**_values_of(self))
+
+
+def _values_of(page: Page) -> dict[str, Any]:
+    return {member.name: getattr(page, member.name) for member in fields(Page)}
 
 
 @dataclass(frozen=True, slots=True)

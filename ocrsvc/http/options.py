@@ -103,6 +103,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "greedy",
         "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
     ),
+    "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,
