@@ -149,6 +149,9 @@ def _with_heading(block: TextBlock, run: Run, columns: Sequence[Interval]) -> li
         if block.frames[line][0] < column[1] and column[0] < block.frames[line][2]
     ]
     is_heading = len(run.above) > 1 and len(reached) == len(set(reached)) > len(run.above)
+    for line in run.above:
+        left, _, right, _ = block.frames[line]
+        is_heading &= left > columns[0][0] - block.line_height and right < columns[-1][1] + block.line_height
     return [run.above, *run.rows] if is_heading else run.rows
 
 

@@ -35,11 +35,13 @@ class RuledLines:
     Attributes:
         horizontal, vertical: Masks of those of each direction.
         segments: (N, 4) int32 left, top, width, height of each horizontal one.
+        ink: Mask of all other ink.
     """
 
     horizontal: Mask
     vertical: Mask
     segments: NDArray[np.int32]
+    ink: Mask
 
 
 def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: float, check: Check) -> RuledLines:
@@ -60,7 +62,8 @@ def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: flo
     horizontal, segments = _runs(ink, text, line_height)
     check()
     vertical, _ = _runs(np.ascontiguousarray(ink.T), np.ascontiguousarray(text.T), line_height)
-    return RuledLines(horizontal, np.ascontiguousarray(vertical.T), segments)
+    ink[(horizontal | vertical.T).astype(bool)] = 0
+    return RuledLines(horizontal, np.ascontiguousarray(vertical.T), segments, ink)
 
 
 def _painted(shape: tuple[int, ...], frames: NDArray[np.float32]) -> Mask:
