@@ -136,10 +136,10 @@ def _merged(random_: random.Random, rows: int, columns: int) -> list[tuple[int, 
         if (row, column) in taken:
             continue
         down, right = random_.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2)))
-        down, right = min(down, rows - row), min(right, columns - column)
+        # Every border of the grid is drawn somewhere: nothing spans in the last row and column.
+        down, right = max(1, min(down, rows - 1 - row)), max(1, min(right, columns - 1 - column))
         places = {(row + r, column + c) for r in range(down) for c in range(right)}
-        # Whole rows or columns of spans would be no rows or columns.
-        if places & taken or row == rows - 1 or column == columns - 1 or row == 1 or column == 1:
+        if places & taken or row == rows - 1 or column == columns - 1:
             down = right = 1
             places = {(row, column)}
         taken |= places

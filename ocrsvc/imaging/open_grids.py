@@ -22,7 +22,8 @@ FULL: Final = 0.8  # of a column's width is the median length of its lines, if i
 PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
 WIDER: Final = 1.3  # times as wide as any other gutter, if rows beside it do not pair
 MUCH_WIDER: Final = 2.5  # and if they do
-PAIRED: Final = 0.8  # of the rows go on at the other side of a gutter within a table
+PAIRED: Final = 0.7  # of the rows go on at the other side of a gutter within a table
+LEVEL: Final = 0.25  # how far apart their middles are then, in line heights
 ALIGNED: Final = 0.6  # of a column's pieces have their left, right or middle in one place
 ALIGNED_HEIGHTS: Final = 0.6  # how far from it, in line heights
 FILLED: Final = 0.4  # of a table's places have text
@@ -89,18 +90,26 @@ def in_columns(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequenc
     return found
 
 
+def page_gutters(
+    block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval], *, rules_cross: bool = False
+) -> list[float]:
+    """Where gutters divide the page rather than a table: beside running text and, if no rules cross, between tables."""
+    gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
+    pairs = zip(in_columns(block, rows, columns), columns, strict=True)
+    running = [is_running_text(block, lines, column) for lines, column in pairs]
+    found = []
+    for number, (left, right) in enumerate(gutters):
+        beside = running[number : number + 2]
+        is_paired = _are_paired(block, rows, right)
+        is_wide = not rules_cross and _is_wide(block, gutters, number, is_paired=is_paired)
+        if all(beside) or (any(beside) and not is_paired) or is_wide:
+            found.append((left + right) / 2)
+    return found
+
+
 def _divided(block: TextBlock, run: Run, columns: Sequence[Interval]) -> list[list[int]]:
     """The lines of a run, divided where a gutter is one of the page."""
-    gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
-    running = [
-        is_running_text(block, lines, column)
-        for lines, column in zip(in_columns(block, run.rows, columns), columns, strict=True)
-    ]
-    cuts = [
-        (left + right) / 2
-        for number, (left, right) in enumerate(gutters)
-        if running[number] or running[number + 1] or _is_between_tables(block, run, gutters, number)
-    ]
+    cuts = page_gutters(block, run.rows, columns)
     parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
     for line in (line for row in run.rows for line in row):
         left, _, right, _ = block.frames[line]
@@ -108,15 +117,24 @@ def _divided(block: TextBlock, run: Run, columns: Sequence[Interval]) -> list[li
     return parts
 
 
-def _is_between_tables(block: TextBlock, run: Run, gutters: Sequence[Interval], number: int) -> bool:
-    """Whether a gutter is wider than all others, and has some of them at each side."""
+def _are_paired(block: TextBlock, rows: Sequence[Sequence[int]], right: float) -> bool:
+    """Whether most rows go on behind the gutter that ends at `right`, level with what is before it."""
+    paired = 0
+    for row in rows:
+        middles = [(block.frames[line][0] >= right, sum(block.frames[line][1::2]) / 2) for line in row]
+        before, behind = ([middle for is_behind, middle in middles if is_behind == side] for side in (False, True))
+        if before and behind:
+            paired += abs(median(before) - median(behind)) <= LEVEL * block.line_height
+    return paired >= PAIRED * len(rows)
+
+
+def _is_wide(block: TextBlock, gutters: Sequence[Interval], number: int, *, is_paired: bool) -> bool:
+    """Whether a gutter is much wider than all others, and has some of them at each side."""
     if not 0 < number < len(gutters) - 1:
         return False
-    left, right = gutters[number]
-    widest = max(right - left for left, right in [*gutters[:number], *gutters[number + 1 :]])
-    beside = [{block.frames[line][2] <= right for line in row} for row in run.rows]
-    is_paired = sum(len(sides) > 1 for sides in beside) >= PAIRED * len(beside)
-    return right - left >= max(PAGE_GUTTER * block.line_height, (MUCH_WIDER if is_paired else WIDER) * widest)
+    widths = [right - left for left, right in gutters]
+    widest = max(widths[:number] + widths[number + 1 :])
+    return widths[number] >= max(PAGE_GUTTER * block.line_height, (MUCH_WIDER if is_paired else WIDER) * widest)
 
 
 def _is_table(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval]) -> bool:

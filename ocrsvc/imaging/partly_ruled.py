@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.open_grids import in_columns, is_running_text, join_continued, spans_of_row
+from ocrsvc.imaging.open_grids import in_columns, is_running_text, join_continued, page_gutters, spans_of_row
 from ocrsvc.imaging.row_runs import LEAST_ROWS, TextBlock
 from ocrsvc.imaging.ruled_grids import Grid, Span
 from ocrsvc.imaging.text_grid import Interval, borders_between, columns_of, rows_of
@@ -39,9 +39,11 @@ def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32]) -> Iterato
     """
     for left, right, places in _stacks(segments, block.line_height):
         bands = _bands(block, left, right, places)
+        full = [sum(len(row) > 1 for row in band) >= max(1.0, SEVERAL * len(band)) for band in bands]
         begin = 0
-        for end, band in enumerate([*bands, []]):
-            if end < len(bands) and sum(len(row) > 1 for row in band) >= max(1.0, SEVERAL * len(band)):
+        for end in range(len(bands) + 1):
+            is_heading = 0 < end < len(bands) - 1 and len(bands[end]) <= 1 and full[end - 1] and full[end + 1]
+            if end < len(bands) and (full[end] or is_heading):
                 continue
             if end > begin:
                 yield Grid(tuple(places[begin : end + 1]), (left, right), ())
@@ -61,7 +63,7 @@ def complete(block: TextBlock, grid: Grid) -> Grid | None:
         return Grid(_row_borders(block, grid.rows, parts), grid.columns, _expanded(grid.cells, parts))
     rows = [row for band in bands for row in band]
     columns = columns_of(block.frames, rows, block.line_height)
-    if len(columns) < 2 or _has_running_text(block, rows, columns):
+    if len(columns) < 2 or page_gutters(block, rows, columns, rules_cross=True):
         return None
     least = 2 if len(bands) <= FEW_BANDS else LEAST_ROWS
     parts = [_divided_rows(block, band, columns, least) for band in bands]
@@ -99,11 +101,6 @@ def _bands(block: TextBlock, left: float, right: float, places: Sequence[float])
         if 0 <= band < len(found) and left <= (frame[0] + frame[2]) / 2 <= right:
             found[band].append(line)
     return [rows_of(block.frames, lines) for lines in found]
-
-
-def _has_running_text(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval]) -> bool:
-    pairs = zip(in_columns(block, rows, columns), columns, strict=True)
-    return any(is_running_text(block, lines, column) for lines, column in pairs)
 
 
 def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], least: int) -> Rows:

@@ -20,6 +20,7 @@ from ocrsvc.records import Check
 JOINT_HEIGHTS: Final = 0.15  # gaps up to this between rules that belong together, in line heights
 SAME_RULE: Final = 0.4  # rules nearer to each other than this are one border, in line heights
 WALL: Final = 0.6  # of a border between two cells is ruled, if it divides them
+RULED: Final = 0.55  # of all borders between two places of a grid; edges of things in pictures make fewer
 OPEN_EDGE: Final = 1.0  # how far, in line heights, rules reach beyond the last border where the edge has none
 MOST_CELLS: Final = 20_000
 """Of a grid; more are hatching or graph paper."""
@@ -90,6 +91,8 @@ def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
         return None
     below = _coverage(horizontal, rows, columns, near) >= WALL
     beside = _coverage(np.ascontiguousarray(vertical.T), columns, rows, near).T >= WALL
+    if below.sum() + beside.sum() < RULED * (below.size + beside.size):
+        return None
     return Grid(tuple(rows.tolist()), tuple(columns.tolist()), tuple(merge_cells(below[1:-1], beside[:, 1:-1])))
 
 

@@ -22,7 +22,7 @@ Mask = NDArray[np.uint8]
 
 THRESHOLD_BLOCK_PX: Final = 25
 CONTRAST: Final = 8  # gray levels below the surroundings' mean: a hairline of the lightest gray that people can see
-RUN_HEIGHTS: Final = 1.5  # shortest run, in line heights: no stroke of a letter is longer
+RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: no stroke of an ordinary letter is longer
 LEAST_RUN_PX: Final = 16
 MOST_THICK: Final = 0.5  # of a line height
 IN_TEXT: Final = 0.9  # of a run lies within a line of text, if it is a stroke of it
