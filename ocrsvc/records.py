@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,7 @@ class ReadOptions:
             decode in a way of their own take no notice.
         unwarp: True lets the engine flatten a page whose lines show that it is curved; False reads every page as it is.
             Engines that cannot flatten take no notice.
+        tables: True asks for the tables on the page as well.
     """
 
     rotate: Rotate = "auto"
@@ -87,6 +88,7 @@ class ReadOptions:
     min_confidence: float | None = None
     decoder: Decoder = "greedy"
     unwarp: bool = True
+    tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,37 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        row, column: Of its top left corner in the table's grid, from 0.
+        row_span, column_span: Rows and columns of the grid that it takes, at least 1.
+        box: Where it stands.
+        text: What stands in it: pieces of one row joined by blanks, rows by newlines; "" where nothing does.
+        lines: Which of the page's lines that is, from 0.
+    """
+
+    row: int
+    column: int
+    row_span: int
+    column_span: int
+    box: Box
+    text: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table found on a page: a grid of `rows` x `columns`, covered by its cells once, row by row."""
+
+    box: Box
+    rows: int
+    columns: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What was read on one page.
 
@@ -144,6 +177,7 @@ class Page:
         angle: Clockwise degrees (0, 90, 180, 270) by which the page was turned to be read.
         lines: In reading order.
         number: From 1, within the document.
+        tables: From top to bottom; found only if the options ask for them.
     """
 
     width: int
@@ -151,6 +185,7 @@ class Page:
     angle: int
     lines: tuple[Line, ...]
     number: int = 1
+    tables: tuple[Table, ...] = ()
 
     @property
     def text(self) -> str:
@@ -169,6 +204,19 @@ class DecodedPage(Page):
 
     decode_s: float = 0.0
     image: Image | None = None
+
+    @classmethod
+    def of(cls, page: Page, decode_s: float, image: Image | None = None) -> DecodedPage:
+        """A page that was read of a file."""
+        return cls(**_values_of(page), decode_s=decode_s, image=image)
+
+    def page(self) -> Page:
+        """The page alone."""
+        return Page(**_values_of(self))
+
+
+def _values_of(page: Page) -> dict[str, Any]:
+    return {member.name: getattr(page, member.name) for member in fields(Page)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,26 @@ def test_an_option_reaches_the_engine(client: FlaskClient, where: str, name: str
     assert text == f"{TEXT}\n{seen}"
 
 
+def test_tables_are_answered_if_asked_for_and_cost_no_word_otherwise(client: FlaskClient) -> None:
+    (page,) = json_of(post(client, query_string={"tables": "true"}))["pages"]
+    box = [[16.0, 8.0], [48.0, 8.0], [48.0, 16.0], [16.0, 16.0]]
+    place = {"row": 0, "row_span": 1, "column_span": 1, "box": box}
+    assert page["tables"] == [
+        {
+            "box": box,
+            "rows": 1,
+            "columns": 2,
+            "cells": [
+                place | {"column": 0, "text": TEXT, "lines": [0]},
+                place | {"column": 1, "text": "", "lines": []},
+            ],
+            "html": f"<table><tr><td>{TEXT}</td><td></td></tr></table>",
+            "markdown": "| 正品\\|促销 |  |\n| --- | --- |",
+        }
+    ]
+    assert "tables" not in json_of(post(client))["pages"][0]
+
+
 @pytest.mark.parametrize(
     ("options", "seen"),
     [

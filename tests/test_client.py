@@ -171,6 +171,17 @@ def test_options_reach_the_service(server: Server) -> None:
     }
 
 
+def test_tables_come_with_their_cells() -> None:
+    box = [[0.0, 0.0], [9.0, 0.0], [9.0, 5.0], [0.0, 5.0]]
+    cell = {"row": 0, "column": 0, "row_span": 1, "column_span": 2, "box": box, "text": "a", "lines": [0]}
+    table = {"box": box, "rows": 1, "columns": 2, "cells": [cell], "html": "<table></table>", "markdown": "| a |  |"}
+    page = {"page": 1, "width": 9, "height": 5, "angle": 0, "text": "a", "tables": [table]}
+    answer = {"id": "1", "engine": {}, "timing": {}, "pages": [page]}
+    (found,) = answer_of(200, None, json.dumps(answer).encode()).pages[0].tables
+    assert (found.rows, found.columns, found.html, found.markdown) == (1, 2, "<table></table>", "| a |  |")
+    assert (found.cells[0].column_span, found.cells[0].lines, found.cells[0].box[2]) == (2, (0,), (9.0, 5.0))
+
+
 def test_the_client_knows_every_option_of_the_api() -> None:
     # Its answers are JSON.
     assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}

@@ -1,7 +1,7 @@
 """What the web tests share: an engine whose answers are known beforehand, pages to send, and the application over both.
 
 The engine finds two lines on every page, at places worked out by hand below, and tells the options that it was shown in
-the second line's text. An all-black page it fails; on an all-white one it finds nothing.
+the second line's text; a table it finds if asked. An all-black page it fails; on an all-white one it finds nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.records import Cell, EngineInfo, Line, Page, Reading, ReadOptions, ReadTask, Table
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -67,7 +67,10 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
         Line(TEXT, CONFIDENCE, ((left, top), (right, top), (right, bottom), (left, bottom))),
         Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))),
     )
-    return Page(width, height, 0, lines)
+    # One table of two cells, the first line in its first cell.
+    box = lines[0].box
+    cells = (Cell(0, 0, 1, 1, box, TEXT, (0,)), Cell(0, 1, 1, 1, box, "", ()))
+    return Page(width, height, 0, lines, tables=(Table(box, 1, 2, cells),) if asked.tables else ())
 
 
 class DeafReader:

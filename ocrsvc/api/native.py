@@ -40,7 +40,7 @@ def make_api(reader: Reader) -> Blueprint:
         form = OUTPUT_FORMATS.get(asked.format or _accepted())
         if form is not None:
             return _as_text(files, form)
-        return _as_json(files, lines=asked.lines, total_s=time.monotonic() - began_s)
+        return _as_json(files, asked, total_s=time.monotonic() - began_s)
 
     return api
 
@@ -89,12 +89,12 @@ def _as_text(files: Sequence[FileRead], form: OutputFormat) -> Response:
     return response
 
 
-def _as_json(files: Sequence[FileRead], *, lines: bool, total_s: float) -> Response:
+def _as_json(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: float) -> Response:
     readings = [reading for file in files for reading in file.readings]
     answer = {
         "id": request.id,
         "engine": readings[0].engine,
-        "pages": [_page(outcome, number, lines=lines) | source for number, source, outcome in _numbered_pages(files)],
+        "pages": [_page(outcome, number, asked) | source for number, source, outcome in _numbered_pages(files)],
         "pages_total": sum(file.total for file in files),
         "timing": timing_to_dict(total_of(readings, total_s)),
     }
@@ -116,7 +116,7 @@ def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, obje
     ]
 
 
-def _page(outcome: Outcome, number: int, *, lines: bool) -> dict[str, object]:
+def _page(outcome: Outcome, number: int, asked: RequestedOptions) -> dict[str, object]:
     if isinstance(outcome, Reading):
-        return page_to_dict(outcome.page, number, lines=lines)
+        return page_to_dict(outcome.page, number, asked.read, lines=asked.lines)
     return {"page": number, "error": problem_dict(failure_of(outcome), request.id)}

@@ -248,6 +248,8 @@ def _schemas() -> Node:
         "Page": _page(),
         "FailedPage": _record({"page": _NUMBER, "error": _ref("Problem"), "source": _source()}, optional=("source",)),
         "Line": _line(),
+        "Table": _table(),
+        "Cell": _cell(),
         "Engine": _record(engine),
         "Timing": _record(dict.fromkeys(("decode_s", "queue_s", "engine_s", "total_s"), _SECONDS)),
         "Problem": _problem(),
@@ -271,9 +273,10 @@ def _page() -> Node:
             "angle": {"enum": [0, 90, 180, 270], "description": "Clockwise turn with which the page was read."},
             "text": {"type": "string", "description": "The lines, joined by newlines."},
             "lines": _list_of(_ref("Line")) | {"description": "In reading order; left out with lines=false."},
+            "tables": _list_of(_ref("Table")) | {"description": "From top to bottom; only with tables=true."},
             "source": _source(),
         },
-        optional=("lines", "source"),
+        optional=("lines", "tables", "source"),
     )
 
 
@@ -289,8 +292,41 @@ def _line() -> Node:
         {
             "text": _WORDS,
             "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-            "box": _list_of(_list_of({"type": "number"}, 2), 4)
-            | {"description": "Corners [x, y], clockwise from where reading starts; origin top left, y downwards."},
+            "box": _box(),
+        }
+    )
+
+
+def _box() -> Node:
+    return _list_of(_list_of({"type": "number"}, 2), 4) | {
+        "description": "Corners [x, y], clockwise from where reading starts; origin top left, y downwards."
+    }
+
+
+def _table() -> Node:
+    return _record(
+        {
+            "box": _box(),
+            "rows": _SIDE,
+            "columns": _SIDE,
+            "cells": _list_of(_ref("Cell")) | {"description": "Row by row; together they cover the grid once."},
+            "html": {"type": "string", "description": "The table as an HTML element."},
+            "markdown": {"type": "string", "description": "As GitHub Flavored Markdown; its first row is the heading."},
+        }
+    )
+
+
+def _cell() -> Node:
+    index = {"type": "integer", "minimum": 0}
+    return _record(
+        {
+            "row": index,
+            "column": index,
+            "row_span": _SIDE,
+            "column_span": _SIDE,
+            "box": _box(),
+            "text": _WORDS,
+            "lines": _list_of(index) | {"description": "Which of the page's lines stand in it, from 0."},
         }
     )
 

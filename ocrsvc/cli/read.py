@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-unwarp", action="store_true", help="read curved pages as they are")
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
+    parser.add_argument("--tables", action="store_true", help="find tables too; --format json has them")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
 
 
@@ -81,7 +82,12 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
         answers = client.read_many(
-            images, rotate=args.rotate, detect=not args.line, unwarp=not args.no_unwarp, pages=args.pages
+            images,
+            rotate=args.rotate,
+            detect=not args.line,
+            unwarp=not args.no_unwarp,
+            tables=args.tables,
+            pages=args.pages,
         )
         yield from zip(args.files, answers, strict=True)
 
@@ -92,7 +98,7 @@ def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
 
-    options = ReadOptions(rotate=args.rotate, detect=not args.line, unwarp=not args.no_unwarp)
+    options = ReadOptions(rotate=args.rotate, detect=not args.line, unwarp=not args.no_unwarp, tables=args.tables)
     ranges = _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
@@ -131,16 +137,16 @@ def _read_all(
         batch = files[begin : begin + 16]
         answers = reader.read_files([_load(file) for file in batch], options, _DEADLINE_S, ranges=ranges)
         for file, answer in zip(batch, answers, strict=True):
-            yield file, _as_answer(answer) if answer.readings else answer.errors[0][1]
+            yield file, _as_answer(answer, options) if answer.readings else answer.errors[0][1]
 
 
-def _as_answer(read: FileRead) -> Answer:
+def _as_answer(read: FileRead, options: ReadOptions) -> Answer:
     """What was read, as a service answers it; pages that failed are in `failed` alone."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
     from ocrsvc.records import total_of
 
     engine, timing = asdict(read.readings[0].engine), timing_to_dict(total_of(read.readings))
-    pages = [page_to_dict(reading.page, reading.page.number) for reading in read.readings]
+    pages = [page_to_dict(reading.page, reading.page.number, options) for reading in read.readings]
     data = {"engine": engine, "pages": pages, "pages_total": read.total, "timing": timing}
     return Answer("", tuple(map(page_of, pages)), dict(read.errors), read.total, engine, timing, data)
 

@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     min_confidence: float | None
     decoder: Literal["greedy", "beam"] | None
     unwarp: bool | None
+    tables: bool | None
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None

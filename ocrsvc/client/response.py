@@ -31,8 +31,33 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table: its first row and column (from 0), how many it takes, its text, and its lines (from 0)."""
+
+    row: int
+    column: int
+    row_span: int
+    column_span: int
+    box: tuple[Point, ...]
+    text: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table on a page: how many rows and columns it has, its cells row by row, and the whole as HTML and Markdown."""
+
+    box: tuple[Point, ...]
+    rows: int
+    columns: int
+    cells: tuple[Cell, ...]
+    html: str
+    markdown: str
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page; `lines` is empty when they were not asked for.
+    """What was read on one page; `lines` and `tables` are empty when they were not asked for.
 
     Attributes:
         number: From 1.
@@ -40,6 +65,7 @@ class Page:
         angle: Clockwise degrees by which the page was turned to be read.
         text: The lines' texts, joined by newlines.
         lines: In reading order.
+        tables: From top to bottom.
     """
 
     number: int
@@ -48,6 +74,7 @@ class Page:
     angle: int
     text: str
     lines: tuple[Line, ...]
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +180,15 @@ def _answer(data: Data) -> Answer:
 
 def page_of(data: Data) -> Page:
     """The page that an element of `pages` holds."""
-    lines = tuple(
-        Line(line["text"], line["confidence"], tuple((x, y) for x, y in line["box"])) for line in data.get("lines", ())
-    )
-    return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines)
+    lines = tuple(Line(line["text"], line["confidence"], _box_of(line)) for line in data.get("lines", ()))
+    tables = tuple(map(_table_of, data.get("tables", ())))
+    return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines, tables)
+
+
+def _table_of(data: Data) -> Table:
+    cells = tuple(Cell(**{**cell, "box": _box_of(cell), "lines": tuple(cell["lines"])}) for cell in data["cells"])
+    return Table(_box_of(data), data["rows"], data["columns"], cells, data["html"], data["markdown"])
+
+
+def _box_of(data: Data) -> tuple[Point, ...]:
+    return tuple((x, y) for x, y in data["box"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ocrsvc.engines.contract import Engine
+from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.registry import EntryError, engines, resolve
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -39,5 +40,4 @@ def open_engine_in_process(settings: Settings, plan: ThreadPlan) -> Engine:
         opener = resolve(engines()[settings.engine].opener)
     except EntryError as error:
         raise EngineUnavailable(str(error)) from error
-    engine: Engine = opener(settings, plan)
-    return engine
+    return AnalysingEngine(opener(settings, plan))

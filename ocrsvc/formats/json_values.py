@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Final
 
 from ocrsvc.formats.box_values import to_boxes, to_scores
-from ocrsvc.records import Line, Page, Timing
+from ocrsvc.formats.table_markup import to_html, to_markdown
+from ocrsvc.records import Box, Cell, Line, Page, ReadOptions, Table, Timing
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
 TIMING_DIGITS = 6
+DEFAULTS: Final = ReadOptions()
 
 
-def page_to_dict(page: Page, number: int, *, lines: bool = True) -> dict[str, object]:
-    """The page under the given number (from 1); without the list of lines if `lines` is False.
+def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
+    """The page as a dict. Boxes are four [x, y] corners, clockwise from where reading starts, as in records.
 
-    Boxes are four [x, y] corners in pixels of the image as displayed, clockwise from where reading starts.
+    Args:
+        page: What was read.
+        number: What it is numbered, from 1.
+        asked: What was asked for besides the text.
+        lines: Whether lines are listed.
     """
     answer: dict[str, object] = {
         "page": number,
@@ -27,7 +34,37 @@ def page_to_dict(page: Page, number: int, *, lines: bool = True) -> dict[str, ob
     }
     if lines:
         answer["lines"] = _lines_to_dicts(page.lines)
+    if asked.tables:
+        answer["tables"] = [_table_to_dict(table) for table in page.tables]
     return answer
+
+
+def _table_to_dict(table: Table) -> dict[str, object]:
+    """Its box, counts and cells, and the whole as HTML and Markdown."""
+    return {
+        "box": _box_to_list(table.box),
+        "rows": table.rows,
+        "columns": table.columns,
+        "cells": [_cell_to_dict(cell) for cell in table.cells],
+        "html": to_html(table),
+        "markdown": to_markdown(table),
+    }
+
+
+def _cell_to_dict(cell: Cell) -> dict[str, object]:
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "row_span": cell.row_span,
+        "column_span": cell.column_span,
+        "box": _box_to_list(cell.box),
+        "text": cell.text,
+        "lines": cell.lines,
+    }
+
+
+def _box_to_list(box: Box) -> list[list[float]]:
+    return [[round(x, BOX_DIGITS), round(y, BOX_DIGITS)] for x, y in box]
 
 
 def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from ocrsvc.records import Line, Page
+from ocrsvc.records import Box, Cell, Line, Page, Table
 
 _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
@@ -17,25 +17,73 @@ class InvalidData(ValueError):
 
 def pack_page(page: Page) -> list[object]:
     """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
-    lines = [
-        [line.text, float(line.confidence), *(float(number) for corner in line.box for number in corner)]
-        for line in page.lines
+    lines = [[line.text, float(line.confidence), *_pack_box(line.box)] for line in page.lines]
+    packed = [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
+    # Left out where there are none: pages of documents lie on disk, written by versions that knew no tables.
+    return [*packed, [_pack_table(table) for table in page.tables]] if page.tables else packed
+
+
+def _pack_table(table: Table) -> list[object]:
+    cells = [
+        [cell.row, cell.column, cell.row_span, cell.column_span, cell.text, cell.lines, *_pack_box(cell.box)]
+        for cell in table.cells
     ]
-    return [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
+    return [table.rows, table.columns, cells, *_pack_box(table.box)]
+
+
+def _pack_box(box: Box) -> list[float]:
+    return [float(number) for corner in box for number in corner]
 
 
 def unpack_page(row: Any) -> Page:
     """The page that was packed, checked completely. Raises InvalidData."""
     match row:
-        case [int(width), int(height), int(angle), int(number), list(lines)] if width > 0 < height and angle in _ANGLES:
-            return Page(width, height, angle, tuple(_unpack_line(line) for line in lines), number)
+        case [int(width), int(height), int(angle), int(number), list(rows), *rest] if (
+            width > 0 < height and angle in _ANGLES and len(rest) <= 1
+        ):
+            lines = tuple(_unpack_line(line) for line in rows)
+            return Page(width, height, angle, lines, number, _unpack_tables(rest, len(lines)))
     raise InvalidData("a page that is none")
+
+
+def _unpack_tables(rest: list[Any], lines: int) -> tuple[Table, ...]:
+    """The tables of a page with so many lines."""
+    match rest:
+        case []:
+            return ()
+        case [list(tables)]:
+            return tuple(_unpack_table(table, lines) for table in tables)
+    raise InvalidData("tables that are no list")
+
+
+def _unpack_table(row: Any, lines: int) -> Table:
+    match row:
+        case [int(rows), int(columns), list(cells), *numbers] if rows > 0 < columns:
+            unpacked = tuple(_unpack_cell(cell, lines) for cell in cells)
+            if all(cell.row + cell.row_span <= rows and cell.column + cell.column_span <= columns for cell in unpacked):
+                return Table(_unpack_box(numbers), rows, columns, unpacked)
+    raise InvalidData("a table whose cells are not within its rows and columns")
+
+
+def _unpack_cell(row: Any, lines: int) -> Cell:
+    match row:
+        case [int(top), int(left), int(rows), int(columns), str(text), list(inside), *numbers] if (
+            min(top, left) >= 0 < min(rows, columns)
+        ):
+            if all(type(line) is int and 0 <= line < lines for line in inside):
+                return Cell(top, left, rows, columns, _unpack_box(numbers), text, tuple(inside))
+    raise InvalidData("a cell without a place, or with lines that the page has not")
 
 
 def _unpack_line(row: Any) -> Line:
     match row:
-        case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0 and len(numbers) == _NUMBERS:
-            if all(type(number) is float and math.isfinite(number) for number in numbers):
-                x0, y0, x1, y1, x2, y2, x3, y3 = numbers
-                return Line(text, confidence, ((x0, y0), (x1, y1), (x2, y2), (x3, y3)))
-    raise InvalidData("a line without a confidence from 0 to 1 and four corners")
+        case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0:
+            return Line(text, confidence, _unpack_box(numbers))
+    raise InvalidData("a line without a confidence from 0 to 1")
+
+
+def _unpack_box(numbers: list[Any]) -> Box:
+    if len(numbers) != _NUMBERS or not all(type(number) is float and math.isfinite(number) for number in numbers):
+        raise InvalidData("a box without four corners")
+    x0, y0, x1, y1, x2, y2, x3, y3 = numbers
+    return (x0, y0), (x1, y1), (x2, y2), (x3, y3)

@@ -108,6 +108,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Flatten a page whose lines show that it is curved or folded before it is read; false reads every page as it "
         "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
     ),
+    "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,

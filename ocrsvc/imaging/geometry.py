@@ -7,15 +7,18 @@ corner where reading starts.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Line, Page, Pixels
+from ocrsvc.records import Box, Cell, Line, Page, Pixels, Table
 
 Quad = NDArray[np.float32]
+
+Placed = TypeVar("Placed", Line, Table, Cell)
+"""What has a box."""
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
 
@@ -55,12 +58,14 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
     turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
     scale = np.array([turned_width / page.width, turned_height / page.height], np.float32)
 
-    def put_back(line: Line) -> Line:
-        points = np.array(line.box, np.float32) * scale
-        return replace(line, box=as_box(turn_points(points, -degrees % 360, turned_width, turned_height)))
+    def put_back(placed: Placed) -> Placed:
+        points = np.array(placed.box, np.float32) * scale
+        return replace(placed, box=as_box(turn_points(points, -degrees % 360, turned_width, turned_height)))
 
     lines = tuple(put_back(line) for line in page.lines)
-    return replace(page, width=width, height=height, angle=(page.angle + degrees) % 360, lines=lines)
+    tables = tuple(replace(put_back(table), cells=tuple(map(put_back, table.cells))) for table in page.tables)
+    angle = (page.angle + degrees) % 360
+    return replace(page, width=width, height=height, angle=angle, lines=lines, tables=tables)
 
 
 def as_box(quad: NDArray[np.float32]) -> Box:

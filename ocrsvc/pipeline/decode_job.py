@@ -100,7 +100,7 @@ class DecodeJob:
         page = served.answer
         if isinstance(page, DecodedPage):
             self.decode_s += page.decode_s
-            page = Page(page.width, page.height, page.angle, page.lines)
+            page = page.page()
         else:
             page = restore_page(page, self._turned, *self._size_px)
         engine_s = served.run_s if self.is_ahead else max(0.0, served.run_s - self.decode_s)

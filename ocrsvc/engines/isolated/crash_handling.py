@@ -103,7 +103,11 @@ def _refusal() -> ImageCrashesEngine:
 def digest_of(task: Task) -> bytes:
     """For the denylist: of the file or the pixels, and the options that matter; 16 bytes. 1 ms for a megabyte."""
     options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
-    chosen = (shape, options and (options.rotate, options.detect, options.upright_boxes, options.unwarp))
+    # Text options apart: those change which code an image meets.
+    chosen = (
+        shape,
+        options and (options.rotate, options.detect, options.upright_boxes, options.unwarp, options.tables),
+    )
     found = blake2b(repr(chosen).encode(), digest_size=16)
     found.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)
     return found.digest()

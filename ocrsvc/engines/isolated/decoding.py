@@ -48,7 +48,7 @@ class FileReader:
             return [error]
         decode_s = time.perf_counter() - began
         if task.options is None:
-            return [DecodedPage(image.width, image.height, 0, (), decode_s=decode_s, image=image)]
+            return [DecodedPage.of(Page(image.width, image.height, 0, ()), decode_s, image)]
         return [self._read_image(image, task, task.options, decode_s)]
 
     def _read_image(self, image: Image, task: FileTask, options: ReadOptions, decode_s: float) -> Page | OcrsvcError:
@@ -60,5 +60,4 @@ class FileReader:
         [page] = self.handle.read([ReadTask(Image(pixels, image.format), upright, task.deadline, task.check)])
         if isinstance(page, OcrsvcError):
             return page
-        page = restore_page(page, degrees, image.width, image.height)
-        return DecodedPage(page.width, page.height, page.angle, page.lines, decode_s=decode_s)
+        return DecodedPage.of(restore_page(page, degrees, image.width, image.height), decode_s)

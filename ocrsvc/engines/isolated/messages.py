@@ -147,7 +147,7 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
             raise InvalidData("no page of a file")
     if not 0.0 <= decode_s < math.inf:
         raise InvalidData("a file that took no time to decode")
-    return DecodedPage(decoded.width, decoded.height, decoded.angle, decoded.lines, decode_s=decode_s, image=image)
+    return DecodedPage.of(decoded, decode_s, image)
 
 
 def _is_shape(shape: Sequence[object]) -> bool:

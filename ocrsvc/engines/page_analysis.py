@@ -1,0 +1,49 @@
+"""Finds what a request asks for besides text, whichever engine read the page, and beside it: pixels need not travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ocrsvc.engines.contract import Engine, EngineTraits, Handle
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.imaging.tables import find_tables
+from ocrsvc.records import Page, ReadTask
+
+
+class AnalysingHandle:
+    """An engine's handle whose pages have their tables, if that is asked for; see engines.contract.Handle."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.warm_up, self.close = handle.warm_up, handle.close
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        """See engines.contract.Handle."""
+        return [_analysed(task, page) for task, page in zip(tasks, self._handle.read(tasks), strict=True)]
+
+
+class AnalysingEngine:
+    """An engine of this process whose handles are AnalysingHandles; see engines.contract.Engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.describe, self.close = engine.describe, engine.close
+
+    @property
+    def traits(self) -> EngineTraits:
+        """See engines.contract.Engine."""
+        return self._engine.traits
+
+    def open_handle(self) -> AnalysingHandle:
+        """See engines.contract.Engine."""
+        return AnalysingHandle(self._engine.open_handle())
+
+
+def _analysed(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
+    if isinstance(page, OcrsvcError) or not task.options.tables:
+        return page
+    try:
+        return replace(page, tables=find_tables(task.image.pixels, page, task.check))
+    except OcrsvcError as error:
+        return error

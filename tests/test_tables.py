@@ -1,0 +1,246 @@
+"""Tables: found on drawn pages whose cells are known, mapped to the image, written so that no text becomes markup."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import cv2
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_pages import KINDS, DrawnPage, TrueCell, draw_page
+
+from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.errors import ClientGone, DeadlineExceeded
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
+from ocrsvc.formats.table_markup import to_html, to_markdown
+from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
+from ocrsvc.imaging.tables import find_tables
+from ocrsvc.records import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Table, no_check
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+SQUARE: Box = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
+WITHOUT = ("two_columns", "letter")
+
+
+def blank(height: int = 400, width: int = 600) -> Pixels:
+    return np.full((height, width), 255, np.uint8)
+
+
+def line_at(x: float, y: float, text: str, width: float = 60, height: float = 20) -> Line:
+    return Line(text, 0.9, ((x, y), (x + width, y), (x + width, y + height), (x, y + height)))
+
+
+def cells_of(table: Table) -> set[tuple[int, int, int, int, str]]:
+    return {(cell.row, cell.column, cell.row_span, cell.column_span, cell.text) for cell in table.cells if cell.text}
+
+
+def true_cells(cells: Sequence[TrueCell]) -> set[tuple[int, int, int, int, str]]:
+    return {(cell.row, cell.column, cell.row_span, cell.column_span, cell.text) for cell in cells if cell.text}
+
+
+def found_on(drawn: DrawnPage) -> list[set[tuple[int, int, int, int, str]]]:
+    return [cells_of(table) for table in find_tables(drawn.pixels, drawn.page, no_check)]
+
+
+@pytest.mark.parametrize("slant", [0.0, 3.0, -5.0])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WITHOUT])
+def test_the_cells_of_a_drawn_table_are_found(kind: str, slant: float) -> None:
+    drawn = draw_page(kind, 1, slant)
+    expected = [true_cells(table) for table in drawn.tables]
+    found = found_on(drawn)
+    # Of two side by side, either may begin a pixel higher.
+    assert sorted(map(sorted, found)) == sorted(map(sorted, expected))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_a_page_without_tables_has_none(kind: str, seed: int) -> None:
+    assert found_on(draw_page(kind, seed)) == []
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_a_table_on_a_turned_page_lies_where_it_is_seen(degrees: int) -> None:
+    drawn = draw_page("spans", 2)
+    width, height = drawn.page.width, drawn.page.height
+    lines = []
+    for line in drawn.page.lines:
+        box = turn_points(np.array(line.box, np.float32), degrees, width, height)
+        lines.append(replace(line, box=as_box(box)))
+    size = (height, width) if degrees % 180 else (width, height)
+    page = Page(*size, -degrees % 360, tuple(lines))
+    (turned,) = find_tables(np.ascontiguousarray(turn(drawn.pixels, degrees)), page, no_check)
+    (upright,) = find_tables(drawn.pixels, drawn.page, no_check)
+    assert cells_of(turned) == cells_of(upright)
+    expected = turn_points(np.array(upright.box, np.float32), degrees, width, height)
+    assert np.abs(np.array(turned.box) - expected).max() < 4
+
+
+def test_the_lines_of_a_cell_lie_in_its_box_and_no_line_is_in_two() -> None:
+    drawn = draw_page("ruled", 4, 3.0)
+    (table,) = find_tables(drawn.pixels, drawn.page, no_check)
+    seen = [number for cell in table.cells for number in cell.lines]
+    assert len(seen) == len(set(seen))
+    for cell in table.cells:
+        outline = np.array(cell.box, np.float32)
+        for number in cell.lines:
+            x, y = np.mean(drawn.page.lines[number].box, axis=0).tolist()
+            assert cv2.pointPolygonTest(outline, (x, y), measureDist=False) >= 0
+
+
+def test_the_cells_cover_the_grid_once() -> None:
+    drawn = draw_page("spans", 3)
+    (table,) = find_tables(drawn.pixels, drawn.page, no_check)
+    covered = np.zeros((table.rows, table.columns), int)
+    for cell in table.cells:
+        covered[cell.row : cell.row + cell.row_span, cell.column : cell.column + cell.column_span] += 1
+    assert (covered == 1).all()
+
+
+def test_a_color_page_and_a_large_one_have_the_same_tables_as_the_gray_one() -> None:
+    drawn = draw_page("ruled", 5)
+    (table,) = find_tables(drawn.pixels, drawn.page, no_check)
+    colour = np.asarray(cv2.cvtColor(drawn.pixels, cv2.COLOR_GRAY2BGR), np.uint8)
+    assert find_tables(colour, drawn.page, no_check) == (table,)
+    large = np.asarray(cv2.resize(drawn.pixels, None, fx=3, fy=3, interpolation=cv2.INTER_CUBIC), np.uint8)
+    page = restore_page(drawn.page, 0, drawn.page.width * 3, drawn.page.height * 3)
+    (enlarged,) = find_tables(large, page, no_check)
+    assert cells_of(enlarged) == cells_of(table)
+    assert np.abs(np.array(enlarged.box) / 3 - np.array(table.box)).max() < 4
+
+
+def test_text_that_is_scattered_is_no_table() -> None:
+    places = np.random.default_rng(3).uniform(0, 1, (60, 2)) * (1100, 1500)
+    lines = tuple(line_at(x, y, "word") for x, y in places.tolist())
+    assert find_tables(blank(1600, 1200), Page(1200, 1600, 0, lines), no_check) == ()
+
+
+@pytest.mark.parametrize("error", [ClientGone, DeadlineExceeded])
+def test_a_search_that_nobody_waits_for_ends(error: type[ClientGone | DeadlineExceeded]) -> None:
+    drawn = draw_page("ruled", 1)
+
+    def check() -> None:
+        raise error("Nobody waits.")
+
+    with pytest.raises(error):
+        find_tables(drawn.pixels, drawn.page, check)
+
+
+def hatching(height: int, width: int, every: int) -> Pixels:
+    pixels = blank(height, width)
+    pixels[::every] = 0
+    pixels[:, ::every] = 0
+    return pixels
+
+
+BUSY = {
+    "thousands of words in rows": (blank(2400, 2400), [(x * 55.0, y * 30.0) for y in range(79) for x in range(43)]),
+    "graph paper": (hatching(2400, 2400, 12), [(x * 200.0, y * 100.0) for y in range(24) for x in range(12)]),
+    "a grid of 100 x 100": (hatching(2400, 2400, 24), [(x * 24.0, y * 24.0) for y in range(100) for x in range(100)]),
+    "frames in frames": (
+        np.minimum.reduce(
+            [
+                cv2.rectangle(blank(2000, 2000), (at, at), (1999 - at, 1999 - at), 0, 1).astype(np.uint8)
+                for at in range(0, 900, 9)
+            ]
+        ),
+        [(x * 55.0, y * 200.0) for y in range(10) for x in range(36)],
+    ),
+    "noise": (np.random.default_rng(1).integers(0, 255, (2000, 2000), np.uint8), [(9.0, y * 2.0) for y in range(999)]),
+}
+
+
+@pytest.mark.parametrize("name", BUSY)
+def test_whatever_is_on_a_page_takes_no_longer_than_seconds(name: str) -> None:
+    pixels, places = BUSY[name]
+    lines = tuple(line_at(x, y, "x", width=20, height=10) for x, y in places)
+    began_s = time.thread_time()
+    find_tables(pixels, Page(pixels.shape[1], pixels.shape[0], 0, lines), no_check)
+    assert time.thread_time() - began_s < 5
+
+
+def small_table() -> Table:
+    return Table(
+        SQUARE,
+        2,
+        2,
+        (
+            Cell(0, 0, 1, 2, SQUARE, "a | b", (0,)),
+            Cell(1, 0, 1, 1, SQUARE, "<script>alert(1)</script>", (1, 2)),
+            Cell(1, 1, 1, 1, SQUARE, "one\ntwo", ()),
+        ),
+    )
+
+
+def test_html_has_the_spans_and_no_markup_of_the_text() -> None:
+    assert to_html(small_table()) == (
+        '<table><tr><td colspan="2">a | b</td></tr>'
+        "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>one<br/>two</td></tr></table>"
+    )
+
+
+def test_markdown_has_a_place_for_each_place_of_the_grid() -> None:
+    assert to_markdown(small_table()) == (
+        "| a \\| b |  |\n| --- | --- |\n| \\<script\\>alert(1)\\</script\\> | one<br>two |"
+    )
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"'|\\`\t\r\n\x00\x85\u2028"))
+
+
+@given(ANY_TEXT)
+def test_any_text_stays_in_its_cell(text: str) -> None:
+    table = Table(SQUARE, 1, 1, (Cell(0, 0, 1, 1, SQUARE, text, ()),))
+    (cell,) = ET.fromstring(to_html(table)).iter("td")
+    assert [child.tag for child in cell] == ["br"] * (len(text.splitlines()) - 1 if text.splitlines() else 0)
+    heading, rule = to_markdown(table).split("\n")
+    assert rule == "| --- |"
+    assert heading.replace("\\\\", "").replace("\\|", "").count("|") == 2
+
+
+def paged(table: Table) -> Page:
+    return Page(100, 50, 0, tuple(line_at(1, 1, "x") for _ in range(3)), tables=(table,))
+
+
+def test_a_table_comes_through_the_wire_and_the_cache_unchanged() -> None:
+    page = paged(small_table())
+    assert unpack_page(orjson.loads(orjson.dumps(pack_page(page)))) == page
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        replace(small_table(), rows=1),
+        replace(small_table(), columns=0),
+        replace(small_table(), cells=(Cell(0, 0, 0, 1, SQUARE, "", ()),)),
+        replace(small_table(), cells=(Cell(-1, 0, 1, 1, SQUARE, "", ()),)),
+        replace(small_table(), cells=(Cell(0, 0, 1, 1, SQUARE, "", (3,)),)),
+        replace(small_table(), box=((0.0, float("nan")), *SQUARE[1:])),
+    ],
+)
+def test_a_table_that_cannot_be_is_not_believed(spoilt: Table) -> None:
+    with pytest.raises(InvalidData):
+        unpack_page(orjson.loads(orjson.dumps(pack_page(paged(spoilt)))))
+
+
+def test_a_table_is_put_back_into_the_frame_of_the_image_with_its_page() -> None:
+    page = replace(paged(small_table()), width=50, height=100)
+    back = restore_page(page, 90, width=200, height=100)
+    assert back.tables[0].box == ((0.0, 100.0), (0.0, 98.0), (2.0, 98.0), (2.0, 100.0))
+    assert back.tables[0].cells[2].box == back.tables[0].box
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_every_engine_finds_them_if_asked(tables: bool) -> None:
+    drawn = draw_page("ruled", 1)
+    handle = open_engine_in_process(Settings(engine="fake"), ThreadPlan(1, 1, 1)).open_handle()
+    [page] = handle.read([ReadTask(Image(drawn.pixels, "png"), ReadOptions(tables=tables))])
+    assert isinstance(page, Page)
+    # The fake engine sees two lines on any page, which are no table.
+    assert page.tables == ()
