@@ -192,13 +192,14 @@ class TesseractProcesses(Processes):
 
 def tesseract(env: Mapping[str, str]) -> Read:
     """One process a page."""
+    chosen = {**os.environ, **env}
 
     def read(data: bytes) -> str:
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
             file.flush()
             command = ["tesseract", file.name, "-", "-l", "eng+chi_sim"]
-            done = subprocess.run(command, capture_output=True, env=os.environ | env, check=True)
+            done = subprocess.run(command, capture_output=True, env=chosen, check=True)
         return done.stdout.decode("utf-8", "replace")
 
     return read

@@ -14,7 +14,7 @@ BEST: Final[Mapping[str, Any]] = {
     "Rec.engine_type": "openvino",
     "EngineConfig.openvino.inference_num_threads": 1,
 }
-# The same without the classifier that turns lines upright, and pages of at most 960 pixels where the detector sees them.
+# The same without the classifier that turns lines upright, and with pages of at most 960 pixels for the detector.
 # Turned pages and large photographs are read worse.
 QUICK: Final[Mapping[str, Any]] = {
     **BEST,
