@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py [--shared ../shared] [--half tuning|reporting|all] [--every 10] [--kind photo]
     python benchmarks/accuracy.py --query decoder=beam --texts beam.jsonl --against greedy.jsonl
     python benchmarks/accuracy.py --score kept.jsonl
-    python benchmarks/accuracy.py --rapidocr --texts rapidocr.jsonl
+    python benchmarks/accuracy.py --rapidocr defaults --texts rapidocr.jsonl
     python benchmarks/accuracy.py --engine tr_crnn --kind line --query detect=false
 
 Posts every page that has a known text to /v1/ocr of a service that is started here (or at --url), and scores the
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import multiprocessing
 import resource
 import sys
@@ -32,7 +31,7 @@ from bench.accuracy_table import as_dict, table, tally_parts
 from bench.bars import missed
 from bench.corpus import HALVES, Corpus
 from bench.machine import print_machine
-from bench.rapidocr_settings import DEFAULTS, QUICK
+from bench.rapidocr_settings import CHOICES, open_rapidocr
 from bench.results import write_result
 from bench.service import ROOT, Service, ask, engine_of, form_with_file, started_or_at
 from bench.texts import differences, read_texts, write_texts
@@ -89,24 +88,20 @@ def read_over_http(service: Service, corpus: Corpus, clients: int, query: str) -
     return Run(texts, wall_s, processes.cpu_s() - cpu_before_s, processes.peak_mb())
 
 
-def read_with_rapidocr(files: Sequence[Path], *, quick: bool) -> Run:
+def read_with_rapidocr(files: Sequence[Path], choice: str) -> Run:
     """The same pages with RapidOCR, one after the other. Runs in a process of its own."""
-    from rapidocr import RapidOCR
-
-    logging.disable(logging.WARNING)
-    engine = RapidOCR(params=dict(QUICK if quick else DEFAULTS))
+    engine = open_rapidocr(choice)
     cpu_before_s, began_s = time.process_time(), time.perf_counter()
     texts = ["\n".join(getattr(engine(str(file)), "txts", None) or ()) for file in files]
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_before_s
     return Run(texts, wall_s, cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def measure_rapidocr(corpus: Corpus, *, quick: bool) -> tuple[Run, str]:
+def measure_rapidocr(corpus: Corpus, choice: str) -> tuple[Run, str]:
     """RapidOCR's run in a fresh process, so that memory and processor time are its own, and its name."""
     files = [page.file for page in corpus.pages]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        run = pool.apply(read_with_rapidocr, (files,), {"quick": quick})
-    return run, "rapidocr_quick" if quick else "rapidocr"
+        return pool.apply(read_with_rapidocr, (files, choice)), f"rapidocr_{choice}"
 
 
 def measure_service(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run, str]:
@@ -122,8 +117,8 @@ def measure(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run | None, Sequ
     """The run, if there was one, the texts, and whose they are."""
     if asked.score:
         return None, read_texts(asked.score, corpus), asked.score.stem
-    if asked.rapidocr or asked.rapidocr_quick:
-        run, name = measure_rapidocr(corpus, quick=asked.rapidocr_quick)
+    if asked.rapidocr:
+        run, name = measure_rapidocr(corpus, asked.rapidocr)
     else:
         run, name = measure_service(asked, corpus)
     return run, run.texts, name
@@ -165,8 +160,7 @@ def main() -> int:
     parser.add_argument("--against", type=Path, help="name the pages that read otherwise in this kept reading")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--score", type=Path, help="score this kept reading instead of reading anew")
-    source.add_argument("--rapidocr", action="store_true", help="read with RapidOCR's defaults instead of the service")
-    source.add_argument("--rapidocr-quick", action="store_true", help="the same with its quick settings")
+    source.add_argument("--rapidocr", choices=CHOICES, help="read with RapidOCR instead of the service")
     parser.add_argument("--out", type=Path, help="the JSON file; results/accuracy_ENGINE.json if left out")
     asked = parser.parse_args()
     half = None if asked.half == "all" else asked.half

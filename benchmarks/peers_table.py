@@ -27,18 +27,30 @@ COLUMNS = {
     "p50_s": "p50, s",
     "p95_s": "p95, s",
     "p99_s": "p99, s",
+    "max_s": "slowest, s",
     "cpu_s_per_page": "CPU s a page",
     "peak_rss_mb": "peak RSS, MB",
     "f1": "token F1",
 }
 NAMES = {
     "ocrsvc": "**ocrsvc**",
+    "ocrsvc_fp32": "ocrsvc in single precision",
+    "ocrsvc_best": "ocrsvc at its best",
     "ocrsvc_int8": "ocrsvc after `ocrsvc optimize`",
-    "rapidocr": "RapidOCR in process",
+    "turboocr": "TurboOCR 4",
+    "turboocr_best": "TurboOCR 4, a replica with one thread for each core",
+    "turboocr_openvino": "TurboOCR 4, OpenVINO wheel",
+    "rapidocr": "RapidOCR alone",
+    "rapidocr_best": "RapidOCR alone, OpenVINO, an engine for each core",
+    "rapidocr_quick": "the same without classifier, pages of 960 px",
     "rapidocr_api": "rapidocr_api",
+    "rapidocr_api_best": "rapidocr_api, a worker for each core, no classifier",
     "litserve": "RapidOCR behind LitServe",
+    "litserve_best": "RapidOCR behind LitServe, OpenVINO, a worker for each core",
     "bentoml": "RapidOCR behind BentoML",
+    "bentoml_best": "RapidOCR behind BentoML, OpenVINO, a worker for each core",
     "tesseract": "Tesseract 5",
+    "tesseract_best": "Tesseract 5, one thread a page",
 }
 
 Figures = Mapping[str, Any]
@@ -51,26 +63,37 @@ def in_order(figures: Figures) -> Mapping[str, Any]:
 
 def table(figures: Figures) -> str:
     """All systems under each load, in Markdown."""
-    head = ["clients", "system", *COLUMNS.values()]
-    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     systems = in_order(figures)
+    columns = {name: head for name, head in COLUMNS.items() if is_measured(systems, name)}
+    head = ["clients", "system", *columns.values()]
+    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for clients in next(iter(systems.values())):
         for name, loads in systems.items():
-            cells = [
-                f"{loads[clients][column]:.3g}" if column != "peak_rss_mb" else f"{loads[clients][column]:.0f}"
-                for column in COLUMNS
-            ]
+            cells = [cell(column, loads[clients].get(column)) for column in columns]
             rows.append("| " + " | ".join([clients, NAMES[name], *cells]) + " |")
     often = "once" if figures["rounds"] == 1 else f"{figures['rounds']} times"
-    said = f"{figures['pages']} corpus pages, each {often}, systems in turn; {figures['machine'].split(', Linux')[0]}."
+    machine, day = figures["machine"].split(", Linux")[0], figures["when"][:10]
+    said = f"{figures['pages']} corpus pages, each {often}, systems in turn; {machine}; {day}."
     return "\n".join([*rows, "", said])
 
 
+def is_measured(systems: Figures, column: str) -> bool:
+    """Whether any system has a figure there."""
+    return any(row.get(column) is not None for loads in systems.values() for row in loads.values())
+
+
+def cell(column: str, value: float | None) -> str:
+    """A figure in three digits; memory in whole megabytes."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if column == "peak_rss_mb" else f"{value:.3g}"
+
+
 def chart(figures: Figures) -> str:
-    """Pages a second and the slowest hundredth under the highest load, and its memory."""
+    """Pages a second, the slowest page and the memory under the highest load."""
     systems = in_order(figures)
     clients = list(next(iter(systems.values())))[-1]
-    shown = {"pages_per_s": "pages a second", "p99_s": "p99, seconds", "peak_rss_mb": "peak RSS, MB"}
+    shown = {"pages_per_s": "pages a second", "max_s": "slowest page, seconds", "peak_rss_mb": "peak RSS, MB"}
     return draw(
         [
             Panel(

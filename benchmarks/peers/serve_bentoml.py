@@ -1,23 +1,27 @@
-"""RapidOCR behind BentoML, as BentoML's documentation writes a service: one class, its defaults kept.
+"""RapidOCR behind BentoML, as BentoML's documentation writes a service: one class.
 
-bentoml serve serve_bentoml:Ocr --host 127.0.0.1 --port PORT    (in an environment with bentoml and rapidocr)
+    bentoml serve serve_bentoml:Ocr --host 127.0.0.1 --port PORT
+
+In an environment with bentoml and rapidocr, and benchmarks/ in PYTHONPATH; OCR_WORKERS and OCR_SETTINGS (defaults or
+best) are read at the start.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import bentoml
-from rapidocr import RapidOCR
+from bench.rapidocr_settings import open_rapidocr
 
 
 # The default limit of 60 s would refuse what waits behind 20 clients.
-@bentoml.service(traffic={"timeout": 600})
+@bentoml.service(workers=int(os.environ.get("OCR_WORKERS", "1")), traffic={"timeout": 600})
 class Ocr:
     """POST /read with the multipart file `image`."""
 
     def __init__(self) -> None:
-        self.engine = RapidOCR()
+        self.engine = open_rapidocr(os.environ.get("OCR_SETTINGS", "defaults"))
 
     @bentoml.api
     def read(self, image: Path) -> dict[str, str]:

@@ -1,6 +1,8 @@
-"""RapidOCR behind LitServe, as LitServe's documentation writes a service: one class, its defaults kept.
+"""RapidOCR behind LitServe, as LitServe's documentation writes a service: one class.
 
-python serve_litserve.py PORT    (in an environment with litserve and rapidocr)
+    python serve_litserve.py PORT [WORKERS] [defaults|best]
+
+In an environment with litserve and rapidocr, and benchmarks/ in PYTHONPATH.
 """
 
 # Without postponed annotations: LitServe looks at the type of `request`.
@@ -9,15 +11,19 @@ import sys
 from typing import Any
 
 import litserve
-from rapidocr import RapidOCR
+from bench.rapidocr_settings import open_rapidocr
 
 
 class Ocr(litserve.LitAPI):
     """POST /predict with {"image": base64}."""
 
+    def __init__(self, choice: str) -> None:
+        super().__init__()
+        self.choice = choice
+
     def setup(self, device: str) -> None:  # noqa: ARG002  LitServe's signature
         """In the worker process."""
-        self.engine = RapidOCR()
+        self.engine = open_rapidocr(self.choice)
 
     def decode_request(self, request: dict[str, Any]) -> bytes:
         """The bytes of the image."""
@@ -34,5 +40,6 @@ class Ocr(litserve.LitAPI):
 
 if __name__ == "__main__":
     # The default limit of 30 s would refuse what waits behind 20 clients.
-    server = litserve.LitServer(Ocr(), accelerator="cpu", timeout=600)
-    server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False, log_level="warning")
+    port, workers, choice = (*sys.argv[1:], *("1", "defaults")[len(sys.argv) - 2 :])
+    server = litserve.LitServer(Ocr(choice), accelerator="cpu", timeout=600, workers_per_device=int(workers))
+    server.run(host="127.0.0.1", port=int(port), generate_client_file=False, log_level="warning")

@@ -1,0 +1,50 @@
+"""docs/design/constants.md names every number of the engine ppocr's pipeline and the reading order as it is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+PACKAGE = ROOT / "ocrsvc"
+ROW = re.compile(r"^\| `(\w+)` \| `([\w/]+\.py)` \| ([^|]+?) \|", re.MULTILINE)
+ROWS = ROW.findall((ROOT / "docs" / "design" / "constants.md").read_text(encoding="utf-8"))
+PIPELINE = sorted((PACKAGE / "engines" / "ppocr" / "pipeline").glob("*.py"))
+READING_ORDER = sorted(
+    [*(PACKAGE / "imaging").glob("reading_order*.py"), *(PACKAGE / "imaging" / "reading_order").glob("*.py")]
+)
+
+
+def value_of(name: str, file: str) -> object:
+    """The constant as its module holds it."""
+    return getattr(importlib.import_module("ocrsvc." + file.removesuffix(".py").replace("/", ".")), name)
+
+
+def numbers_of(file: Path) -> set[str]:
+    """Names of the public constants that a module sets to a number."""
+    module = ast.parse(file.read_text(encoding="utf-8"))
+    targets = (
+        target
+        for node in module.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    )
+    names = {
+        target.id for target in targets if isinstance(target, ast.Name) and re.match("[A-Z][A-Z0-9_]+$", target.id)
+    }
+    return {name for name in names if isinstance(value_of(name, str(file.relative_to(PACKAGE))), int | float)}
+
+
+@pytest.mark.parametrize(("name", "file", "value"), ROWS, ids=lambda cell: cell)
+def test_a_constant_has_the_value_in_the_table(name: str, file: str, value: str) -> None:
+    assert value_of(name, file) == ast.literal_eval(value)
+
+
+@pytest.mark.parametrize("file", [*PIPELINE, *READING_ORDER], ids=lambda file: file.name)
+def test_every_number_has_a_row(file: Path) -> None:
+    named = {name for name, place, _ in ROWS if PACKAGE / place == file}
+    assert numbers_of(file) == named
