@@ -8,7 +8,7 @@ a rectangle again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.curved_lines import curved_outline, fills
+from ocrsvc.engines.ppocr.pipeline.fused_lines import LEVELS, Division, may_be_looked_at, parts_of, rows_of
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.imaging.outline import Outline, extent
+from ocrsvc.imaging.outline import Outline, extent, is_curved
 from ocrsvc.records import Pixels
 
 STRIDE = 32  # the network's input sides must be multiples of this
@@ -37,6 +38,7 @@ BOX_THRESHOLD = 0.45
 UNCLIP_RATIO = 1.5
 SMALLEST_PX = 3
 MOST_BOXES = 3000
+THICK = 1.5  # by the usual thickness of a page's contours, from which one may hold two rows
 UNCLAIMED_SHARE = 0.1  # of what the map takes for text, beyond which a finer pass follows if no line holds it
 UNCLAIMED_GAIN = 2.0  # of that pass
 
@@ -144,43 +146,93 @@ def lines_from_mask(
         certain: What stands for a probability of 1.
     """
     contours = _contours(mask)
-    found = [_line_of(contour, probabilities, BOX_THRESHOLD * certain) for contour in contours]
-    straight = [outline for outline in found if outline is not None and len(outline) == 4]
+    read = _MapReader(probabilities, certain, _usual_thickness(contours))
+    allowed = may_be_looked_at(contours, mask.size)
+    levels = tuple(level * certain for level in (MAP_THRESHOLD, *LEVELS))
+    found = [read.lines(contour, levels if divide else ()) for contour, divide in zip(contours, allowed, strict=True)]
+    every = [outline for outlines in found for outline in outlines][:MOST_BOXES]
+    straight = np.array([outline for outline in every if not is_curved(outline)], np.float32).reshape(-1, 4, 2)
     scale = np.array([width / probabilities.shape[1], height / probabilities.shape[0]], np.float32)
     limit = np.array([width, height], np.float32)
-    quads = np.clip(order_clockwise(np.array(straight, np.float32).reshape(-1, 4, 2)) * scale, 0, limit)
-    curved = [np.clip(outline * scale, 0, limit) for outline in found if outline is not None and len(outline) > 4]
+    quads = np.clip(order_clockwise(straight) * scale, 0, limit)
+    curved = [np.clip(outline * scale, 0, limit) for outline in every if is_curved(outline)]
     return FoundLines([*quads[_are_large_enough(quads)], *curved], _unclaimed(contours, found))
 
 
 def _contours(mask: Pixels) -> list[Contour]:
-    """The outer borders of what is text, without specks; MOST_BOXES at most."""
+    """The outer borders of what is text; MOST_BOXES at most."""
     every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
     # OpenCV follows the borders of holes the other way round.
     return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MOST_BOXES]
 
 
-def _unclaimed(contours: list[Contour], found: list[Outline | None]) -> float:
-    """The share of the contours' area, specks left out, that is in no line."""
+def _usual_thickness(contours: list[Contour]) -> float:
+    """The median thickness of contours that are no specks, in pixels of the map; 0 where all are."""
+    sides = [min(cv2.minAreaRect(contour)[1]) for contour in contours]
+    return float(np.median([side for side in sides if side >= SMALLEST_PX] or [0.0]))
+
+
+def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
+    """The share of the contours' area that is in no line."""
     areas = np.array([cv2.contourArea(contour) for contour in contours])
-    lost = np.array([outline is None for outline in found], bool)
+    lost = np.array([not outlines for outlines in found], bool)
     return float(areas[lost].sum() / areas.sum()) if areas.any() else 0.0
 
 
-def _line_of(contour: Contour, probabilities: NDArray[Any], least: float) -> Outline | None:
-    """A contour's line, in pixels of the map: a rectangle in any order, or the outline of a curve."""
-    around = cv2.minAreaRect(contour)
-    middle, (across, along), angle = around
-    if min(across, along) < SMALLEST_PX:
-        return None
-    likely = _score(cv2.boxPoints(around), probabilities) >= least
-    if not (likely and fills(contour, across, along)):
-        curved = curved_outline(contour, probabilities, least, UNCLIP_RATIO)
+@dataclass(frozen=True, slots=True)
+class _MapReader:
+    """Makes lines of contours.
+
+    Attributes:
+        probabilities: (h, w) the map.
+        certain: What stands for a probability of 1.
+        usual: The usual thickness of the map's contours, in its pixels.
+    """
+
+    probabilities: NDArray[Any]
+    certain: float
+    usual: float
+
+    def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
+        """The lines in a contour, in pixels of the map: one as a rule, none in a speck.
+
+        Args:
+            contour: As OpenCV gives it.
+            levels: See `fused_lines.rows_of`; none if it must not be taken apart.
+        """
+        around = cv2.minAreaRect(contour)
+        across, along = around[1]
+        if min(across, along) < SMALLEST_PX:
+            return []
+        likely = _score(cv2.boxPoints(around), self.probabilities) >= BOX_THRESHOLD * self.certain
+        is_rectangle = likely and fills(contour, across, along)
+        if levels and (not is_rectangle or min(across, along) > THICK * self.usual or _is_tall(contour)):
+            rows = rows_of(contour, self.probabilities, levels)
+            if rows.parts:
+                return self._all_lines(rows)
+        if is_rectangle:
+            return [_grown(around)]
+        curved = curved_outline(contour, self.probabilities, BOX_THRESHOLD * self.certain, UNCLIP_RATIO)
         if curved is not None:
-            return curved
+            return [curved]
+        if likely or not levels:
+            return [_grown(around)] if likely else []
+        return self._all_lines(parts_of(contour, self.probabilities, levels))
+
+    def _all_lines(self, division: Division) -> list[Outline]:
+        return [line for part in division.parts for line in self.lines(part, division.levels)]
+
+
+def _is_tall(contour: Contour) -> bool:
+    *_, width, height = cv2.boundingRect(contour)
+    return height > width
+
+
+def _grown(around: tuple[Sequence[float], Sequence[float], float]) -> Quad:
+    """The corners, in any order, of a rectangle that is grown by the unclip distance."""
+    middle, (across, along), angle = around
     distance = across * along * UNCLIP_RATIO / (2 * (across + along))
-    grown = (middle, (across + 2 * distance, along + 2 * distance), angle)
-    return cast(Quad, cv2.boxPoints(grown)) if likely else None
+    return cast(Quad, cv2.boxPoints((middle, (across + 2 * distance, along + 2 * distance), angle)))
 
 
 def _score(corners: NDArray[Any], probabilities: NDArray[Any]) -> float:
