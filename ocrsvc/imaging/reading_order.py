@@ -1,52 +1,39 @@
-"""Puts the lines of a page into reading order: rows from top to bottom, columns of running text one after the other.
+"""Puts the lines of a page into reading order, column after column and row by row, without a model.
 
-Rows come from vertical overlap relative to the boxes' own heights (a fixed number of pixels swaps words on small pages
-and merges rows on large ones). Columns are found as in a recursive XY-cut (G. Nagy, S. Seth, 1984), but cut only where
-both sides are running text, several long lines that fill their column: tables and receipts have gutters too, and are
-read row by row. Lines that cross the gutter (titles) divide the columns into bands.
+A recursive X-Y cut (G. Nagy, S. Seth, "Hierarchical representation of optically scanned documents", 1984) along white
+gutters that need not be as tall as the page: what stands above a gutter is read first, then the columns on both sides
+of it, then what stands below. `columns.py` says which gutters part columns; everything else is read row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-SAME_ROW = 0.5  # overlap, as a share of the smaller height
-COLUMN_ROWS = 3
-COLUMN_ASPECT = 6.0  # median length of a column's rows, in line heights
-COLUMN_FILL = 0.6  # median length of a column's rows, as a share of the column's width
-MOST_CROSSING = 0.35  # of the text, by length, may cross a gutter
-GUTTER_HEIGHTS = 0.25  # how far right of a line's end, in line heights, a gutter may begin
-DEEPEST = 4
-MOST_GUTTERS = 200  # places tried for a gutter; a page of thousands of words must not hold the interpreter for seconds
+from ocrsvc.imaging.columns import parts_columns, reads_across
+from ocrsvc.imaging.gutters import Gutter, tall_gutters
+from ocrsvc.imaging.text_rows import Indices, TextLines, as_text_lines, median, parts_between, rows_with_cells
 
-Frames = NDArray[np.float32]
-"""(N, 4) left, top, right, bottom of N lines, in pixels."""
+DEEPEST = 12  # cuts in cuts
+BAND = 1.5  # white stripe across a part, in line heights, along which it may be cut
+COLUMN_END = 2.5  # the same across two columns, that ends both
+WIDE_BAND = 5.0  # the same, along which it is cut before anything else
+HEADER = 1.0  # the same below a header of one row, or above a footer
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """The lines on both sides of a gutter, and across it."""
-
-    left: list[int]
-    right: list[int]
-    across: list[int]
-
-
-def reading_order(quads: NDArray[np.float32]) -> list[int]:
+def reading_order(quads: NDArray[np.float32], texts: Sequence[str] | None = None) -> list[int]:
     """Indices of N lines in reading order; see `reading_blocks`."""
-    return [line for block in reading_blocks(quads) for line in block]
+    return [line for block in reading_blocks(quads, texts) for line in block]
 
 
-def reading_blocks(quads: NDArray[np.float32]) -> list[list[int]]:
+def reading_blocks(quads: NDArray[np.float32], texts: Sequence[str] | None = None) -> list[list[int]]:
     """Groups of lines that are read without leaving them (a column, a table, a heading), in reading order.
 
     Args:
         quads: (N, 4, 2) corners of level lines, in pixels, origin top left; clockwise from where reading starts.
+        texts: What the N lines say. Without them short lines count as numbers.
 
     Returns:
         Indices of lines: blocks in reading order, and the lines of each in reading order. Every line is in one block.
@@ -54,98 +41,83 @@ def reading_blocks(quads: NDArray[np.float32]) -> list[list[int]]:
     if not len(quads):
         return []
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
-    return [block for block in _order(frames, list(range(len(frames))), DEEPEST) if block]
+    return _region(as_text_lines(frames, texts), np.arange(len(frames)), DEEPEST)
 
 
-def _order(frames: Frames, lines: list[int], deeper: int) -> list[list[int]]:
-    cut = _best_cut(frames, lines) if deeper and len(lines) >= 2 * COLUMN_ROWS else None
-    if cut is None or not _are_columns(frames, cut.left, cut.right):
-        return [_row_by_row(frames, lines)]
-    return _band_by_band(frames, cut, deeper)
+def _region(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
+    """The blocks of a region: first between white stripes as wide as it, then along its tallest gutter."""
+    return [block for part in parts_between(lines, here, WIDE_BAND) for block in _part(lines, part, deeper)]
 
 
-def _band_by_band(frames: Frames, cut: _Cut, deeper: int) -> list[list[int]]:
-    """Read the bands between the lines across: in each the left column, then the right one."""
-    rows_across = _rows(frames, cut.across)
-    limits = [-np.inf, *(float(_middle(frames, row)) for row in rows_across), np.inf]
-    ordered: list[list[int]] = []
-    for number, (above, below) in enumerate(pairwise(limits)):
-        left, right = (_between(frames, side, above, below) for side in (cut.left, cut.right))
-        if _are_columns(frames, left, right):
-            ordered += _order(frames, left, deeper - 1) + _order(frames, right, deeper - 1)
-        else:
-            ordered.append(_row_by_row(frames, left + right))
-        ordered += rows_across[number : number + 1]
-    return ordered
+def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
+    ordered = here[np.argsort(lines.middle[here], kind="stable")]
+    gutters = tall_gutters(lines, ordered) if deeper else []
+    gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
+    bands = parts_between(lines, here, BAND) if deeper else [here]
+    if gutter is None and len(bands) > 1:
+        return [block for band in bands for block in _part(lines, band, deeper - 1)]
+    if gutter is None:
+        return [[line for row in rows_with_cells(lines, here) for line in row]]
+    beside = ordered[gutter.first : gutter.last]
+    parts = _joined(lines, bands, beside)
+    if len(parts) > 1:
+        return [block for part in parts for block in _part(lines, part, deeper - 1)]
+    above, below = ordered[: gutter.first], ordered[gutter.last :]
+    tail = _tail(lines, gutter, beside) if len(below) else below
+    return [
+        *_region(lines, above, deeper - 1),
+        *_columns(lines, gutter, np.setdiff1d(beside, tail), deeper - 1),
+        *_region(lines, np.concatenate([tail, below]), deeper - 1),
+    ]
 
 
-def _best_cut(frames: Frames, lines: list[int]) -> _Cut | None:
-    """The gutter that the least text crosses; of equals the widest. Tried just behind the ends of lines.
-
-    None if each leaves too little on a side or too much across.
-    """
-    here = np.asarray(lines)
-    lefts, rights = frames[here, 0], frames[here, 2]
-    behind = GUTTER_HEIGHTS * float(np.median(frames[here, 3] - frames[here, 1]))
-    ends = np.unique(np.round(rights))
-    gutters = (ends[:: 1 + len(ends) // MOST_GUTTERS, None] + behind).astype(np.float32)
-    left, beyond = rights <= gutters, lefts >= gutters
-    across = ~(left | beyond)
-    widths = (rights - lefts).astype(np.float64)
-    shares = across @ widths / max(1.0, float(widths.sum()))
-    gaps = np.where(beyond, lefts, np.inf).min(axis=1) - np.where(left, rights, -np.inf).max(axis=1)
-    fewest = np.minimum(left.sum(axis=1), beyond.sum(axis=1))
-    possible = np.flatnonzero((fewest >= COLUMN_ROWS) & (shares <= MOST_CROSSING)).tolist()
-    if not possible:
-        return None
-    best = min(possible, key=lambda gutter: (round(float(shares[gutter]), 3), -float(gaps[gutter])))
-    return _Cut(*(here[side[best]].tolist() for side in (left, beyond, across)))
+def _tail(lines: TextLines, gutter: Gutter, beside: Indices) -> Indices:
+    """What stands on the left alone, below white, before the next line across: a heading of that, not of the column."""
+    parts = parts_between(lines, beside, HEADER)
+    end = lines.bottom[gutter.right].max()
+    tail = [part for part in parts if lines.top[part].min() > end]
+    return np.concatenate(tail) if tail else beside[:0]
 
 
-def _are_columns(frames: Frames, left: list[int], right: list[int]) -> bool:
-    return _is_column(frames, left) and _is_column(frames, right)
+def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:
+    """The bands, those that a gutter passes made one."""
+    tops = [lines.top[band[0]] for band in bands]
+    first = int(np.searchsorted(tops, lines.top[beside].min(), "right")) - 1
+    last = int(np.searchsorted(tops, lines.top[beside].max(), "right"))
+    return [*bands[:first], np.concatenate(bands[first:last]), *bands[last:]]
 
 
-def _is_column(frames: Frames, lines: list[int]) -> bool:
-    """Several rows, mostly long, that fill their column."""
-    rows = _rows(frames, lines)
-    if len(rows) < COLUMN_ROWS:
+def _columns(lines: TextLines, gutter: Gutter, beside: Indices, deeper: int) -> list[list[int]]:
+    """Left and right of a gutter, from stripe to stripe; headers and tables between columns are read across."""
+    blocks: list[list[int]] = []
+    for left, right in _bands(lines, gutter, beside):
+        several = min(len(left), len(right)) and 2 < len(left) + len(right) < len(beside)
+        across = several and reads_across(lines, left, right)
+        parts = [np.concatenate([left, right])] if across else [left, right]
+        blocks += [block for part in parts for block in _region(lines, part, deeper)]
+    return blocks
+
+
+def _bands(lines: TextLines, gutter: Gutter, beside: Indices) -> list[tuple[Indices, Indices]]:
+    """Left and right between white stripes that end both columns: pages above each other, headers, footers."""
+    order = beside[np.argsort(lines.top[beside], kind="stable")]
+    tops, bottoms = lines.top[order], np.maximum.accumulate(lines.bottom[order])
+    stripe = (tops[1:] - bottoms[:-1]) / median(lines.height[order])
+    is_left = np.isin(order, gutter.left)
+    lefts = np.cumsum(is_left)
+    cuts = []
+    for cut in (np.flatnonzero(stripe > HEADER) + 1).tolist():
+        both = 0 < lefts[cut - 1] < cut and 0 < lefts[-1] - lefts[cut - 1] < len(order) - cut
+        if both and (stripe[cut - 1] > COLUMN_END or _is_header(lines, order, cut, gutter)):
+            cuts.append(cut)
+    bands = zip(np.split(order, cuts), np.split(is_left, cuts), strict=True)
+    return [(band[left], band[~left]) for band, left in bands]
+
+
+def _is_header(lines: TextLines, order: Indices, cut: int, gutter: Gutter) -> bool:
+    """Whether a cut leaves a row of two lines at the top or bottom, the second of which is no heading of its column."""
+    if cut not in (2, len(order) - 2):
         return False
-    length = float(np.median([_lengths(frames, row).sum() for row in rows]))
-    height = float(np.median(frames[lines, 3] - frames[lines, 1]))
-    width = float(frames[lines, 2].max() - frames[lines, 0].min())
-    return length >= COLUMN_ASPECT * height and length >= COLUMN_FILL * width
-
-
-def _row_by_row(frames: Frames, lines: list[int]) -> list[int]:
-    return [line for row in _rows(frames, lines) for line in row]
-
-
-def _rows(frames: Frames, lines: Sequence[int]) -> list[list[int]]:
-    """Rows from top to bottom, each from left to right."""
-    # Plain numbers: taken out of an array one by one, they would cost more than all that is done with them.
-    frame_of = dict(zip(lines, frames[list(lines)].tolist(), strict=True))
-    rows: list[list[int]] = []
-    for line in sorted(lines, key=lambda line: frame_of[line][1] + frame_of[line][3]):
-        if rows and _same_row(frame_of[rows[-1][-1]], frame_of[line]):
-            rows[-1].append(line)
-        else:
-            rows.append([line])
-    return [sorted(row, key=lambda line: frame_of[line][0]) for row in rows]
-
-
-def _same_row(one: Sequence[float], other: Sequence[float]) -> bool:
-    overlap = min(one[3], other[3]) - max(one[1], other[1])
-    return overlap >= SAME_ROW * min(one[3] - one[1], other[3] - other[1])
-
-
-def _between(frames: Frames, lines: list[int], above: float, below: float) -> list[int]:
-    return [line for line in lines if above <= _middle(frames, [line]) < below]
-
-
-def _middle(frames: Frames, row: Sequence[int]) -> float:
-    return float(frames[row, 1].min() + frames[row, 3].max()) / 2
-
-
-def _lengths(frames: Frames, lines: Sequence[int]) -> Frames:
-    return frames[list(lines), 2] - frames[list(lines), 0]
+    row = order[:2] if cut == 2 else order[-2:]
+    indent = lines.left[row].max() - lines.left[gutter.right].min()
+    return bool(indent > median(lines.height[order]))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
+from ocrsvc.imaging.leveling import level_quads
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order import reading_order
 from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, no_check
@@ -160,7 +160,8 @@ def _assemble(task: ReadTask, found: list[_DetectedLine]) -> Page:
     angle = _page_angle([line.quad for line in kept])
     # Rectangles around curved lines overlap where the lines do not.
     quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
-    ordered = [kept[index] for index in reading_order(_level(turn_points(quads, angle, image.width, image.height)))]
+    level = level_quads(turn_points(quads, angle, image.width, image.height))
+    ordered = [kept[index] for index in reading_order(level, [line.read.text for line in kept])]
     shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
     lines = tuple(Line(line.read.text, line.read.confidence, as_box(shaped(line.quad))) for line in ordered)
     return Page(image.width, image.height, angle, lines)
@@ -175,17 +176,3 @@ def _page_angle(quads: Sequence[Quad]) -> int:
         votes[-heading(quad) % 360] += sides(quad)[0]
     best = max(votes, key=lambda turn: votes[turn])
     return best if votes[best] >= MAJORITY * sum(votes.values()) else 0
-
-
-def _level(quads: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Undo the slant of the page, so that rows of a photo taken at an angle still are rows."""
-    if len(quads) < 2:
-        return quads
-    reading = quads[:, 1] - quads[:, 0]
-    lengths = np.hypot(reading[:, 0], reading[:, 1])
-    slants = np.arctan2(reading[:, 1], reading[:, 0])
-    longest = np.argsort(-lengths)[: max(1, len(quads) // 2)]
-    slant = float(np.median(slants[longest]))
-    cos, sin = np.cos(slant), np.sin(slant)
-    matrix = np.array([[cos, -sin], [sin, cos]], np.float32)
-    return cast("NDArray[np.float32]", (quads @ matrix).astype(np.float32))

@@ -1,0 +1,96 @@
+"""White gutters between lines of text: white rectangles that no line crosses, as tall as possible.
+
+After T. Breuel, "Two geometric algorithms for layout analysis" (2002), who looks for the largest white rectangles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.text_rows import Indices, Numbers, TextLines
+
+SHRINK = 0.2  # boxes of a detector reach beyond the ink; this much of the height is no obstacle on each side
+MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
+MOST_GUTTERS = 16  # gutters that are judged
+LEAST_ROWS = 2
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Gutter:
+    """A white gutter, and the lines beside it.
+
+    Attributes:
+        left, right: The lines on both sides, from top to bottom.
+        first, last: What part of the region's lines, in the order of their middles, the gutter passes: [first, last).
+    """
+
+    left: Indices
+    right: Indices
+    first: int
+    last: int
+
+
+def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
+    """The tallest gutters of a region, tallest first.
+
+    Args:
+        lines: All lines of the page.
+        ordered: The lines of the region, in the order of their middles.
+    """
+    if len(ordered) < 2 * LEAST_ROWS:
+        return []
+    shrink = np.minimum(SHRINK * lines.height[ordered], 0.25 * (lines.right[ordered] - lines.left[ordered]))
+    lefts, rights = lines.left[ordered] + shrink, lines.right[ordered] - shrink
+    places = _places(lefts, rights)[:, None]
+    before = rights <= places
+    gutters = []
+    for first, last, place in _runs(lines.middle[ordered], before, lefts > places):
+        sides = before[place, first:last]
+        left, right = ordered[first:last][sides], ordered[first:last][~sides]
+        if min(lines.bottom[left].max(), lines.bottom[right].max()) > max(
+            lines.top[left].min(), lines.top[right].min()
+        ):
+            gutters.append(Gutter(left, right, first, last))
+    return sorted(gutters, key=lambda gutter: -_height(lines, ordered[gutter.first : gutter.last]))[:MOST_GUTTERS]
+
+
+def _height(lines: TextLines, here: Indices) -> int:
+    """From the top of the highest of the lines to the bottom of the lowest, in pixels."""
+    return round(float(lines.bottom[here].max() - lines.top[here].min()))
+
+
+def _places(lefts: Numbers, rights: Numbers) -> Numbers:
+    """Where lines end and the next thing to the right is a line that begins: those that fewest lines cross."""
+    edges = np.concatenate([rights, lefts])
+    order = np.argsort(edges, kind="stable")
+    is_left = order >= len(rights)
+    ends = np.flatnonzero(~is_left[:-1] & is_left[1:])
+    crossing = np.cumsum(np.where(is_left, 1, -1))[ends]
+    return edges[order[ends[np.argsort(crossing, kind="stable")[:MOST_PLACES]]]]
+
+
+def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
+    """(first, last, place) of the longest runs of lines, none of which crosses the place; each parting of lines once.
+
+    Args:
+        middle: (N,) heights of the lines, from top to bottom.
+        before, behind: (places, N) whether a line lies wholly left or right of a place.
+    """
+    across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
+    place, at = np.nonzero(across)
+    same = place[1:] == place[:-1]
+    first, last, place = at[:-1][same], at[1:][same] - 1, place[1:][same]
+    counts = np.pad(np.cumsum(before, axis=1), ((0, 0), (1, 0)))
+    left = counts[place, last] - counts[place, first]
+    possible = np.flatnonzero((left >= LEAST_ROWS) & (last - first - left >= LEAST_ROWS))
+    first, last, place, left = (array[possible] for array in (first, last, place, left))
+    longest = np.argsort(middle[first] - middle[last - 1], kind="stable")[: 64 * MOST_GUTTERS]
+    parting = (first * (len(middle) + 1) + last) * (len(middle) + 1) + left
+    _, once = np.unique(parting[longest], return_index=True)
+    chosen = longest[np.sort(once)][: 4 * MOST_GUTTERS]
+    return list(zip(first[chosen].tolist(), last[chosen].tolist(), place[chosen].tolist(), strict=True))

@@ -1,0 +1,133 @@
+"""A sheet on which lines of text are set one after the other, so that their boxes and their order are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+# fmt: off
+ENGLISH = (
+    "report", "market", "river", "station", "paper", "garden", "number", "window", "letter", "silver", "during",
+    "against", "between", "morning", "winter", "several", "company", "quarter", "growth", "margin", "supply", "demand",
+    "annual", "council", "public", "region", "bridge", "travel", "forest", "island", "modern", "history", "science",
+    "teacher", "student", "kitchen", "evening", "another", "because", "through", "without", "present", "journal",
+)
+# fmt: on
+CHINESE = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面"
+
+Measure = Callable[[str, float], float]
+"""Width in pixels of a text at a size in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetLine:
+    """A line that was set: its text, the corner of its em box, its width and the size of its type, in pixels."""
+
+    text: str
+    left: float
+    top: float
+    width: float
+    size: float
+    vertical: bool = False
+
+
+def estimated_width(text: str, size: float) -> float:
+    """Width without a font: half an em for each Latin character, an em for each Chinese one."""
+    return sum(size * (0.52 if character.isascii() else 1.0) for character in text)
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Collects lines in the order in which they are read.
+
+    Attributes:
+        random: Where texts and small differences come from.
+        measure: Gives the widths of texts.
+        lines: What was set, in reading order.
+    """
+
+    random: random.Random
+    measure: Measure = estimated_width
+    chinese: bool = False
+    lines: list[SetLine] = field(default_factory=list)
+
+    def put(self, text: str, left: float, top: float, size: float) -> float:
+        """Set a text from its left edge; returns where it ends."""
+        width = self.measure(text, size)
+        self.lines.append(SetLine(text, left, top, width, size))
+        return left + width
+
+    def put_right(self, text: str, right: float, top: float, size: float) -> None:
+        """Set a text up to its right edge."""
+        self.put(text, right - self.measure(text, size), top, size)
+
+    def put_centered(self, text: str, middle: float, top: float, size: float) -> None:
+        """Set a text around its middle."""
+        self.put(text, middle - self.measure(text, size) / 2, top, size)
+
+    def put_down(self, text: str, left: float, top: float, size: float) -> None:
+        """Set a column of characters that is read downwards."""
+        self.lines.append(SetLine(text, left, top, size, size, vertical=True))
+
+    def word(self) -> str:
+        """A word, or two to four Chinese characters."""
+        if self.chinese:
+            return "".join(self.random.choices(CHINESE, k=self.random.randint(2, 4)))
+        return self.random.choice(ENGLISH)
+
+    def words(self, least: int, most: int) -> str:
+        """Some words."""
+        return ("" if self.chinese else " ").join(self.word() for _ in range(self.random.randint(least, most)))
+
+    def number(self, digits: int = 4) -> str:
+        """A number as tables have them."""
+        return f"{self.random.uniform(1, 10**digits):,.2f}"
+
+    def full_line(self, width: float, size: float) -> str:
+        """Text that nearly fills a width."""
+        text = self.word()
+        while self.measure(longer := text + ("" if self.chinese else " ") + self.word(), size) <= width:
+            text = longer
+        if self.chinese:  # set without hyphens, so it ends flush
+            while self.measure(text + "的", size) <= width:
+                text += self.random.choice(CHINESE)
+        return text
+
+    def paragraph(self, left: float, top: float, width: float, size: float, rows: int, leading: float = 1.35) -> float:
+        """Running text, its last row short; returns where the next row would begin."""
+        for row in range(rows):
+            last = row == rows - 1
+            self.put(self.full_line(width * (self.random.uniform(0.3, 0.9) if last else 1.0), size), left, top, size)
+            top += leading * size
+        return top
+
+    def text_column(
+        self, left: float, top: float, width: float, size: float, bottom: float, leading: float = 1.35
+    ) -> float:
+        """Paragraphs down to a bottom; returns where the next would begin."""
+        while bottom - top > 2 * leading * size:
+            rows = min(self.random.randint(3, 8), int((bottom - top) / (leading * size)))
+            top = self.paragraph(left, top, width, size, rows, leading) + 0.6 * size
+        return top
+
+    def table(
+        self,
+        left: float,
+        top: float,
+        widths: Sequence[float],
+        rows: int,
+        size: float,
+        pitch: float = 1.6,
+        *,
+        heads: bool = True,
+    ) -> float:
+        """Names on the left, numbers flush right in the other columns; returns where the next row would begin."""
+        for row in range(rows):
+            self.put(self.words(1, 2).capitalize()[: max(3, int(widths[0] / size * 1.5))], left, top, size)
+            edge = left + widths[0]
+            for width in widths[1:]:
+                edge += width
+                self.put_right(f"{2010 + row}" if heads and not row else self.number(3), edge, top, size)
+            top += pitch * size
+        return top
