@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.charts import Panel, draw
+from bench.markdown import write_between
 from bench.results import RESULTS
 from bench.service import ROOT
 
-BEGIN, END = "<!-- made by benchmarks/peers_table.py -->", "<!-- to here -->"
 OURS = "ocrsvc"
 COLUMNS = {
     "pages_per_s": "pages/s",
@@ -73,7 +72,8 @@ def table(figures: Figures) -> str:
             rows.append("| " + " | ".join([clients, NAMES[name], *cells]) + " |")
     often = "once" if figures["rounds"] == 1 else f"{figures['rounds']} times"
     machine, day = figures["machine"].split(", Linux")[0], figures["when"][:10]
-    said = f"{figures['pages']} corpus pages, each {often}, systems in turn; {machine}; {day}."
+    said = f"{figures['pages']} corpus pages, each {often}, systems in turn; {machine}; {day}"
+    said += f", commit {figures['commit']}." if "commit" in figures else "."
     return "\n".join([*rows, "", said])
 
 
@@ -110,12 +110,7 @@ def main() -> int:
     parser.add_argument("file", nargs="?", type=Path, default=RESULTS / "peers.json")
     text = parser.parse_args().file.read_text("utf-8")
     figures = json.loads(text)
-    readme = ROOT / "README.md"
-    between = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    written, count = between.subn(lambda _: f"{BEGIN}\n{table(figures)}\n{END}", readme.read_text("utf-8"))
-    if count != 1:
-        sys.exit(f"README.md must hold {BEGIN} and {END} once")
-    readme.write_text(written, "utf-8")
+    write_between(ROOT / "README.md", Path(__file__).name, table(figures))
     (ROOT / "docs" / "peers.json").write_text(text, "utf-8")
     (ROOT / "docs" / "peers.svg").write_text(chart(figures), "utf-8")
     return 0

@@ -41,7 +41,7 @@ def numbers_of(file: Path) -> set[str]:
 
 @pytest.mark.parametrize(("name", "file", "value"), ROWS, ids=lambda cell: cell)
 def test_a_constant_has_the_value_in_the_table(name: str, file: str, value: str) -> None:
-    assert value_of(name, file) == ast.literal_eval(value)
+    assert value_of(name, file) == pytest.approx(ast.literal_eval(value), rel=1e-4)
 
 
 @pytest.mark.parametrize("file", [*PIPELINE, *READING_ORDER], ids=lambda file: file.name)

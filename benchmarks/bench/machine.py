@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -38,9 +39,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def commit() -> str:
+    """The checkout's commit, with "changed" behind it when files differ from it; "unknown" outside a checkout."""
+    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty= changed"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def describe() -> dict[str, object]:
     """All of it, ready to become JSON; load_1min is how busy the machine was before the benchmark began."""
-    return {"machine": machine(), "versions": versions(), "load_1min": round(os.getloadavg()[0], 2)}
+    return {"commit": commit(), "machine": machine(), "versions": versions(), "load_1min": round(os.getloadavg()[0], 2)}
 
 
 def print_machine() -> None:

@@ -224,15 +224,10 @@ def serving_other(name: str) -> Iterator[Peer]:
     """A system of SERVERS, started and not yet ready."""
     server, port = SERVERS[name], free_port()
     command = server.command(programs_of(server.environment), port)
+    env = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent), **server.env}
     with (
         tempfile.TemporaryFile() as log,
-        subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)} | server.env,
-            start_new_session=True,
-        ) as process,
+        subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True) as process,
     ):
         try:
             yield Peer(name, lambda data: server.read(port, data), Processes(process.pid))
