@@ -26,6 +26,8 @@ Rotate = Literal["auto", "0", "90", "180", "270"]
 
 Decoder = Literal["greedy", "beam"]
 
+Spaces = Literal["auto", "model", "visible"]
+
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
 """The longest sides of a smaller copy that an engine can be asked to read."""
@@ -76,6 +78,9 @@ class ReadOptions:
         min_confidence: Lines below this are left out. None: the engine's own threshold.
         decoder: "greedy" takes the likeliest path through a line, "beam" searches for the likeliest text; engines that
             decode in a way of their own take no notice.
+        spaces: Between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the recognizer's
+            own spaces, "model" leaves it to the recognizer, "visible" puts one wherever a gap is seen. Engines whose
+            recognizer does not say where its characters stand take no notice.
     """
 
     rotate: Rotate = "auto"
@@ -84,6 +89,7 @@ class ReadOptions:
     max_side: int | None = None
     min_confidence: float | None = None
     decoder: Decoder = "greedy"
+    spaces: Spaces = "auto"
 
 
 @dataclass(frozen=True, slots=True)

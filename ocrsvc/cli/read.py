@@ -54,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="clockwise turn that makes the page upright; auto finds it",
     )
+    parser.add_argument(
+        "--spaces",
+        choices=("auto", "model", "visible"),
+        default="auto",
+        help="spaces between Chinese and Latin: by the gaps of the whole page, as the model alone reads them, or "
+        "wherever a gap is seen",
+    )
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
 
@@ -79,7 +86,9 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
-        answers = client.read_many(images, rotate=args.rotate, detect=not args.line, pages=args.pages)
+        # An older service does not know the option, and refuses what it does not know.
+        spaces = None if args.spaces == "auto" else args.spaces
+        answers = client.read_many(images, rotate=args.rotate, detect=not args.line, spaces=spaces, pages=args.pages)
         yield from zip(args.files, answers, strict=True)
 
 
@@ -89,7 +98,7 @@ def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
 
-    options, ranges = ReadOptions(rotate=args.rotate, detect=not args.line), _ranges_of(args.pages)
+    options, ranges = ReadOptions(rotate=args.rotate, detect=not args.line, spaces=args.spaces), _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
         yield from _read_all(reader, args.files, options, ranges)

@@ -34,6 +34,7 @@ class Options(TypedDict, total=False):
     max_side: int | None
     min_confidence: float | None
     decoder: Literal["greedy", "beam"] | None
+    spaces: Literal["auto", "model", "visible"] | None
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None

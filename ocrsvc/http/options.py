@@ -103,6 +103,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "greedy",
         "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
     ),
+    "spaces": _choice(
+        ("auto", "model", "visible"),
+        "auto, model or visible",
+        "auto",
+        "Where the engine ppocr puts spaces between Chinese and Latin: auto decides by the gaps of the whole page, "
+        "model leaves it to the recognizer, visible puts one wherever a gap is seen.",
+    ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,
