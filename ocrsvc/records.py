@@ -26,6 +26,8 @@ Rotate = Literal["auto", "0", "90", "180", "270"]
 
 Decoder = Literal["greedy", "beam"]
 
+Spaces = Literal["auto", "model", "visible"]
+
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
 """The longest sides of a smaller copy that an engine can be asked to read."""
@@ -79,6 +81,9 @@ class ReadOptions:
         unwarp: True lets the engine flatten a page whose lines show that it is curved; False reads every page as it is.
             Engines that cannot flatten take no notice.
         tables: True asks for the tables on the page as well.
+        spaces: Between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the recognizer's
+            own spaces, "model" leaves it to the recognizer, "visible" puts one wherever a gap is seen. Engines whose
+            recognizer does not say where its characters stand take no notice.
     """
 
     rotate: Rotate = "auto"
@@ -89,6 +94,7 @@ class ReadOptions:
     decoder: Decoder = "greedy"
     unwarp: bool = True
     tables: bool = False
+    spaces: Spaces = "auto"
 
 
 @dataclass(frozen=True, slots=True)

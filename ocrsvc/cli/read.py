@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="clockwise turn that makes the page upright; auto finds it",
     )
     parser.add_argument("--no-unwarp", action="store_true", help="read curved pages as they are")
+    parser.add_argument(
+        "--spaces",
+        choices=("auto", "model", "visible"),
+        default="auto",
+        help="spaces between Chinese and Latin: by the gaps of the whole page, as the model alone reads them, or "
+        "wherever a gap is seen",
+    )
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--tables", action="store_true", help="find tables too; --format json has them")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
@@ -87,6 +94,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
             detect=not args.line,
             unwarp=not args.no_unwarp,
             tables=args.tables,
+            spaces=args.spaces,
             pages=args.pages,
         )
         yield from zip(args.files, answers, strict=True)
@@ -98,7 +106,13 @@ def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]
     set_library_threads(os.environ)
     from ocrsvc.records import ReadOptions
 
-    options = ReadOptions(rotate=args.rotate, detect=not args.line, unwarp=not args.no_unwarp, tables=args.tables)
+    options = ReadOptions(
+        rotate=args.rotate,
+        detect=not args.line,
+        unwarp=not args.no_unwarp,
+        tables=args.tables,
+        spaces=args.spaces,
+    )
     ranges = _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:

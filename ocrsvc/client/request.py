@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     decoder: Literal["greedy", "beam"] | None
     unwarp: bool | None
     tables: bool | None
+    spaces: Literal["auto", "model", "visible"] | None
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None

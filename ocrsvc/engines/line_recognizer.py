@@ -30,6 +30,25 @@ class Path:
     confidence: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScriptGaps:
+    """How far apart the ink of neighbouring characters stands in one line, in pixels of its crop, along the line.
+
+    Attributes:
+        pitch: The usual way from one Chinese character to the next; 0 where too few of them stand side by side.
+        chinese: (K,) the gaps between two Chinese characters.
+        places: (N,) where the script changes between Chinese and Latin: the last character of the path before.
+        widths: (N,) the gaps there.
+        crop_width: The width of the crop.
+    """
+
+    pitch: float
+    chinese: NDArray[np.float32]
+    places: NDArray[np.intp]
+    widths: NDArray[np.float32]
+    crop_width: int
+
+
 @dataclass(frozen=True, slots=True)
 class LineText:
     """What one line says.
@@ -39,11 +58,13 @@ class LineText:
         confidence: In [0, 1]; empty text has confidence 0.
         path: Where each character stands; its characters together are the text. None from a recognizer that does not
             tell.
+        gaps: Where the script changes, for the page to decide on the spaces there. None where it does not.
     """
 
     text: str
     confidence: float
     path: Path | None = field(default=None, compare=False)
+    gaps: ScriptGaps | None = field(default=None, compare=False)
 
 
 class LineReader(Protocol):

@@ -109,6 +109,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
     ),
     "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
+    "spaces": _choice(
+        ("auto", "model", "visible"),
+        "auto, model or visible",
+        "auto",
+        "Where the engine ppocr puts spaces between Chinese and Latin: auto decides by the gaps of the whole page, "
+        "model leaves it to the recognizer, visible puts one wherever a gap is seen.",
+    ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,

@@ -7,6 +7,7 @@ Needs Pillow and the font Noto Sans CJK (Debian: fonts-noto-cjk). The texts are 
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -22,6 +23,17 @@ NOTICE = [
     ("编号 2026-1121  电话 010-5550142", 26),
 ]
 
+# As people type them in an office, without a space between the scripts, and as others do, with one.
+CLOSED = [
+    "会议定于2024年1月1日下午3点召开",
+    "共有3个建议和12条意见需要处理",
+    "第1章介绍了第2节中的4种方法",
+    "使用Python编写的程序在Linux系统上运行",
+    "点击OK按钮后，系统将保存PDF文件",
+    "重量为15kg，长度约200cm",
+]
+SPACED = [re.sub("(?<=[0-9A-Za-z])(?=[一-龥])|(?<=[一-龥])(?=[0-9A-Za-z])", " ", line) for line in CLOSED]
+
 
 def draw_notice() -> Image.Image:
     """Four lines, Chinese and English, black on white, 640 x 300 pixels."""
@@ -33,8 +45,20 @@ def draw_notice() -> Image.Image:
     return page
 
 
+def draw_lines(lines: list[str]) -> Image.Image:
+    """Lines of 20 px, black on white, 560 x 300 pixels."""
+    page = Image.new("RGB", (560, 300), "white")
+    pen, font = ImageDraw.Draw(page), ImageFont.truetype(str(FONT), 20)
+    for number, line in enumerate(lines):
+        pen.text((32, 24 + 42 * number), line, "black", font)
+    return page
+
+
 def main() -> None:
-    """Write notice.png, the same as a JPEG, turned by 90 and 180 degrees, and one line of it."""
+    """Write notice.png, the same as a JPEG, turned by 90 and 180 degrees, and one line of it; and text about spaces."""
+    for name, lines in (("closed", CLOSED), ("spaced", SPACED)):
+        draw_lines(lines).convert("L").save(HERE / f"{name}.png", optimize=True)
+        (HERE / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")
     page = draw_notice()
     page.save(HERE / "notice.png", optimize=True)
     page.save(HERE / "notice.jpg", quality=90)

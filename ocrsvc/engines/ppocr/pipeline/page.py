@@ -14,11 +14,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
+from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
 from ocrsvc.imaging.leveling import level_quads
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order import reading_order
-from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, no_check
+from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, Spaces, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
@@ -102,6 +103,7 @@ def read_page(task: ReadTask, reader: PageReader) -> Page:
     _recognize([line for line in found if line.read is UNREAD], reader)
     if task.options.rotate == "auto":
         _retry_doubtful(found, reader)
+    _decide_spaces(found, task.options.spaces)
     return _assemble(task, found)
 
 
@@ -141,6 +143,13 @@ def _retry_doubtful(found: list[_DetectedLine], reader: PageReader) -> None:
 
 def _recognize(lines: Sequence[_DetectedLine], reader: PageReader) -> None:
     for line, text in zip(lines, reader.read([line.outline for line in lines]), strict=True):
+        line.read = text
+
+
+def _decide_spaces(found: Sequence[_DetectedLine], spaces: Spaces) -> None:
+    """Decide by the lines that make sense, whatever confidence the request asks for."""
+    read = [line for line in found if line.read.confidence >= LEAST_CONFIDENCE]
+    for line, text in zip(read, decide_spaces([(line.read, ends(line.outline)) for line in read], spaces), strict=True):
         line.read = text
 
 

@@ -14,7 +14,7 @@ from ocrsvc.engines.ppocr.pipeline.ctc import align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
-from ocrsvc.engines.ppocr.pipeline.spaces import with_spaces
+from ocrsvc.engines.ppocr.pipeline.script_gaps import measure_gaps
 from ocrsvc.records import Check, Pixels, no_check
 
 WIDTH_STEP_PX: Final = 16
@@ -122,5 +122,4 @@ def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
 
 
 def _as_text(path: Path, line_image: LineImage) -> LineText:
-    spaced = with_spaces(path, line_image.pixels)
-    return LineText("".join(spaced.characters), spaced.confidence, spaced)
+    return LineText("".join(path.characters), path.confidence, path, measure_gaps(path, line_image.pixels))
