@@ -28,6 +28,8 @@ Decoder = Literal["greedy", "beam"]
 
 Spaces = Literal["auto", "model", "visible"]
 
+Words = bool | Literal["segmented"]
+
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
 """The longest sides of a smaller copy that an engine can be asked to read."""
@@ -84,6 +86,9 @@ class ReadOptions:
         spaces: Between Chinese and Latin characters: "auto" decides by the gaps of the whole page and the recognizer's
             own spaces, "model" leaves it to the recognizer, "visible" puts one wherever a gap is seen. Engines whose
             recognizer does not say where its characters stand take no notice.
+        words: True gives each line its words, Chinese by character; "segmented" joins Chinese characters to words by a
+            dictionary, which needs the package jieba. Engines that do not know where characters stand give none.
+        characters: True gives each word its characters; it asks for words, too.
     """
 
     rotate: Rotate = "auto"
@@ -95,6 +100,13 @@ class ReadOptions:
     unwarp: bool = True
     tables: bool = False
     spaces: Spaces = "auto"
+    words: Words = False
+    characters: bool = False
+
+    @property
+    def wants_words(self) -> bool:
+        """Whether lines are to have words."""
+        return bool(self.words) or self.characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +147,8 @@ Task = ReadTask | FileTask
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of text, its confidence in [0, 1], and where it stands."""
+class Character:
+    """One character of a word, its confidence in [0, 1], and where it stands."""
 
     text: str
     confidence: float
@@ -172,6 +184,40 @@ class Table:
     rows: int
     columns: int
     cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a line.
+
+    Attributes:
+        text: Without spaces.
+        confidence: In [0, 1].
+        box: Where it stands; its sides run along the line's.
+        characters: In the order of the text; empty where they were not asked for.
+    """
+
+    text: str
+    confidence: float
+    box: Box
+    characters: tuple[Character, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text.
+
+    Attributes:
+        text: What it says.
+        confidence: In [0, 1].
+        box: Where it stands.
+        words: In the order of the text; None where they were not asked for, or where the engine knows none.
+    """
+
+    text: str
+    confidence: float
+    box: Box
+    words: tuple[Word, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from ocrsvc import errors
 from ocrsvc.api.openapi import READING_ERRORS
 from ocrsvc.app import create_app
 from ocrsvc.formats.json_values import page_to_dict
+from ocrsvc.http import options as http_options
 from ocrsvc.http.options import OPTIONS
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
@@ -186,7 +187,45 @@ def test_options_in_json_may_be_of_their_own_type(client: FlaskClient, options: 
     assert texts(answer) == [f"{TEXT}\n{seen}"]
 
 
+BOXED = {"confidence": 0.9877, "box": [[16, 8], [48, 8], [48, 16], [16, 16]]}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("words=true", [{"text": "True", **BOXED}]),
+        ("words=1&characters=false", [{"text": "True", **BOXED}]),
+        ("characters=true", [{"text": "False", **BOXED, "characters": [{"text": "x", **BOXED}]}]),
+    ],
+)
+def test_lines_have_the_words_that_are_asked_for(client: FlaskClient, query: str, words: list[object]) -> None:
+    first, second = json_of(client.post(f"/v1/ocr?{query}", data=PNG))["pages"][0]["lines"]
+    assert first == {"text": TEXT, **BOXED, "words": words}
+    assert "words" not in second
+
+
+def test_chinese_is_segmented_where_the_package_is_installed(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_options, "find_spec", lambda name: object() if name == "jieba" else None)
+    answer = json_of(client.post("/v1/ocr?words=Segmented", data=PNG))
+    assert answer["pages"][0]["lines"][0]["words"] == [{"text": "segmented", **BOXED}]
+
+
+def test_without_the_package_segmented_words_are_refused_with_what_to_install(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_options, "find_spec", lambda _: None)
+    response = client.post("/v1/ocr?words=segmented", data=PNG)
+    problem = json.loads(response.data)
+    assert (response.status_code, problem["code"]) == (400, "bad_option")
+    assert "ocrsvc[segment]" in problem["remedy"]
+
+
 BAD_OPTIONS = [
+    ("words", "maybe", "true or false"),
+    ("words", "2", "or segmented"),
+    ("characters", "segmented", "true or false"),
     ("rotate", "45", "one of auto, 0, 90, 180, 270"),
     ("detect", "maybe", "true or false"),
     ("lines", "", "true or false"),

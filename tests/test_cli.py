@@ -63,6 +63,13 @@ def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
     assert (answer["pages"][0]["width"], answer["pages"][0]["height"]) == (120, 40)
 
 
+@pytest.mark.parametrize(("flags", "characters"), [(["--words"], 0), (["--characters"], 6)])
+def test_read_prints_words_and_characters_in_json(page: Path, flags: list[str], characters: int) -> None:
+    answer = json.loads(ocrsvc("read", "--json", *flags, str(page)).stdout)
+    (word,) = answer["pages"][0]["lines"][0]["words"]
+    assert (word["text"], len(word.get("characters", []))) == ("120x40", characters)
+
+
 def test_read_writes_one_document_for_all_files(page: Path) -> None:
     done = ocrsvc("read", "--format", "tsv", str(page), "/nowhere.png", str(page))
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)

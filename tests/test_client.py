@@ -165,6 +165,11 @@ def test_options_reach_the_service(server: Server) -> None:
     with Client(server.url) as client:
         assert len(client.read(PAGE, detect=False, min_confidence=0.00001, max_side=None).pages[0].lines) == 1
         assert client.read(PAGE, lines=False).pages[0].lines == ()
+        (line, _) = client.read(PAGE, characters=True).pages[0].lines
+        assert line.words is not None
+        assert [word.text for word in line.words] == ["120x40"]
+        assert "".join(each.text for each in line.words[0].characters) == "120x40"
+        assert line.words[0].characters[0].box[2] == (20, 16)
     assert query_of({"min_confidence": 0.00001, "detect": True, "rotate": None}) == {
         "min_confidence": "0.000010000",
         "detect": "true",

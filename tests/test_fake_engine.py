@@ -74,6 +74,19 @@ def test_every_box_lies_inside_its_image() -> None:
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in corners)
 
 
+def test_words_and_characters_share_their_line_evenly() -> None:
+    options = ReadOptions(detect=False, characters=True)
+    (line,) = read(open_fake(FakeEngineSettings()), noise(3, 20, 28), options).lines
+    assert line.words is not None
+    assert "".join(word.text for word in line.words) == line.text.replace(" ", "")
+    first, second = line.words
+    assert (first.box, second.box) == (
+        ((0, 0), (10, 0), (10, 20), (0, 20)),
+        ((12, 0), (28, 0), (28, 20), (12, 20)),
+    )
+    assert [each.box[0] for each in first.characters] == [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)]
+
+
 def test_lines_below_the_least_confidence_are_left_out() -> None:
     page = read(open_fake(FakeEngineSettings()), noise(5), ReadOptions(min_confidence=0.6))
     assert page.text == "30x20"

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ocrsvc.imaging.geometry import crop, restore_page, shrink, sides, turn, turn_points, upright_box
-from ocrsvc.records import Line, Page, Pixels
+from ocrsvc.imaging.geometry import (
+    crop,
+    map_boxes,
+    restore_page,
+    shrink,
+    sides,
+    turn,
+    turn_points,
+    upright_box,
+    upright_boxes,
+)
+from ocrsvc.records import Box, Character, Line, Page, Pixels, Word
 
 
 def box(left: float, top: float, right: float, bottom: float) -> list[list[float]]:
@@ -55,6 +65,55 @@ def test_a_page_read_on_a_turned_half_size_copy_is_put_back(
     back = restore_page(page, degrees, width=80, height=60)
     assert np.allclose(back.lines[0].box, on_image)
     assert (back.width, back.height, back.angle) == (80, 60, degrees)
+
+
+def square(left: float, top: float, side: float) -> Box:
+    return (left, top), (left + side, top), (left + side, top + side), (left, top + side)
+
+
+def test_boxes_of_words_and_characters_move_with_their_line() -> None:
+    characters = (Character("a", 0.5, square(1, 1, 1)), Character("b", 0.7, square(2, 1, 1)))
+    words = (Word("ab", 0.6, square(1, 1, 2), characters), Word("c", 0.9, square(4, 1, 1)))
+    line = Line("ab c", 0.7, square(0, 0, 6), words)
+    plain, moved = map_boxes([Line("", 0.1, square(1, 1, 1)), line], lambda quads: quads * 2 + 10)
+    assert plain == Line("", 0.1, square(12, 12, 2))
+    assert moved == Line(
+        "ab c",
+        0.7,
+        square(10, 10, 12),
+        (
+            Word(
+                "ab",
+                0.6,
+                square(12, 12, 4),
+                (Character("a", 0.5, square(12, 12, 2)), Character("b", 0.7, square(14, 12, 2))),
+            ),
+            Word("c", 0.9, square(18, 12, 2)),
+        ),
+    )
+
+
+@pytest.mark.parametrize("words", [None, ()])
+def test_a_line_without_words_stays_without(words: tuple[Word, ...] | None) -> None:
+    (line,) = map_boxes([Line("", 0.7, square(0, 0, 6), words)], lambda quads: quads)
+    assert line.words == words
+
+
+def test_a_page_without_lines_stays_empty() -> None:
+    assert map_boxes((), lambda quads: quads + 1) == ()
+
+
+def test_words_of_a_page_read_on_a_copy_are_put_back() -> None:
+    line = Line("a", 1.0, square(0, 0, 6), (Word("a", 1.0, square(1, 2, 4)),))
+    back = restore_page(Page(30, 40, angle=0, lines=(line,)), 90, width=80, height=60)
+    assert back.lines[0].words == (Word("a", 1.0, ((4.0, 58.0), (4.0, 50.0), (12.0, 50.0), (12.0, 58.0))),)
+
+
+def test_upright_boxes_hold_their_quads_and_begin_where_each_does() -> None:
+    leaning = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
+    across, down = upright_boxes(np.stack([leaning, leaning[[1, 2, 3, 0]]])).tolist()
+    assert across == box(8, 5, 30, 20)
+    assert down == [[30, 5], [30, 20], [8, 20], [8, 5]]
 
 
 def test_a_quad_is_cut_out_and_straightened() -> None:

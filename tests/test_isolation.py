@@ -49,7 +49,7 @@ from ocrsvc.errors import (
     OcrsvcError,
 )
 from ocrsvc.formats.page_serialization import InvalidData
-from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
+from ocrsvc.records import Character, Image, Line, Page, ReadOptions, ReadTask, Word
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 
@@ -77,6 +77,15 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
+
+
+def test_words_come_through_the_child(plain: Spawner) -> None:
+    task = replace(a_task(noise(1)), options=ReadOptions(words=True, characters=True))
+    with opened_handle(spawner=plain) as handle:
+        (page,) = handle.read([task])
+    assert isinstance(page, Page)
+    assert [[word.text for word in line.words or ()] for line in page.lines] == [["30x20"], [crc(noise(1))]]
+    assert [each.text for each in (page.lines[0].words or ())[0].characters] == list("30x20")
 
 
 def test_the_engine_describes_and_drives_itself_as_it_does_alone_and_leaves_nothing_open() -> None:
@@ -350,13 +359,14 @@ def test_ppocr_reads_the_same_page_in_a_child() -> None:
 
 
 LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))
+WORD = Word("正品", 0.5, LINE.box, (Character("正", 0.25, LINE.box), Character("品", 0.75, LINE.box)))
 
 
 def test_pages_and_errors_come_through_unchanged() -> None:
     answers: list[Page | OcrsvcError] = [
         Page(3, 4, 90, (LINE, LINE), 2),
         BrokenImage("It is broken.", "Mend it."),
-        Page(1, 1, 0, ()),
+        Page(1, 1, 0, (replace(LINE, words=()), replace(LINE, words=(WORD, replace(WORD, characters=()))))),
     ]
     area = SharedArea()
     back = unpack_answers(pack_answers(answers, area), [a_task(noise(1))] * 3, area)
@@ -384,6 +394,10 @@ def test_pages_and_errors_come_through_unchanged() -> None:
         b'[[1,1,0,1,[["a",-0.1,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]',
         b'[[1,1,0,1,[["a",0.5,0.0,null,1.0,0.0,1.0,1.0,0.0,1.0]]]]',
         b'[[1,1,0,1,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0]]]]',
+        b'[[1,1,0,1,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0,null]]]]',
+        b'[[1,1,0,1,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]]]',
+        b'[[1,1,0,1,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0,[7]]]]]]]',
+        b'[[1,1,0,1,[["a",0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0,[],[]]]]]',
         b"[[1,1,0,1,[[7,0.5,0.0,0.0,1.0,0.0,1.0,1.0,0.0,1.0]]]]",
         b'[{"code":"x"}]',
     ],

@@ -39,7 +39,7 @@ def draw(characters: str, gaps_px: Sequence[int], *, ink: int = 20, ground: int 
         crop[7:41, left : left + 36] = ink
         middles.append((left + 18) // STEP_PX)
     steps = np.array(middles)
-    return Path(list(characters), steps, steps, 150, 0.9), crop
+    return Path(list(characters), steps, steps, 150, 0.9, np.full(len(characters), 0.9)), crop
 
 
 def line(characters: str, gap_px: int) -> tuple[LineText, Quad]:
@@ -71,7 +71,12 @@ def test_gaps_are_measured_where_the_script_changes_and_between_chinese(shape: s
 @pytest.mark.parametrize("characters", ["", "x", "中文", "xy", "x。文", " x y ", "中 文"])
 def test_a_line_in_which_no_script_changes_has_no_gaps_and_asks_for_no_crop(characters: str) -> None:
     steps = np.arange(len(characters))
-    assert measure_gaps(Path(list(characters), steps, steps, 20, 0.9), lambda: pytest.fail("asked")) is None
+    assert (
+        measure_gaps(
+            Path(list(characters), steps, steps, 20, 0.9, np.full(len(characters), 0.9)), lambda: pytest.fail("asked")
+        )
+        is None
+    )
 
 
 def test_a_space_of_the_model_lies_within_the_gap() -> None:
@@ -155,7 +160,7 @@ def test_lines_without_a_path_stay_as_they_are() -> None:
 
 def test_the_time_grows_with_the_lines() -> None:
     quad = np.array([[0, 0], [1200, 0], [1200, 44], [0, 44]], np.float32)
-    path = Path(list("中x" * 100), np.arange(200), np.arange(200), 400, 0.9)
+    path = Path(list("中x" * 100), np.arange(200), np.arange(200), 400, 0.9, np.full(200, 0.9))
     places = np.arange(199)
     gaps = ScriptGaps(0.0, np.zeros(0, np.float32), places, np.full(199, 14, np.float32), 3200)
     began_s = time.thread_time()

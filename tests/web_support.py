@@ -21,7 +21,7 @@ from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Cell, EngineInfo, Line, Page, Reading, ReadOptions, ReadTask, Table
+from ocrsvc.records import Cell, Character, EngineInfo, Line, Page, Reading, ReadOptions, ReadTask, Table, Word
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -63,12 +63,14 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
     # From (1/4, 1/4) to (3/4, 1/2) of the page; and a square on its tip, whose first side falls at 45 degrees.
     left, right, top, bottom = width / 4, width * 3 / 4, height / 4, height / 2
     x, y, r = width / 2, height / 2, height / 4
+    box = ((left, top), (right, top), (right, bottom), (left, bottom))
+    characters = (Character("x", CONFIDENCE, box),) if asked.characters else ()
+    words = (Word(str(asked.words), CONFIDENCE, box, characters),) if asked.wants_words else None
     lines = (
-        Line(TEXT, CONFIDENCE, ((left, top), (right, top), (right, bottom), (left, bottom))),
+        Line(TEXT, CONFIDENCE, box, words),
         Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))),
     )
     # One table of two cells, the first line in its first cell.
-    box = lines[0].box
     cells = (Cell(0, 0, 1, 1, box, TEXT, (0,)), Cell(0, 1, 1, 1, box, "", ()))
     return Page(width, height, 0, lines, tables=(Table(box, 1, 2, cells),) if asked.tables else ())
 

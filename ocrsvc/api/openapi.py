@@ -250,6 +250,8 @@ def _schemas() -> Node:
         "Line": _line(),
         "Table": _table(),
         "Cell": _cell(),
+        "Word": _word(),
+        "Character": _record(_boxed_text()),
         "Engine": _record(engine),
         "Timing": _record(dict.fromkeys(("decode_s", "queue_s", "engine_s", "total_s"), _SECONDS)),
         "Problem": _problem(),
@@ -287,16 +289,6 @@ def _source() -> Node:
     }
 
 
-def _line() -> Node:
-    return _record(
-        {
-            "text": _WORDS,
-            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-            "box": _box(),
-        }
-    )
-
-
 def _box() -> Node:
     return _list_of(_list_of({"type": "number"}, 2), 4) | {
         "description": "Corners [x, y], clockwise from where reading starts; origin top left, y downwards."
@@ -329,6 +321,24 @@ def _cell() -> Node:
             "lines": _list_of(index) | {"description": "Which of the page's lines stand in it, from 0."},
         }
     )
+
+
+def _line() -> Node:
+    words = _list_of(_ref("Word")) | {"description": "In the order of the text; where they are asked for and known."}
+    return _record(_boxed_text() | {"words": words}, optional=("words",))
+
+
+def _word() -> Node:
+    characters = _list_of(_ref("Character")) | {"description": "In the order of the text; where they are asked for."}
+    return _record(_boxed_text() | {"characters": characters}, optional=("characters",))
+
+
+def _boxed_text() -> Node:
+    return {
+        "text": _WORDS,
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        "box": _box(),
+    }
 
 
 def _problem() -> Node:

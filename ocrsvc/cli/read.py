@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import orjson
 
+from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
@@ -62,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="spaces between Chinese and Latin: by the gaps of the whole page, as the model alone reads them, or "
         "wherever a gap is seen",
     )
+    parser.add_argument("--words", action="store_true", help="give each line its words, in JSON; Chinese by character")
+    parser.add_argument("--segmented", action="store_true", help="the same, with Chinese words by a dictionary")
+    parser.add_argument("--characters", action="store_true", help="give each word its characters, too")
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--tables", action="store_true", help="find tables too; --format json has them")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
@@ -88,15 +92,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     with Client(args.url) as client:
-        answers = client.read_many(
-            images,
-            rotate=args.rotate,
-            detect=not args.line,
-            unwarp=not args.no_unwarp,
-            tables=args.tables,
-            spaces=args.spaces,
-            pages=args.pages,
-        )
+        answers = client.read_many(images, **_options_of(args) | {"pages": args.pages})
         yield from zip(args.files, answers, strict=True)
 
 
@@ -104,21 +100,28 @@ def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]
     """Each file with the answer of an engine in this process, in order."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
-    from ocrsvc.records import ReadOptions
+    from ocrsvc.http.options import read_options
 
-    options = ReadOptions(
-        rotate=args.rotate,
-        detect=not args.line,
-        unwarp=not args.no_unwarp,
-        tables=args.tables,
-        spaces=args.spaces,
-    )
-    ranges = _ranges_of(args.pages)
+    options, ranges = read_options(_options_of(args).items()).read, _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
         yield from _read_all(reader, args.files, options, ranges)
     finally:
         reader.stop(_STOP_S)
+
+
+def _options_of(args: argparse.Namespace) -> Options:
+    """The options that say how to read, as a service takes them."""
+    words: Literal["segmented"] | bool = "segmented" if args.segmented else bool(args.words)
+    return {
+        "rotate": args.rotate,
+        "detect": not args.line,
+        "unwarp": not args.no_unwarp,
+        "tables": args.tables,
+        "spaces": args.spaces,
+        "words": words,
+        "characters": args.characters,
+    }
 
 
 def _ranges_of(text: str | None) -> Ranges:

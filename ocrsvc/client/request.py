@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
     unwarp: bool | None
     tables: bool | None
     spaces: Literal["auto", "model", "visible"] | None
+    words: bool | Literal["segmented"] | None
+    characters: bool | None
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None

@@ -22,8 +22,8 @@ Data = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of text, its confidence, and its four corners, clockwise from where reading starts."""
+class Character:
+    """One character of a word, its confidence and its four corners."""
 
     text: str
     confidence: float
@@ -53,6 +53,33 @@ class Table:
     cells: tuple[Cell, ...]
     html: str
     markdown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a line, its confidence, its four corners, and its characters, if they were asked for."""
+
+    text: str
+    confidence: float
+    box: tuple[Point, ...]
+    characters: tuple[Character, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text.
+
+    Attributes:
+        text: What it says.
+        confidence: In [0, 1].
+        box: Its four corners, clockwise from where reading starts.
+        words: In the order of the text; None where they were not asked for, or where the engine knows none.
+    """
+
+    text: str
+    confidence: float
+    box: tuple[Point, ...]
+    words: tuple[Word, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +207,7 @@ def _answer(data: Data) -> Answer:
 
 def page_of(data: Data) -> Page:
     """The page that an element of `pages` holds."""
-    lines = tuple(Line(line["text"], line["confidence"], _box_of(line)) for line in data.get("lines", ()))
+    lines = tuple(map(_line_of, data.get("lines", ())))
     tables = tuple(map(_table_of, data.get("tables", ())))
     return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines, tables)
 
@@ -188,6 +215,16 @@ def page_of(data: Data) -> Page:
 def _table_of(data: Data) -> Table:
     cells = tuple(Cell(**{**cell, "box": _box_of(cell), "lines": tuple(cell["lines"])}) for cell in data["cells"])
     return Table(_box_of(data), data["rows"], data["columns"], cells, data["html"], data["markdown"])
+
+
+def _line_of(data: Data) -> Line:
+    words = tuple(map(_word_of, data["words"])) if "words" in data else None
+    return Line(data["text"], data["confidence"], _box_of(data), words)
+
+
+def _word_of(data: Data) -> Word:
+    characters = (Character(each["text"], each["confidence"], _box_of(each)) for each in data.get("characters", ()))
+    return Word(data["text"], data["confidence"], _box_of(data), tuple(characters))
 
 
 def _box_of(data: Data) -> tuple[Point, ...]:

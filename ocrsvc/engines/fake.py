@@ -1,6 +1,7 @@
 """The fake engine: no model, a predictable answer for each image, and the faults and delays that tests ask for.
 
-It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits.
+It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits. Their
+characters are all as wide as each other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.records import Box, Check, EngineInfo, Line, Page, Pixels, ReadTask
+from ocrsvc.records import Box, Character, Check, EngineInfo, Line, Page, Pixels, ReadOptions, ReadTask, Word
 from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -135,7 +136,29 @@ def _page(task: ReadTask, digest: str) -> Page:
             Line(digest, HASH_CONFIDENCE, _band(width, height, 0.6, 0.9)),
         ]
     threshold = task.options.min_confidence or 0.0
-    return Page(width, height, 0, tuple(line for line in lines if line.confidence >= threshold))
+    kept = [line for line in lines if line.confidence >= threshold]
+    return Page(width, height, 0, tuple(_with_words(line, task.options) for line in kept))
+
+
+def _with_words(line: Line, options: ReadOptions) -> Line:
+    """The line with its words, which spaces part, and their characters, if they are asked for."""
+    if not options.wants_words:
+        return line
+    every = [Character(text, line.confidence, _part(line, place, place + 1)) for place, text in enumerate(line.text)]
+    words, begin = [], 0
+    for text in line.text.split(" "):
+        end = begin + len(text)
+        characters = tuple(every[begin:end]) if options.characters else ()
+        words.append(Word(text, line.confidence, _part(line, begin, end), characters))
+        begin = end + 1
+    return replace(line, words=tuple(words))
+
+
+def _part(line: Line, begin: int, end: int) -> Box:
+    """The part of a line's box that some of its characters take."""
+    (_, upper), (right, lower) = line.box[0], line.box[2]
+    left, right = right * begin / len(line.text), right * end / len(line.text)
+    return (left, upper), (right, upper), (right, lower), (left, lower)
 
 
 def _band(width: int, height: int, top: float, bottom: float) -> Box:

@@ -21,6 +21,7 @@ class Path:
         first, last: (N,) the first and the last step of each. The steps divide the crop's width evenly.
         steps: Steps in the whole line.
         confidence: Mean probability of the characters, each at its first step, in [0, 1]; 0 for none.
+        probabilities: (N,) those of each character, in [0, 1]; that of a space that was inserted later is 1.
     """
 
     characters: list[str]
@@ -28,6 +29,7 @@ class Path:
     last: NDArray[np.intp]
     steps: int
     confidence: float
+    probabilities: NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +61,14 @@ class LineText:
         path: Where each character stands; its characters together are the text. None from a recognizer that does not
             tell.
         gaps: Where the script changes, for the page to decide on the spaces there. None where it does not.
+        ink: (w,) uint64, the ink in each column of its crop: bit 1 << row for each row; where words are asked for.
     """
 
     text: str
     confidence: float
     path: Path | None = field(default=None, compare=False)
     gaps: ScriptGaps | None = field(default=None, compare=False)
+    ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
 
 
 class LineReader(Protocol):

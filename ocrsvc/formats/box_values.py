@@ -8,14 +8,16 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Line
+from ocrsvc.records import Character, Line, Word
+
+Boxed = Line | Word | Character
 
 Boxes = NDArray[np.float64]
 """(N, 4, 2): four corners x, y, clockwise from where reading starts, in pixels of the image as displayed."""
 
 
-def to_boxes(lines: Sequence[Line]) -> Boxes:
-    """The corners of the lines."""
+def to_boxes(lines: Sequence[Boxed]) -> Boxes:
+    """The corners of the lines, or of words or characters."""
     return np.array([line.box for line in lines], np.float64).reshape(-1, 4, 2)
 
 
@@ -29,6 +31,6 @@ def to_frames(boxes: Boxes) -> Boxes:
     return np.hstack([boxes.min(axis=1), boxes.max(axis=1)])
 
 
-def to_scores(lines: Sequence[Line], digits: int = 5) -> list[float]:
-    """The confidence of each line, in [0, 1]."""
+def to_scores(lines: Sequence[Boxed], digits: int = 5) -> list[float]:
+    """The confidence of each line, word or character, in [0, 1]."""
     return cast(list[float], np.array([line.confidence for line in lines]).round(digits).tolist())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Final
 
-from ocrsvc.formats.box_values import to_boxes, to_scores
+from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
 from ocrsvc.formats.table_markup import to_html, to_markdown
-from ocrsvc.records import Box, Cell, Line, Page, ReadOptions, Table, Timing
+from ocrsvc.records import Box, Cell, Line, Page, ReadOptions, Table, Timing, Word
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
@@ -68,11 +69,29 @@ def _box_to_list(box: Box) -> list[list[float]]:
 
 
 def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """Text, confidence in [0, 1] and box of each line."""
-    scores, boxes = to_scores(lines, CONFIDENCE_DIGITS), to_boxes(lines).round(BOX_DIGITS).tolist()
+    """The lines, those with words with them."""
+    words = iter(_words_to_dicts([word for line in lines for word in line.words or ()]))
     return [
-        {"text": line.text, "confidence": score, "box": box}
-        for line, score, box in zip(lines, scores, boxes, strict=True)
+        answer if line.words is None else answer | {"words": list(islice(words, len(line.words)))}
+        for line, answer in zip(lines, _to_dicts(lines), strict=True)
+    ]
+
+
+def _words_to_dicts(words: Sequence[Word]) -> list[dict[str, object]]:
+    """The words, those with characters with them."""
+    characters = iter(_to_dicts([character for word in words for character in word.characters]))
+    return [
+        answer | {"characters": list(islice(characters, len(word.characters)))} if word.characters else answer
+        for word, answer in zip(words, _to_dicts(words), strict=True)
+    ]
+
+
+def _to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
+    """Text, confidence in [0, 1] and box of each."""
+    scores, boxes = to_scores(texts, CONFIDENCE_DIGITS), to_boxes(texts).round(BOX_DIGITS).tolist()
+    return [
+        {"text": text.text, "confidence": score, "box": box}
+        for text, score, box in zip(texts, scores, boxes, strict=True)
     ]
 
 

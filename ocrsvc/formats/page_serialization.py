@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from ocrsvc.records import Box, Cell, Line, Page, Table
+from ocrsvc.records import Box, Cell, Character, Line, Page, Table, Word
 
 _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
@@ -17,7 +17,7 @@ class InvalidData(ValueError):
 
 def pack_page(page: Page) -> list[object]:
     """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
-    lines = [[line.text, float(line.confidence), *_pack_box(line.box)] for line in page.lines]
+    lines = [_pack_line(line) for line in page.lines]
     packed = [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
     # Left out where there are none: pages of documents lie on disk, written by versions that knew no tables.
     return [*packed, [_pack_table(table) for table in page.tables]] if page.tables else packed
@@ -33,6 +33,19 @@ def _pack_table(table: Table) -> list[object]:
 
 def _pack_box(box: Box) -> list[float]:
     return [float(number) for corner in box for number in corner]
+
+
+def _pack_line(line: Line) -> list[object]:
+    """Text, confidence, corners, and the words if there is a list of them."""
+    return _pack_text(line) + ([] if line.words is None else [[_pack_word(word) for word in line.words]])
+
+
+def _pack_word(word: Word) -> list[object]:
+    return [*_pack_text(word), [_pack_text(character) for character in word.characters]]
+
+
+def _pack_text(text: Line | Word | Character) -> list[object]:
+    return [text.text, float(text.confidence), *_pack_box(text.box)]
 
 
 def unpack_page(row: Any) -> Page:
@@ -76,10 +89,36 @@ def _unpack_cell(row: Any, lines: int) -> Cell:
 
 
 def _unpack_line(row: Any) -> Line:
+    text, confidence, box, rest = _unpack_text(row)
+    match rest:
+        case []:
+            return Line(text, confidence, box)
+        case [list(words)]:
+            return Line(text, confidence, box, tuple(_unpack_word(word) for word in words))
+    raise InvalidData("a line with something else than words")
+
+
+def _unpack_word(row: Any) -> Word:
+    text, confidence, box, rest = _unpack_text(row)
+    match rest:
+        case [list(characters)]:
+            return Word(text, confidence, box, tuple(_unpack_character(character) for character in characters))
+    raise InvalidData("a word without a list of its characters")
+
+
+def _unpack_character(row: Any) -> Character:
+    text, confidence, box, rest = _unpack_text(row)
+    if rest:
+        raise InvalidData("a character with something else")
+    return Character(text, confidence, box)
+
+
+def _unpack_text(row: Any) -> tuple[str, float, Box, list[Any]]:
+    """Text, confidence, corners, and what follows."""
     match row:
         case [str(text), float(confidence), *numbers] if 0.0 <= confidence <= 1.0:
-            return Line(text, confidence, _unpack_box(numbers))
-    raise InvalidData("a line without a confidence from 0 to 1")
+            return text, confidence, _unpack_box(numbers[:_NUMBERS]), numbers[_NUMBERS:]
+    raise InvalidData("a text without a confidence from 0 to 1")
 
 
 def _unpack_box(numbers: list[Any]) -> Box:

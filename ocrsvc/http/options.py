@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final, get_args
 
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
 _FORMATS: Final = ("json", *OUTPUT_FORMATS)
+SEGMENTED: Final = "segmented"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,18 @@ def _parse_share(text: str) -> float:
     if share > 1:
         raise ValueError(text)
     return share
+
+
+def parse_words(text: str) -> Words:
+    """The option `words`. Raises ValueError, and BadOption where the segmenter is not installed."""
+    if text.lower() != SEGMENTED:
+        return parse_flag(text)
+    if find_spec("jieba") is None:
+        raise BadOption(
+            "words=segmented needs the package jieba, which is not installed.",
+            "Install the extra ocrsvc[segment], or ask for words=true, which gives Chinese by character.",
+        )
+    return SEGMENTED
 
 
 def _bool(default: str, help_text: str) -> Option:
@@ -116,6 +130,15 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Where the engine ppocr puts spaces between Chinese and Latin: auto decides by the gaps of the whole page, "
         "model leaves it to the recognizer, visible puts one wherever a gap is seen.",
     ),
+    "words": Option(
+        parse_words,
+        "true or false (also 1, 0, yes, no, on, off), or segmented",
+        {"anyOf": [{"type": "boolean"}, {"const": SEGMENTED}]},
+        "false",
+        "Give each line its words with boxes and confidences, Chinese by character; segmented joins Chinese characters "
+        "to words by a dictionary, if the service has it. The engine ppocr knows words.",
+    ),
+    "characters": _bool("false", "Give each word its characters with boxes and confidences; asks for words, too."),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,

@@ -6,18 +6,22 @@ corner where reading starts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Cell, Line, Page, Pixels, Table
+from ocrsvc.records import Box, Cell, Character, Line, Page, Pixels, Table, Word
 
 Quad = NDArray[np.float32]
+Quads = NDArray[np.float32]
+"""(N, 4, 2): any number of them."""
 
-Placed = TypeVar("Placed", Line, Table, Cell)
+Placed = TypeVar("Placed", Table, Cell)
 """What has a box."""
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
@@ -58,14 +62,44 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
     turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
     scale = np.array([turned_width / page.width, turned_height / page.height], np.float32)
 
-    def put_back(placed: Placed) -> Placed:
-        points = np.array(placed.box, np.float32) * scale
-        return replace(placed, box=as_box(turn_points(points, -degrees % 360, turned_width, turned_height)))
+    def move(quads: Quads) -> Quads:
+        return turn_points(quads * scale, -degrees % 360, turned_width, turned_height)
 
-    lines = tuple(put_back(line) for line in page.lines)
+    def put_back(placed: Placed) -> Placed:
+        return replace(placed, box=as_box(move(np.array(placed.box, np.float32))))
+
+    lines = map_boxes(page.lines, move)
     tables = tuple(replace(put_back(table), cells=tuple(map(put_back, table.cells))) for table in page.tables)
     angle = (page.angle + degrees) % 360
     return replace(page, width=width, height=height, angle=angle, lines=lines, tables=tables)
+
+
+def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:
+    """The lines with all their boxes moved: their own, and those of their words and of the words' characters.
+
+    Args:
+        lines: Any number of them.
+        move: Where quads (N, 4, 2), float32, go; called once.
+    """
+    words = [word for line in lines for word in line.words or ()]
+    boxed: list[Line | Word | Character] = [*lines, *words, *[each for word in words for each in word.characters]]
+    quads = np.array([each.box for each in boxed], np.float32).reshape(-1, 4, 2)
+    boxes = as_boxes(move(quads))
+    characters = iter(boxes[len(lines) + len(words) :])
+    placed = iter([_place_word(word, box, characters) for word, box in zip(words, boxes[len(lines) :], strict=False)])
+    return tuple(_place_line(line, box, placed) for line, box in zip(lines, boxes, strict=False))
+
+
+def _place_word(word: Word, box: Box, boxes: Iterator[Box]) -> Word:
+    """The word at a box, and its characters at the next ones."""
+    if not word.characters:
+        return replace(word, box=box)
+    return replace(word, box=box, characters=tuple(replace(each, box=next(boxes)) for each in word.characters))
+
+
+def _place_line(line: Line, box: Box, words: Iterator[Word]) -> Line:
+    """The line at a box, with the next words, if it has any."""
+    return replace(line, box=box, words=tuple(islice(words, len(line.words))) if line.words else line.words)
 
 
 def as_box(quad: NDArray[np.float32]) -> Box:
@@ -74,19 +108,34 @@ def as_box(quad: NDArray[np.float32]) -> Box:
     return a, b, c, d
 
 
+def as_boxes(quads: Quads) -> list[Box]:
+    """(N, 4, 2) as Boxes of plain floats."""
+    return [((ax, ay), (bx, by), (cx, cy), (dx, dy)) for (ax, ay), (bx, by), (cx, cy), (dx, dy) in quads.tolist()]
+
+
 def upright_box(quad: Quad) -> Quad:
     """The smallest quad with horizontal and vertical sides that holds `quad`, beginning where `quad` begins."""
-    (left, top), (right, bottom) = quad.min(axis=0), quad.max(axis=0)
-    upright = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32)
-    return np.roll(upright, -heading(quad) // 90, axis=0)
+    return cast(Quad, upright_boxes(quad[None])[0])
+
+
+def upright_boxes(quads: Quads) -> Quads:
+    """The same for any number of quads."""
+    left, top = quads[..., 0].min(axis=1), quads[..., 1].min(axis=1)
+    right, bottom = quads[..., 0].max(axis=1), quads[..., 1].max(axis=1)
+    upright = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
+    begins = headings(quads)[:, None] // 90
+    return cast(Quads, np.take_along_axis(upright, ((np.arange(4) + begins) % 4)[:, :, None], axis=1))
 
 
 def heading(quad: Quad) -> int:
     """Degrees (0, 90, 180, 270), clockwise, by which the reading direction of `quad` is turned from left to right."""
-    dx, dy = (float(part) for part in quad[1] - quad[0])
-    if abs(dx) >= abs(dy):
-        return 0 if dx >= 0 else 180
-    return 90 if dy > 0 else 270
+    return int(headings(quad[None])[0])
+
+
+def headings(quads: Quads) -> NDArray[np.intp]:
+    """(N,) the same for any number of quads."""
+    dx, dy = (quads[:, 1] - quads[:, 0]).T
+    return np.where(np.abs(dx) >= np.abs(dy), np.where(dx >= 0, 0, 180), np.where(dy > 0, 90, 270))
 
 
 def sides(quad: Quad) -> tuple[float, float]:

@@ -7,16 +7,18 @@ face each other. The outline of a straight line is its quad (k = 2).
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.geometry import Quad, crop, sides
+from ocrsvc.imaging.geometry import Quad, Quads, crop, sides
 from ocrsvc.records import Pixels
 
 Outline = NDArray[np.float32]
+
+_UNIT: Final[Quad] = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32)
 
 
 def is_curved(outline: Outline) -> bool:
@@ -66,6 +68,29 @@ def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
     widths = np.diff(ends, prepend=0)
     parts = [crop(pixels, quad, int(part), height) for quad, part in zip(pieces, widths, strict=True) if part > 0]
     return cast(Pixels, np.concatenate(parts, axis=1))
+
+
+def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
+    """Where parts of a line's crop, as `cut` makes it, stand on the page, (N, 4, 2).
+
+    Each corner goes through the perspective of the piece that it is in, and stays within the outline's frame.
+
+    Args:
+        outline: Of the line.
+        parts: (N, 4) left, top, right and bottom of each, as shares of the crop's width and height.
+    """
+    pieces = _pieces(outline)
+    lengths = np.array([max(sides(quad)[0], 1e-6) for quad in pieces])
+    ends = lengths.cumsum() / lengths.sum()
+    x, y = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64).T
+    piece = np.minimum(np.searchsorted(ends, x), len(pieces) - 1)
+    shares = (x - ends[piece]) * lengths.sum() / lengths[piece] + 1
+    matrices = np.array([cv2.getPerspectiveTransform(_UNIT, quad) for quad in pieces])
+    corners = np.einsum("nij,nj->ni", matrices[piece], np.stack([shares, y, np.ones_like(y)], axis=1))
+    # A quad without an area has no perspective.
+    placed = np.nan_to_num(corners[:, :2] / np.where(corners[:, 2:] == 0, np.nan, corners[:, 2:]))
+    framed = np.clip(placed, outline.min(axis=0), outline.max(axis=0))
+    return cast(Quads, framed.reshape(-1, 4, 2).astype(np.float32))
 
 
 def _pieces(outline: Outline) -> list[Quad]:

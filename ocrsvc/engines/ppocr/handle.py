@@ -90,7 +90,7 @@ class PageHandle:
         """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""
         find = partial(find_lines, run=partial(self._detect, check=task.check, last_mask=last_mask))
         reader, in_batches = self._readers[task.options.decoder], self._detector.device != "cpu"
-        return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches)
+        return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches, task.options.wants_words)
 
     def _detect(self, pixels: Pixels, *, check: Check, last_mask: LastMask | None) -> ProbabilityMap:
         found = self._detector.run(pixels, check)

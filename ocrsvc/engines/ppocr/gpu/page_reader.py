@@ -24,6 +24,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
+from ocrsvc.engines.ppocr.pipeline.page import add_ink
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
@@ -61,7 +62,7 @@ class GpuCrop(LineImage):
         self.page, self.outline, self.width = page, outline, width
 
     def pixels(self) -> Pixels:
-        """See LineImage. Cut in memory, for the few lines that spaces.py examines."""
+        """See LineImage. Cut in memory, for the few lines that spaces.py examines, and for words."""
         return cut(self.page.pixels, self.outline, self.width, HEIGHT_PX)
 
 
@@ -108,7 +109,10 @@ class GpuPageReader:
         """See page.PageReader."""
         recognizer = self.pipeline.recognizers[self.task.options.decoder]
         crops = [GpuCrop(self.page, outline, recognizer.crop_size(*extent(outline))[0]) for outline in outlines]
-        return recognizer.read_line_images(crops, self.task.check)
+        texts = recognizer.read_line_images(crops, self.task.check)
+        if not self.task.options.wants_words:
+            return texts
+        return [add_ink(text, crop.pixels()) for text, crop in zip(texts, crops, strict=True)]
 
     def _detect_at(self, scale: float) -> FoundLines:
         self.task.check()

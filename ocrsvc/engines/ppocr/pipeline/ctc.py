@@ -30,7 +30,8 @@ def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], class
     not_blank = best[begins] != BLANK
     first, last = begins[not_blank], ends[not_blank]
     characters = [classes[index] for index in best[first]]
-    return Path(characters, first, last, len(best), float(probabilities.mean()) if characters else 0.0)
+    confidence = float(probabilities.mean()) if characters else 0.0
+    return Path(characters, first, last, len(best), confidence, probabilities)
 
 
 def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -143,5 +143,6 @@ def _with_spaces(text: LineText, is_open: NDArray[np.bool_]) -> LineText:
     middles = (path.last[at - 1] + path.first[at]) // 2
     characters = np.insert(np.array(path.characters, object), at, " ")[kept].tolist()
     first, last = (np.insert(steps, at, middles)[kept] for steps in (path.first, path.last))
-    spaced = Path(characters, first, last, path.steps, path.confidence)
+    probabilities = np.insert(path.probabilities, at, 1.0)[kept]
+    spaced = Path(characters, first, last, path.steps, path.confidence, probabilities)
     return replace(text, text="".join(characters), path=spaced)

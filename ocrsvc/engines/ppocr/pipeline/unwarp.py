@@ -18,9 +18,9 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask, LineBend
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid, make_grid
-from ocrsvc.imaging.geometry import as_box, upright_box
+from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, extent
-from ocrsvc.records import Check, Line, Page, Pixels, ReadTask
+from ocrsvc.records import Check, Page, Pixels, ReadTask
 
 LEAST_TURN_DEG: Final = 2.5
 """A line's turn across the page from which the page is taken to be curved. On the corpus's tuning half no flat page of
@@ -109,10 +109,9 @@ def _letters(outlines: Sequence[Outline]) -> float:
 def _put_back(page: Page, grid: PageGrid, task: ReadTask) -> Page:
     """The page in the frame of the task's image."""
     image = task.image
-    quads = np.array([line.box for line in page.lines], np.float32).reshape(-1, 4, 2)
-    placed = np.clip(grid.put_back(quads), 0, np.array([image.width, image.height], np.float32))
-    shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
-    lines = tuple(
-        Line(line.text, line.confidence, as_box(shaped(quad))) for line, quad in zip(page.lines, placed, strict=True)
-    )
-    return replace(page, width=image.width, height=image.height, lines=lines)
+
+    def put_back(quads: Quads) -> Quads:
+        placed = np.clip(grid.put_back(quads), 0, np.array([image.width, image.height], np.float32))
+        return upright_boxes(placed) if task.options.upright_boxes else placed
+
+    return replace(page, width=image.width, height=image.height, lines=map_boxes(page.lines, put_back))

@@ -1,0 +1,59 @@
+"""Splits a line's text into words, by script.
+
+A word is what stands between spaces, with the marks that touch it: `harbour,`, `(red)`, `$14.50`, `41.5cm`, `25℃`
+and `port@example.org` are one word each. Chinese and kana, which have no spaces, go by character, and so do their
+full-width marks: of `共480页，` the words are `共`, `480`, `页` and `，`. With a segmenter, neighbouring Chinese
+characters are joined to the words that it finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import accumulate
+from typing import Final, cast
+
+Segmenter = Callable[[str], Iterator[str]]
+"""Cuts a text of Chinese characters into words, one after the other."""
+
+_CHINESE: Final = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_ALONE: Final = "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"
+"""Kana, and marks as wide as characters."""
+
+_WORD: Final = re.compile(f"[{_ALONE}]|(?P<chinese>[{_CHINESE}]+)|[^\\s{_ALONE}{_CHINESE}]+")
+
+
+def by_character(text: str) -> Iterator[str]:
+    """The segmenter that knows no words."""
+    return iter(text)
+
+
+def word_begins(text: str, segment: Segmenter = by_character) -> list[int]:
+    """Where each word of a text begins, in code points; it ends before the next one, or before a space.
+
+    Args:
+        text: Of one line.
+        segment: Cuts its Chinese.
+    """
+    begins: list[int] = []
+    for match in _WORD.finditer(text):
+        lengths = list(map(len, segment(match[0]))) if match["chinese"] else [0]
+        begins += accumulate(lengths[:-1], initial=match.start())
+    return begins
+
+
+@cache
+def open_jieba() -> Segmenter:
+    """The segmenter jieba (https://github.com/fxsjy/jieba, MIT) with its own dictionary, loaded once a process.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed.
+    """
+    import jieba
+
+    tokenizer = jieba.Tokenizer()
+    # As its `initialize` does, which would load a file of the common folder for temporary files, whoever put it there.
+    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True
+    return cast("Segmenter", tokenizer.cut)

@@ -1,0 +1,81 @@
+"""Makes the words and characters of a line's answer: split by script, placed by the ink, mapped onto the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.line_recognizer import LineText, Path
+from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces, place_characters
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
+from ocrsvc.engines.ppocr.pipeline.word_split import Segmenter, by_character, open_jieba, word_begins
+from ocrsvc.imaging.geometry import as_boxes, upright_boxes
+from ocrsvc.imaging.outline import Outline, parts_of
+from ocrsvc.records import Box, Character, ReadOptions, Word
+
+OWN_ROWS: Final = 0.5
+"""How far a box's top and bottom move from those of the line's ink to those of its own ink."""
+
+FULL_HEIGHT: Final = "\u2e80"
+"""The first character of Unicode's scripts whose characters fill their line's height: Chinese, kana and Hangul."""
+
+
+def words_of(line: LineText, outline: Outline, options: ReadOptions) -> tuple[Word, ...] | None:
+    """The words of one line as the options ask for them; None where they do not, or the recognizer cannot tell.
+
+    Args:
+        line: What was read.
+        outline: Where, in the direction of reading.
+        options: Whether with characters, segmented, or with upright boxes.
+    """
+    if not options.wants_words or line.path is None or line.ink is None:
+        return None
+    places = place_characters(line.path, line.ink, HEIGHT_PX)
+    if places is None:
+        return ()
+    texts = [line.path.characters[place] for place in places.places]
+    parts = _parts(texts, places)
+    confidences = np.clip(line.path.probabilities[places.places], 0.0, 1.0)
+    characters: tuple[Character, ...] = ()
+    if options.characters:
+        characters = tuple(map(Character, texts, confidences.tolist(), _boxes(parts, outline, options)))
+    begins = _begins(line.path, places, open_jieba() if options.words == "segmented" else by_character)
+    spans = list(pairwise([*begins.tolist(), len(texts)]))
+    means = np.add.reduceat(confidences, begins) / [end - begin for begin, end in spans]
+    boxes = _boxes(_join(parts, begins), outline, options)
+    return tuple(
+        Word("".join(texts[begin:end]), mean, box, characters[begin:end])
+        for (begin, end), mean, box in zip(spans, means.tolist(), boxes, strict=True)
+    )
+
+
+def _parts(texts: Sequence[str], places: CharacterPlaces) -> NDArray[np.float64]:
+    """(N, 4) left, top, right and bottom of each character's box, as shares of the crop."""
+    own = np.array([0.0 if text >= FULL_HEIGHT else OWN_ROWS for text in texts])
+    top = places.line_top + own * (places.top - places.line_top)
+    bottom = places.line_bottom + own * (places.bottom - places.line_bottom)
+    return np.stack([places.left, top, places.right, bottom], axis=1)
+
+
+def _join(parts: NDArray[np.float64], begins: NDArray[np.intp]) -> NDArray[np.float64]:
+    """(W, 4) the same of the runs of characters that begin at these."""
+    least, most = np.minimum.reduceat(parts, begins), np.maximum.reduceat(parts, begins)
+    return np.concatenate([least[:, :2], most[:, 2:]], axis=1)
+
+
+def _begins(path: Path, places: CharacterPlaces, segment: Segmenter) -> NDArray[np.intp]:
+    """(W,) with which of the places each word begins."""
+    # Most characters are one code point long, but some are more.
+    offsets = np.array([0, *accumulate(map(len, path.characters))])[places.places]
+    begins = word_begins("".join(path.characters), segment)
+    return np.unique(np.searchsorted(offsets, begins, side="right") - 1)
+
+
+def _boxes(parts: NDArray[np.float64], outline: Outline, options: ReadOptions) -> list[Box]:
+    """Where parts of the line's crop stand on the page."""
+    quads = parts_of(outline, parts)
+    return as_boxes(upright_boxes(quads) if options.upright_boxes else quads)
