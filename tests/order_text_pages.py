@@ -133,13 +133,13 @@ def text_around_a_figure(sheet: Sheet) -> None:
 
 
 def slide(sheet: Sheet) -> None:
-    """A title and two lists with headings."""
+    """A title and two lists with headings, the second in smaller type."""
     sheet.put(sheet.words(3, 5).capitalize(), LEFT, 100, 56)
-    for left in (LEFT, 640.0):
+    for left, size in ((LEFT, 26.0), (640.0, 24.0)):
         sheet.put(sheet.words(2, 3).capitalize(), left, 240, 34)
-        y = 310.0 if left == LEFT else 324.0
+        y = 310.0
         for _ in range(sheet.random.randint(5, 8)):
-            y = sheet.paragraph(left, y, 470, 26, sheet.random.randint(1, 3)) + 18
+            y = sheet.paragraph(left, y, 470, size, sheet.random.randint(1, 3)) + 18
 
 
 def newspaper(sheet: Sheet) -> None:

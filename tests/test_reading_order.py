@@ -13,8 +13,8 @@ from order_pages import KINDS
 from order_parts import HEIGHT, WIDTH
 from order_sheet import Sheet
 
-from ocrsvc.imaging.leveling import level_quads
-from ocrsvc.imaging.reading_order import reading_blocks, reading_order
+from ocrsvc.imaging.reading_order.blocks import reading_blocks, reading_order
+from ocrsvc.imaging.reading_order.leveling import level_quads
 
 Frame = tuple[float, float, float, float]
 

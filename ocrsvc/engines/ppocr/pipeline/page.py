@@ -18,9 +18,9 @@ from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
-from ocrsvc.imaging.leveling import level_quads
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
-from ocrsvc.imaging.reading_order import reading_order
+from ocrsvc.imaging.reading_order.blocks import reading_order
+from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, Spaces, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page

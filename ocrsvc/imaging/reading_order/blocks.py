@@ -12,9 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.columns import parts_columns, reads_across
-from ocrsvc.imaging.gutters import Gutter, tall_gutters
-from ocrsvc.imaging.text_rows import Indices, TextLines, as_text_lines, median, parts_between, rows_with_cells
+from ocrsvc.imaging.reading_order.columns import parts_columns, reads_across
+from ocrsvc.imaging.reading_order.gutters import Gutter, tall_gutters
+from ocrsvc.imaging.reading_order.text_rows import (
+    Indices,
+    TextLines,
+    as_text_lines,
+    median,
+    parts_between,
+    rows_with_cells,
+)
 
 DEEPEST = 12  # cuts in cuts
 BAND = 1.5  # white stripe across a part, in line heights, along which it may be cut

@@ -11,28 +11,23 @@ from itertools import pairwise
 
 import numpy as np
 
-from ocrsvc.imaging.gutters import Gutter
-from ocrsvc.imaging.text_rows import Indices, Numbers, TextLines, cells_of, median, rows_of
+from ocrsvc.imaging.reading_order.gutters import Gutter
+from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, cells_of, median, rows_of
 
 LEVEL = 0.15  # distance of two middles that are level, as a share of the smaller height
 OVERLAPPING = 0.7  # distance of two middles that are neither level nor above each other
 CHANCE = 0.7  # of the rows of two columns may be level by chance
-CHANCE_OF_WORDS = 0.85  # the same of long lines of words, which tables seldom have
-TEXT_LENGTH = 6.0  # median length of running text, in line heights
-EVEN = 0.2  # how far the lengths of most lines of running text are from their median, as a share of it
-MOST_EVEN = 0.6  # of its lines
-TIGHT = 1.5  # pitch of lines that belong together, in heights of their boxes
-SIMILAR = 0.5  # ratio of the lengths of the lines of two lists
-REGULAR = 0.7  # of the rows of a list have the same number of cells
-ALIKE = 0.7  # ratio of two widths that are alike
-FEW_ROWS = 3
-PARAGRAPH = 0.7  # groups of close lines for each line, where there are paragraphs of several lines
-LEAST_CELLS = 2  # level by themselves, though their lines are not, make a table
+CHANCE_OF_WORDS = 0.85  # the same of words, of which tables are seldom made
 STRICT = 4.0  # rows level for each that is not, on both sides of which there may be lists or tables
-SAME_EDGE = 0.6  # of the lines of a column begin, end or are centred at the same place
-FEW = 0.5
-LIST_LENGTH = 5.0  # median length of the lines of a list, in line heights
-APART = 2.0  # times the widest gap inside of two tables that are apart
+FEW_ROWS = 3  # fewer say nothing of what is level
+LEAST_CELLS = 2  # level by themselves, though their lines are not, make a table
+LONG = 5.0  # median length of words that are no cells of a table, in line heights
+EVEN = 0.2  # how far the lengths of most lines of running text are from their median, as a share of it
+TIGHT = 1.5  # pitch of lines that belong together, in heights of their boxes
+MOST = 0.6  # of the lines or rows of a column are alike
+ALIKE = 0.5  # ratio of two widths or pitches that are alike
+HALF = 0.5  # of the lines of a column are numbers
+APART = 2.0  # width of a gutter between tables, as a multiple of the gaps inside them
 
 
 def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
@@ -40,11 +35,11 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, gutter, *facing)
-    chance = CHANCE_OF_WORDS if all(_is_words(lines, side) for side in facing) else CHANCE
-    by_chance = crooked >= FEW_ROWS and level <= chance * (level + crooked)
+    words = all(_is_words(lines, side) for side in facing)
+    by_chance = crooked >= FEW_ROWS and level <= (CHANCE_OF_WORDS if words else CHANCE) * (level + crooked)
     if by_chance or (crooked > 1 and not level):
         return any(_is_column(lines, side) for side in facing)
-    return _are_alike(lines, gutter, left, right, strict=level >= STRICT * crooked)
+    return _are_alike(lines, gutter, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
 
 
 def reads_across(lines: TextLines, left: Indices, right: Indices) -> bool:
@@ -106,14 +101,14 @@ def _nearest(places: Numbers, targets: Numbers) -> tuple[Numbers, Indices]:
 
 def _is_words(lines: TextLines, column: Indices) -> bool:
     size, length = median(lines.height[column]), median(lines.right[column] - lines.left[column])
-    return bool(length >= TEXT_LENGTH * size and lines.is_number[column].mean() < FEW)
+    return bool(length >= LONG * size and lines.is_number[column].mean() < HALF)
 
 
 def _is_column(lines: TextLines, facing: Indices) -> bool:
     """Whether most lines of a side begin, end or are centred at one place; words scattered in a picture are not."""
     size = median(lines.height[facing])
     places = (lines.left[facing], lines.right[facing], (lines.left[facing] + lines.right[facing]) / 2)
-    return any(np.mean(np.abs(place - median(place)) <= size) >= SAME_EDGE for place in places)
+    return any(np.mean(np.abs(place - median(place)) <= size) >= MOST for place in places)
 
 
 def _are_alike(
@@ -126,59 +121,31 @@ def _are_alike(
     pitches = [median(np.diff(lines.middle[side])) for side in facing]
     if min(pitches) < ALIKE * max(pitches):
         return False
-    if any(lines.is_label[side].mean() > FEW for side in facing):
+    if any(lines.is_label[side].mean() > HALF for side in facing):
         return False
     if all(_is_running_text(lines, side) for side in facing):
         return True
-    regular = all(_regularity([len(row) for row in side]) >= REGULAR for side in (left, right))
-    if regular and (_are_differently_divided(lines, *facing) or (strict and _are_lists(lines, *facing))):
-        return True
-    return strict and _are_tables(lines, gutter, left, right)
+    return strict and (_are_lists(lines, left, right) or _are_tables(lines, gutter, left, right))
 
 
 def _is_running_text(lines: TextLines, column: Indices) -> bool:
     length = lines.right[column] - lines.left[column]
-    even = np.mean(np.abs(length / median(length) - 1) <= EVEN) >= MOST_EVEN
-    return bool(even and _is_tight(lines, column, TEXT_LENGTH))
+    even = np.mean(np.abs(length / median(length) - 1) <= EVEN) >= MOST
+    return bool(even) and _is_words(lines, column) and _is_tight(lines, column)
 
 
-def _are_differently_divided(lines: TextLines, left: Indices, right: Indices) -> bool:
-    """Whether both sides are paragraphs of words that neither begin together nor have their middles level."""
-    if not (_is_words(lines, left) and _is_words(lines, right)):
-        return False
-    paragraphs = [cells_of(lines, side) for side in (left, right)]
-    if any(len(cells) > PARAGRAPH * len(side) for cells, side in zip(paragraphs, (left, right), strict=True)):
-        return False
-    fewer, more = sorted(paragraphs, key=len)
-    size = LEVEL * median(lines.height[left])
-    matched = np.zeros(len(fewer), np.bool_)
-    for place in (_top, _middle):
-        places = [np.array([place(lines, cell) for cell in side]) for side in (fewer, more)]
-        matched |= _nearest(*places)[0] <= size
-    return len(fewer) >= FEW_ROWS and matched.mean() <= FEW
+def _is_tight(lines: TextLines, column: Indices) -> bool:
+    """Whether lines stand close above each other."""
+    return median(np.diff(lines.middle[column])) <= TIGHT * median(lines.height[column])
 
 
-def _top(lines: TextLines, cell: Indices) -> float:
-    return float(lines.middle[cell].min())
-
-
-def _middle(lines: TextLines, cell: Indices) -> float:
-    return float(lines.top[cell].min() + lines.bottom[cell].max()) / 2
-
-
-def _is_tight(lines: TextLines, column: Indices, least: float) -> bool:
-    """Whether lines that are mostly words, and longer than `least` line heights, stand close above each other."""
-    size = median(lines.height[column])
-    long = median(lines.right[column] - lines.left[column]) >= least * size
-    close = median(np.diff(lines.middle[column])) <= TIGHT * size
-    return bool(long and close and lines.is_number[column].mean() < FEW)
-
-
-def _are_lists(lines: TextLines, left: Indices, right: Indices) -> bool:
-    """Two tight columns of words of about the same length: addresses, an index."""
-    lengths = [median(lines.right[side] - lines.left[side]) for side in (left, right)]
-    tight = all(_is_tight(lines, side, LIST_LENGTH) for side in (left, right))
-    return tight and min(lengths) >= SIMILAR * max(lengths)
+def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
+    """Two or more tight columns of words of about the same length: addresses, an index."""
+    facing = _facing(left, right)
+    lengths = [median(lines.right[side] - lines.left[side]) for side in facing]
+    tight = all(_is_words(lines, side) and _is_tight(lines, side) for side in facing)
+    regular = all(_regularity([len(row) for row in side]) >= MOST for side in (left, right))
+    return tight and regular and min(lengths) >= ALIKE * max(lengths)
 
 
 def _regularity(counts: list[int]) -> float:
@@ -189,6 +156,8 @@ def _regularity(counts: list[int]) -> float:
 def _are_tables(lines: TextLines, gutter: Gutter, left: list[list[int]], right: list[list[int]]) -> bool:
     """Two sides of several columns each: columns of the same kinds in the same order, or far apart."""
     kinds = [_kinds(lines, side) for side in (left, right)]
+    if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
+        return False
     if kinds[0] != kinds[1] or len(kinds[0]) < 2:
         return False
     if len(set(kinds[0])) > 1:
@@ -203,7 +172,7 @@ def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
     counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     cells = np.array([row for row in rows if len(row) == usual])
-    return tuple((lines.is_number[cells].mean(axis=0) >= FEW).tolist())
+    return tuple((lines.is_number[cells].mean(axis=0) >= HALF).tolist())
 
 
 def _gap(lines: TextLines, rows: list[list[int]]) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.text_rows import Indices, Numbers, TextLines
+from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines
 
 SHRINK = 0.2  # boxes of a detector reach beyond the ink; this much of the height is no obstacle on each side
 MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
