@@ -83,6 +83,14 @@ def test_text_that_is_in_no_line_is_looked_at_again_larger(unclaimed: float, exp
     assert second_scale(FoundLines([], 1.0), 0.5, 1500) == 1.0
 
 
+def test_specks_are_text_that_is_much_too_small() -> None:
+    streaks = [(left, top, left + 20, top + 2) for left in (10, 50, 90) for top in (8, 18)]
+    found = lines_from_map(drawn_map((30, 40, 130, 60), *streaks), 160, 64)
+    assert (len(found.outlines), found.specks) == (1, 6)
+    assert second_scale(found, 1.0, 1600) == 2048 / 1600
+    assert second_scale(FoundLines(found.outlines, 0.0), 1.0, 1600) == 1.0
+
+
 def test_where_nothing_was_found_there_is_no_second_pass() -> None:
     assert second_scale(FoundLines([], 0.0), 0.5, 2000) == 0.5
 

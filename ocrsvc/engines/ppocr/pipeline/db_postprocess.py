@@ -41,6 +41,7 @@ MOST_BOXES = 3000
 THICK = 1.5  # by the usual thickness of a page's contours, from which one may hold two rows
 UNCLAIMED_SHARE = 0.1  # of what the map takes for text, beyond which a finer pass follows if no line holds it
 UNCLAIMED_GAIN = 2.0  # of that pass
+FEWEST_SPECKS = 3  # that are taken for lines much too small, if they are a share of SMALL_TEXT_SHARE
 
 ProbabilityMap = NDArray[np.float32]
 Contour = NDArray[np.int32]
@@ -53,10 +54,12 @@ class FoundLines:
     Attributes:
         outlines: Of the lines, in pixels of the image; see imaging.outline.
         unclaimed: The share of what the map takes for text which is in no line, from 0 to 1.
+        specks: Shapes on the map that are longer than a pixel or two and too thin for a line.
     """
 
     outlines: list[Outline]
     unclaimed: float
+    specks: int = 0
 
 
 def find_lines(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Outline]:
@@ -64,7 +67,8 @@ def find_lines(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
 
     The first pass is coarse and learns how tall the text is. A second pass follows if the smaller lines are too small
     for the network, at the resolution that they need (enlarged, where the image itself is small), or if the network
-    sees text of which no lines can be made: faint and crowded text is a cloud on the map until it is seen larger.
+    sees text of which no lines can be made: faint and crowded text is a cloud on the map until it is seen larger, and
+    lines of a few pixels are specks.
 
     Args:
         pixels: (H, W) or (H, W, 3) uint8.
@@ -112,6 +116,8 @@ def second_scale(found: FoundLines, scale: float, longest: float) -> float:
         longest: See `longest_side`.
     """
     wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
+    if found.specks >= max(FEWEST_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
+        wanted = READABLE_PX / SMALLEST_PX
     if found.outlines:
         heights = sorted(min(extent(outline)) * scale for outline in found.outlines)
         wanted = max(wanted, READABLE_PX / heights[int(len(heights) * SMALL_TEXT_SHARE)])
@@ -146,7 +152,9 @@ def lines_from_mask(
         certain: What stands for a probability of 1.
     """
     contours = _contours(mask)
-    read = _MapReader(probabilities, certain, _usual_thickness(contours))
+    sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
+    large, long = (sizes >= SMALLEST_PX).T
+    read = _MapReader(probabilities, certain, float(np.median(sizes[large, 0])) if large.any() else 0.0)
     allowed = may_be_looked_at(contours, mask.size)
     levels = tuple(level * certain for level in (MAP_THRESHOLD, *LEVELS))
     found = [read.lines(contour, levels if divide else ()) for contour, divide in zip(contours, allowed, strict=True)]
@@ -156,7 +164,8 @@ def lines_from_mask(
     limit = np.array([width, height], np.float32)
     quads = np.clip(order_clockwise(straight) * scale, 0, limit)
     curved = [np.clip(outline * scale, 0, limit) for outline in every if is_curved(outline)]
-    return FoundLines([*quads[_are_large_enough(quads)], *curved], _unclaimed(contours, found))
+    outlines = [*quads[_are_large_enough(quads)], *curved]
+    return FoundLines(outlines, _unclaimed(contours, found), int((long & ~large).sum()))
 
 
 def _contours(mask: Pixels) -> list[Contour]:
@@ -164,12 +173,6 @@ def _contours(mask: Pixels) -> list[Contour]:
     every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
     # OpenCV follows the borders of holes the other way round.
     return [contour for contour in every if cv2.contourArea(contour, oriented=True) < 0][:MOST_BOXES]
-
-
-def _usual_thickness(contours: list[Contour]) -> float:
-    """The median thickness of contours that are no specks, in pixels of the map; 0 where all are."""
-    sides = [min(cv2.minAreaRect(contour)[1]) for contour in contours]
-    return float(np.median([side for side in sides if side >= SMALLEST_PX] or [0.0]))
 
 
 def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
