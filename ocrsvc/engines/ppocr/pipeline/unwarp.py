@@ -20,7 +20,7 @@ from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid, make_grid
 from ocrsvc.imaging.geometry import as_box, upright_box
 from ocrsvc.imaging.outline import Outline, extent
-from ocrsvc.records import Check, Line, Page, Pixels, ReadTask
+from ocrsvc.records import Check, Page, Pixels, ReadTask
 
 LEAST_TURN_DEG: Final = 2.5
 """A line's turn across the page from which the page is taken to be curved. On the corpus's tuning half no flat page of
@@ -112,7 +112,5 @@ def _put_back(page: Page, grid: PageGrid, task: ReadTask) -> Page:
     quads = np.array([line.box for line in page.lines], np.float32).reshape(-1, 4, 2)
     placed = np.clip(grid.put_back(quads), 0, np.array([image.width, image.height], np.float32))
     shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
-    lines = tuple(
-        Line(line.text, line.confidence, as_box(shaped(quad))) for line, quad in zip(page.lines, placed, strict=True)
-    )
+    lines = tuple(replace(line, box=as_box(shaped(quad))) for line, quad in zip(page.lines, placed, strict=True))
     return replace(page, width=image.width, height=image.height, lines=lines)
