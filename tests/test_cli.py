@@ -56,6 +56,10 @@ def test_read_prints_the_text_of_a_page(page: Path) -> None:
     assert done.stdout.strip()
 
 
+def test_read_leaves_curved_pages_as_they_are_when_it_is_told_to(page: Path) -> None:
+    assert ocrsvc("read", "--no-unwarp", str(page)).returncode == 0
+
+
 def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
     answer = json.loads(ocrsvc("read", "--json", str(page)).stdout)
     assert set(answer) == {"file", "engine", "pages", "pages_total", "timing"}

@@ -155,6 +155,7 @@ def reshaped(task: ReadTask) -> ReadTask:
         lambda task: replace(task, options=ReadOptions(detect=False)),
         lambda task: replace(task, options=ReadOptions(rotate="0")),
         lambda task: replace(task, options=ReadOptions(upright_boxes=True)),
+        lambda task: replace(task, options=ReadOptions(unwarp=False)),
     ],
 )
 def test_what_the_engine_would_see_otherwise_is_another_image(change: Callable[[ReadTask], ReadTask]) -> None:

@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import pytest
 from bent_page import bend
+from curved_pages import bent, flat_page
 from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
 from numpy.typing import NDArray
 from strict_arrays import OnGpu, StrictArrays, on_gpu
@@ -230,6 +231,15 @@ def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -
         for one, other in zip(there.lines, here.lines, strict=True):
             assert np.abs(np.subtract(one.box, other.box)).max() <= 1, file
             assert one.confidence == pytest.approx(other.confidence, abs=0.02), file
+
+
+def test_a_page_whose_lines_bend_is_flattened_for_the_gpu_too(engine: PpocrEngine) -> None:
+    page, truth = flat_page(20)
+    read_there = read(engine.open_handle(), np.asarray(bent(page, 70.0)[0], np.uint8))
+    rows = " ".join(read_there.text.split())
+    assert sum(row in rows for row in truth) >= 18
+    as_it_is = read(engine.open_handle(), np.asarray(bent(page, 70.0)[0], np.uint8), ReadOptions(unwarp=False))
+    assert as_it_is != read_there
 
 
 def test_what_is_read_on_a_gpu_is_what_the_cpu_reads_and_in_few_shapes(engine: PpocrEngine) -> None:

@@ -21,6 +21,7 @@ from ocrsvc.engines.ppocr.pipeline.unwarp import read_unwarped
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.errors import DeadlineExceeded
+from ocrsvc.http.options import read_options
 from ocrsvc.imaging.geometry import Quad, turn
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask
 
@@ -282,3 +283,10 @@ def test_a_whole_line_is_never_flattened(handle: PageHandle, monkeypatch: pytest
     picture = bent(flat_page()[0], SAG_PX)[0]
     assert read(handle, picture, ReadOptions(detect=False)).width == picture.shape[1]
     assert read(handle, picture, replace(ReadOptions(), unwarp=False)).lines
+
+
+@pytest.mark.parametrize(("sent", "unwarp"), [([], True), ([("unwarp", "false")], False), ([("unwarp", True)], True)])
+def test_pages_are_flattened_unless_the_request_says_otherwise(
+    sent: Sequence[tuple[str, object]], unwarp: bool
+) -> None:
+    assert read_options(sent).read.unwarp is unwarp

@@ -74,4 +74,4 @@ def _open() -> ort.InferenceSession:
     options.enable_cpu_mem_arena = False
     # Kernels are made floats when the model is opened, not at every run.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return ort.InferenceSession(_FILE.read_bytes(), options, providers=[CPU])
+    return ort.InferenceSession(_FILE.read_bytes(), options, providers=[(CPU, {})])
