@@ -163,7 +163,10 @@ SERVERS: Final[Mapping[str, Server]] = {
     "turboocr_best": Server("turboocr", turboocr(replicas=_CORES), read_plain, _ONE_THREAD),
     "turboocr_openvino": Server("turboocr_openvino", turboocr(backend="intel", device="CPU"), read_plain),
 }
-OURS: Final[Mapping[str, Mapping[str, str]]] = {"ocrsvc": {}, "ocrsvc_fp32": {"OCRSVC_PRECISION": "fp32"}}
+OURS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ocrsvc": {},
+    "ocrsvc_fp32": {"OCRSVC_PROVIDER": "cpu", "OCRSVC_PRECISION": "fp32"},
+}
 BEST_OF_OURS: Final = "ocrsvc_best"
 TESSERACT: Final[Mapping[str, Mapping[str, str]]] = {"tesseract": {}, "tesseract_best": {"OMP_THREAD_LIMIT": "1"}}
 NAMES: Final = (*OURS, BEST_OF_OURS, *SERVERS, *TESSERACT)
@@ -211,7 +214,7 @@ def serving_ours(name: str, settings: Mapping[str, str]) -> Iterator[Peer]:
     models = FOLDER / "models" / name
     is_new = not models.exists()
     models.mkdir(parents=True, exist_ok=True)
-    env = {"OCRSVC_DEVICE": "cpu", "OCRSVC_MODEL_CACHE": str(models), **settings}
+    env = {"OCRSVC_MODEL_CACHE": str(models), **settings}
     if is_new:
         with started(env):
             pass
