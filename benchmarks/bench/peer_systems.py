@@ -152,9 +152,7 @@ SERVERS: Final[Mapping[str, Server]] = {
     "rapidocr_best": Server("rapidocr", rapidocr(_CORES, "best"), read_plain),
     "rapidocr_quick": Server("rapidocr", rapidocr(_CORES, "quick"), read_plain),
     "rapidocr_api": Server("rapidocr_api", rapidocr_api(), read_rapidocr_api),
-    "rapidocr_api_best": Server(
-        "rapidocr_api", rapidocr_api("-workers", str(_CORES)), read_rapidocr_api_unclassified, {"OMP_NUM_THREADS": "1"}
-    ),
+    "rapidocr_api_best": Server("rapidocr_api", rapidocr_api("-workers", str(_CORES)), read_rapidocr_api_unclassified),
     "litserve": Server("litserve", litserve(1, "defaults"), read_litserve),
     "litserve_best": Server("litserve", litserve(_CORES, "best"), read_litserve),
     "bentoml": Server("bentoml", bentoml, read_bentoml),
@@ -250,6 +248,14 @@ def serving(name: str, best: Mapping[str, str]) -> Iterator[Peer]:
     ours = {**OURS, BEST_OF_OURS: best}
     with serving_ours(name, ours[name]) if name in ours else serving_other(name) as peer:
         yield peer
+
+
+def prepare(name: str) -> None:
+    """Make what a system needs that is not there yet: its environment, its models."""
+    if name in SERVERS:
+        programs_of(SERVERS[name].environment)
+    if name.startswith("turboocr"):
+        turboocr_models()
 
 
 def missing(name: str, best: Mapping[str, str]) -> str:
