@@ -1,7 +1,7 @@
 """Pages a second, latency, utilisation and memory on a GPU, against the bare models on the same one.
 
     python benchmarks/gpu.py [--ways cuda-fp32,cuda-fp16,tensorrt-fp16] [--pages 16] [--lines 40] [--clients 1,8,32]
-                             [--seconds 20] [--goal 270]
+                             [--seconds 20] [--goal 270] [--workers planned,2,4]
 
 Draws forms of about 170 words (../shared/render_pages.py, as large as FUNSD's), posts them to the real service under
 each load, and watches the GPU through NVML meanwhile. The bare models: ONNX Runtime over the exact tensors that the
@@ -9,8 +9,10 @@ pipeline feeds them for the same pages, in the batches that they came in, from o
 TurboOCR's claim of 270 pages/s and 11 ms on an RTX 5090.
 
 Each way to compute is measured in a process of its own, so that none finds the memory or the kernels of another; one
-that does not open here is left out with its reason. TensorRT first builds its engines, which takes minutes, once.
-`--ways cpu-fp32` runs the same program where there is no GPU, to see that it works.
+that does not open here is left out with its reason. TensorRT first builds its engines, which takes minutes, once. The
+other ways also tell what two shapes in turn cost a session (bench/gpu_shapes.py), how many lines a second it reads by
+lines in a run, and, with --workers, what more processes give. `--ways cpu-fp32` runs the same program where there is no
+GPU, to see that it works.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.gpu_shapes import LINES, measure_shapes
 from bench.load import Request, as_dict, run_load, summarise
 from bench.machine import print_machine
 from bench.results import write_result
@@ -161,6 +164,16 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
     return runs
 
 
+def session_config(way: Way) -> Any:
+    """Of a session with one stream."""
+    from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
+    from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+
+    return SessionConfig(
+        way.device, batched=True, provider=way.provider, precision=way.precision, gpu=GpuConfig(streams=1)
+    )
+
+
 def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, float]]:
     """Pages a second of the recorded runs alone, by threads."""
     figures = {}
@@ -181,18 +194,20 @@ def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, fl
     return figures
 
 
-def serve(way: Way, images: Sequence[bytes], clients: Sequence[int], seconds: float) -> dict[str, Any]:
-    """The service under each load."""
+def serve(way: Way, images: Sequence[bytes], asked: argparse.Namespace, workers: str) -> dict[str, Any]:
+    """The service with so many workers, under each load; "planned" workers are the default."""
     requests = [Request(str(number), "/v1/ocr", "image/png", image) for number, image in enumerate(images)]
+    clients, seconds = [int(count) for count in asked.clients.split(",")], asked.seconds
+    chosen = {} if workers == "planned" else {"OCRSVC_WORKERS": workers}
     figures = {}
-    with started(way.environment) as service:
+    with started(way.environment | chosen) as service:
         run_load(service, requests, max(clients), seconds / 2, keep_alive=True)
         for count in clients:
             with watched_gpu(way.device) as gpu:
                 result = run_load(service, requests, count, seconds, keep_alive=True)
             wrong = sum(seen.count for seen in result.seen if seen.status != 200)
-            print(f"service, {count} clients: {summarise(result)}; {gpu.figures()}", flush=True)
-            figures[str(count)] = {
+            print(f"service, {workers} workers, {count} clients: {summarise(result)}; {gpu.figures()}", flush=True)
+            figures[f"{count} clients, {workers} workers"] = {
                 **as_dict(result),
                 **gpu.figures(),
                 "rss_mb": round(service.processes.rss_mb()),
@@ -205,12 +220,15 @@ def measure(way: Way, asked: argparse.Namespace) -> dict[str, Any]:
     """One way: the bare models, the service, and what share of them and of the goal it reaches."""
     images = draw_pages(asked.shared, asked.pages, asked.lines)
     ceiling = bare(record_runs(way, images), len(images), way.device)
-    service = serve(way, images, [int(count) for count in asked.clients.split(",")], asked.seconds)
+    shapes = measure_shapes(session_config(way), asked.batches) if way.provider != "tensorrt" else {}
+    service: dict[str, Any] = {}
+    for workers in asked.workers.split(","):
+        service |= serve(way, images, asked, workers)
     best = max(row["per_second"] for row in service.values())
     most = max(row["pages_per_s"] for row in ceiling.values())
     shares = f"{100 * best / most:.0f} % of the bare models, {100 * best / asked.goal:.0f} % of the goal"
     print(f"best {best} pages/s: {shares}", flush=True)
-    return {"bare": ceiling, "service": service}
+    return {"bare": ceiling, "shapes": shapes, "service": service}
 
 
 def measure_apart(name: str, arguments: Sequence[str]) -> dict[str, Any]:
@@ -233,9 +251,9 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
             print(f"{name}: {'left out' if 'left_out' in found else 'BROKE'}: {next(iter(found.values()))}")
             continue
         bare_pace = max(row["pages_per_s"] for row in found["bare"].values())
-        for clients, row in found["service"].items():
+        for load, row in found["service"].items():
             memory = f", {row['gpu_memory_mb']} MB of the GPU" if "gpu_memory_mb" in row else ""
-            print(f"{name}, {clients} clients: {row['per_second']} pages/s of {bare_pace} bare{memory}")
+            print(f"{name}, {load}: {row['per_second']} pages/s of {bare_pace} bare{memory}")
 
 
 def main() -> int:
@@ -247,6 +265,8 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=40, help="on each page; 40 make about 170 words")
     parser.add_argument("--clients", default="1,8,32")
     parser.add_argument("--seconds", type=float, default=20.0, help="under each load")
+    parser.add_argument("--workers", default="planned", help="numbers of workers to try; planned is the default")
+    parser.add_argument("--batches", type=int, nargs="+", default=LINES, help="lines in a run to try")
     parser.add_argument("--goal", type=float, default=270.0, help="pages/s to beat")
     parser.add_argument("--out", type=Path, help="the JSON file; results/gpu.json if left out")
     parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)

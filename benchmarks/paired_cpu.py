@@ -33,7 +33,7 @@ from bench.texts import differences
 
 FOLDER = ROOT / ".bench"
 PAGE_LIMIT_S = 600.0
-ENVIRONMENT = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLINE_S": "600"}
+ENVIRONMENT = {"OCRSVC_DEADLINE_S": "600"}
 RESAMPLINGS = 2000
 REST_S = 1.0
 

@@ -7,7 +7,8 @@ nothing but Python's own HTTP server; Tesseract 5 as Debian packs it, one proces
 with the quickest settings that were found (NAME_best, turboocr_openvino), in an environment of its own under
 .bench/peers (made here, once). Of this service: its defaults, single precision under ONNX Runtime, and the settings of
 --best. One system runs at a time; it has read a few other pages before. The systems take turns, round by round, and
-each round begins with another one. Every page is read once a round. Needs network access for the first run.
+each round begins with another one. Every page is read once a round. Needs network access for the first run;
+--prepare makes the environments and measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final
 from bench.corpus import Corpus
 from bench.machine import print_machine
 from bench.peer_load import Load, run
-from bench.peer_systems import NAMES, Peer, missing, serving
+from bench.peer_systems import NAMES, Peer, missing, prepare, serving
 from bench.results import write_result
 from bench.service import ROOT
 
@@ -117,9 +118,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often each page is read under each load")
     parser.add_argument("--only", default=",".join(NAMES), help="systems to compare")
     parser.add_argument("--best", action="append", default=[], help="a setting of ocrsvc_best; may be repeated")
+    parser.add_argument("--prepare", action="store_true", help="make the environments and measure nothing")
     parser.add_argument("--out", type=Path, help="the JSON file; results/peers.json if left out")
     asked = parser.parse_args()
     names = [name for name in asked.only.split(",") if can_run(name, asked.best)]
+    for name in names:
+        prepare(name)
+    if asked.prepare:
+        return 0
     corpus = Corpus(asked.shared)
     print_machine()
     print(f"load: {asked.pages} pages, {asked.rounds} rounds, {asked.clients} clients; systems: {', '.join(names)}")

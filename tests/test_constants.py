@@ -14,9 +14,9 @@ PACKAGE = ROOT / "ocrsvc"
 ROW = re.compile(r"^\| `(\w+)` \| `([\w/]+\.py)` \| ([^|]+?) \|", re.MULTILINE)
 ROWS = ROW.findall((ROOT / "docs" / "design" / "constants.md").read_text(encoding="utf-8"))
 PIPELINE = sorted((PACKAGE / "engines" / "ppocr" / "pipeline").glob("*.py"))
-READING_ORDER = sorted(
-    [*(PACKAGE / "imaging").glob("reading_order*.py"), *(PACKAGE / "imaging" / "reading_order").glob("*.py")]
-)
+READING_ORDER = [
+    PACKAGE / "imaging" / f"{name}.py" for name in ("columns", "gutters", "leveling", "reading_order", "text_rows")
+]
 
 
 def value_of(name: str, file: str) -> object:
@@ -27,14 +27,14 @@ def value_of(name: str, file: str) -> object:
 def numbers_of(file: Path) -> set[str]:
     """Names of the public constants that a module sets to a number."""
     module = ast.parse(file.read_text(encoding="utf-8"))
-    targets = (
-        target
-        for node in module.body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-    )
+    assigned = (node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign))
     names = {
-        target.id for target in targets if isinstance(target, ast.Name) and re.match("[A-Z][A-Z0-9_]+$", target.id)
+        target.id
+        for node in assigned
+        for target in ast.walk(node)
+        if isinstance(target, ast.Name)
+        and isinstance(target.ctx, ast.Store)
+        and re.match("[A-Z][A-Z0-9_]+$", target.id)
     }
     return {name for name in names if isinstance(value_of(name, str(file.relative_to(PACKAGE))), int | float)}
 

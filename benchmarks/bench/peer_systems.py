@@ -152,9 +152,7 @@ SERVERS: Final[Mapping[str, Server]] = {
     "rapidocr_best": Server("rapidocr", rapidocr(_CORES, "best"), read_plain),
     "rapidocr_quick": Server("rapidocr", rapidocr(_CORES, "quick"), read_plain),
     "rapidocr_api": Server("rapidocr_api", rapidocr_api(), read_rapidocr_api),
-    "rapidocr_api_best": Server(
-        "rapidocr_api", rapidocr_api("-workers", str(_CORES)), read_rapidocr_api_unclassified, {"OMP_NUM_THREADS": "1"}
-    ),
+    "rapidocr_api_best": Server("rapidocr_api", rapidocr_api("-workers", str(_CORES)), read_rapidocr_api_unclassified),
     "litserve": Server("litserve", litserve(1, "defaults"), read_litserve),
     "litserve_best": Server("litserve", litserve(_CORES, "best"), read_litserve),
     "bentoml": Server("bentoml", bentoml, read_bentoml),
@@ -163,7 +161,10 @@ SERVERS: Final[Mapping[str, Server]] = {
     "turboocr_best": Server("turboocr", turboocr(replicas=_CORES), read_plain, _ONE_THREAD),
     "turboocr_openvino": Server("turboocr_openvino", turboocr(backend="intel", device="CPU"), read_plain),
 }
-OURS: Final[Mapping[str, Mapping[str, str]]] = {"ocrsvc": {}, "ocrsvc_fp32": {"OCRSVC_PRECISION": "fp32"}}
+OURS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ocrsvc": {},
+    "ocrsvc_fp32": {"OCRSVC_PROVIDER": "cpu", "OCRSVC_PRECISION": "fp32"},
+}
 BEST_OF_OURS: Final = "ocrsvc_best"
 TESSERACT: Final[Mapping[str, Mapping[str, str]]] = {"tesseract": {}, "tesseract_best": {"OMP_THREAD_LIMIT": "1"}}
 NAMES: Final = (*OURS, BEST_OF_OURS, *SERVERS, *TESSERACT)
@@ -211,7 +212,7 @@ def serving_ours(name: str, settings: Mapping[str, str]) -> Iterator[Peer]:
     models = FOLDER / "models" / name
     is_new = not models.exists()
     models.mkdir(parents=True, exist_ok=True)
-    env = {"OCRSVC_DEVICE": "cpu", "OCRSVC_MODEL_CACHE": str(models), **settings}
+    env = {"OCRSVC_MODEL_CACHE": str(models), **settings}
     if is_new:
         with started(env):
             pass
@@ -247,6 +248,14 @@ def serving(name: str, best: Mapping[str, str]) -> Iterator[Peer]:
     ours = {**OURS, BEST_OF_OURS: best}
     with serving_ours(name, ours[name]) if name in ours else serving_other(name) as peer:
         yield peer
+
+
+def prepare(name: str) -> None:
+    """Make what a system needs that is not there yet: its environment, its models."""
+    if name in SERVERS:
+        programs_of(SERVERS[name].environment)
+    if name.startswith("turboocr"):
+        turboocr_models()
 
 
 def missing(name: str, best: Mapping[str, str]) -> str:

@@ -1,0 +1,119 @@
+"""What a change of an input's shape costs a model, and how many lines a run should have: bare sessions on one GPU.
+
+ONNX Runtime from 1.20 on keeps one cuDNN plan for each convolution, so that a run of another shape than the last one
+builds them anew (microsoft/onnxruntime issue 23006). Two shapes in turn on one session, and each on a session of its
+own, show what that costs on this card.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+    from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+
+Shape = tuple[int, int, int, int]
+
+DETECTION_SHAPES: Final[tuple[Shape, Shape]] = ((1, 3, 960, 800), (1, 3, 800, 960))
+RECOGNITION_SHAPES: Final[tuple[Shape, Shape]] = ((8, 3, 48, 320), (8, 3, 48, 480))
+LINES: Final = (1, 4, 16, 64, 256, 1024)
+LINE_PX: Final = 320
+ROUNDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """Seconds of a run, the mean over two shapes.
+
+    Attributes:
+        alike_s: Each shape again and again on a session of its own, one shape after the other.
+        one_session_s: The two in turn on one session.
+        two_sessions_s: The two in turn, each on a session of its own.
+    """
+
+    alike_s: float
+    one_session_s: float
+    two_sessions_s: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Milliseconds and ratios, ready to become JSON."""
+        return {
+            "alike_ms": round(1000 * self.alike_s, 2),
+            "one_session": round(self.one_session_s / self.alike_s, 2),
+            "two_sessions": round(self.two_sessions_s / self.alike_s, 2),
+        }
+
+
+def alternate(runners: Sequence[Callable[[Any], object]], shapes: tuple[Shape, Shape], rounds: int) -> Alternation:
+    """Run two models' sessions over two shapes, first alike and then in turn."""
+    tensors = [np.ones(shape, np.float32) for shape in shapes]
+    for runner in runners:
+        for tensor in tensors:
+            runner(tensor)
+    first, second = runners
+    alike_s = (_mean_s([(first, tensors[0])], rounds) + _mean_s([(second, tensors[1])], rounds)) / 2
+    one_session_s = _mean_s([(first, tensor) for tensor in tensors], rounds)
+    two_sessions_s = _mean_s(list(zip(runners, tensors, strict=True)), rounds)
+    return Alternation(alike_s, one_session_s, two_sessions_s)
+
+
+def _mean_s(runs: Sequence[tuple[Callable[[Any], object], Any]], rounds: int) -> float:
+    """Seconds of a run, after a round that is not counted."""
+    for run, tensor in runs:
+        run(tensor)
+    began_s = time.perf_counter()
+    for _ in range(rounds):
+        for run, tensor in runs:
+            run(tensor)
+    return (time.perf_counter() - began_s) / (rounds * len(runs))
+
+
+def lines_by_batch(run: Callable[[Any], object], counts: Sequence[int], rounds: int) -> dict[str, float]:
+    """Lines a second by lines in a run, as far as the card's memory goes."""
+    from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
+
+    paces: dict[str, float] = {}
+    for count in counts:
+        try:
+            run_s = _mean_s([(run, np.ones((count, 3, 48, LINE_PX), np.float32))], rounds)
+        except SESSION_ERRORS as error:
+            print(f"{count} lines in a run: {str(error)[:100]}")
+            break
+        paces[str(count)] = round(count / run_s, 1)
+    return paces
+
+
+def measure_shapes(config: SessionConfig, counts: Sequence[int] = LINES, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Both models' alternations, and the recognizer's lines a second; `config` has one stream."""
+    from ocrsvc.engines.ppocr.runtime import models
+
+    figures: dict[str, Any] = {}
+    for name, shapes in ((models.DETECTION, DETECTION_SHAPES), (models.RECOGNITION, RECOGNITION_SHAPES)):
+        sessions = [open_session(name, config) for _ in shapes]
+        runs = [runner_of(session, name == models.RECOGNITION) for session in sessions]
+        figures[name] = alternate(runs, shapes, rounds).as_dict()
+        print(f"two shapes in turn, {name}: {figures[name]}", flush=True)
+    figures["lines_per_s"] = lines_by_batch(runs[0], counts, rounds)
+    print(f"lines of {LINE_PX} px a second, by lines in a run: {figures['lines_per_s']}", flush=True)
+    return figures
+
+
+def open_session(name: str, config: SessionConfig) -> ModelRunner:
+    """One of a model's own."""
+    from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
+    from ocrsvc.engines.ppocr.runtime.open_model import open_model
+
+    return open_model(name, config, ModelCache(default_folder()))
+
+
+def runner_of(session: ModelRunner, decides: bool) -> Callable[[Any], object]:  # noqa: FBT001  a fact of the model
+    """A run of the session; the recognizer's without its logits, which would be copied."""
+    from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
+
+    return lambda tensor: session.run(tensor, OUTPUTS if decides else None)
