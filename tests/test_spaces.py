@@ -23,7 +23,8 @@ from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask, Spaces
 PAGES = FilePath(__file__).parent / "pages"
 STEP_PX = 8
 LEFT_PX = 8
-CLOSE, AUTOSPACE, TYPED = 4, 9, 14  # gaps of type of 40 px: 0.1, 0.22 and 0.35 em
+# Gaps of type of 40 px: of its side bearings, and with what a browser and a word processor open, and with a space.
+CLOSE, BROWSER, OFFICE, TYPED = 4, 9, 11, 14
 
 
 def draw(characters: str, gaps_px: Sequence[int], *, ink: int = 20, ground: int = 240) -> tuple[Path, Pixels]:
@@ -93,6 +94,12 @@ def test_ink_that_fills_most_of_the_line_is_not_the_ground() -> None:
     assert np.flatnonzero(~blank_columns(crop)).tolist() == [x for x in range(10, 390) if (x - 10) % 20 < 17]
 
 
+def test_a_line_that_shows_no_gap_at_all_is_left_to_the_model() -> None:
+    path, crop = draw("中 x文", [TYPED, CLOSE])
+    rough = np.random.default_rng(3).integers(0, 256, crop.shape, np.uint8)
+    assert measure_gaps(path, lambda: rough) is None
+
+
 def test_a_ruled_line_is_no_ink() -> None:
     _, crop = draw("中x", [14])
     crop[12:14] = 20
@@ -105,7 +112,9 @@ def test_a_line_of_one_tone_is_measured_without_harm(crop: Pixels) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gap_px", "typed"), [(CLOSE, False), (AUTOSPACE, False), (TYPED, True)], ids=["close", "autospace", "typed"]
+    ("gap_px", "typed"),
+    [(CLOSE, False), (BROWSER, False), (OFFICE, False), (TYPED, True)],
+    ids=["close", "browser", "office", "typed"],
 )
 @pytest.mark.parametrize("characters", ["中文x文字里", "有3个建议", "x文", "文x"])
 def test_a_single_line_is_decided_by_its_own_gaps(characters: str, gap_px: int, typed: bool) -> None:
@@ -149,8 +158,8 @@ def test_the_model_is_left_alone_on_request() -> None:
 
 
 def test_every_gap_that_is_seen_is_a_space_on_request() -> None:
-    lines = [line("中文字x", TYPED)] + [line("中文字里有x和3个y们", CLOSE)] * 9
-    assert texts_of(lines, "visible")[0] == "中文字 x"
+    lines = [line("中文字x", gap_px) for gap_px in (TYPED, OFFICE, BROWSER, CLOSE)]
+    assert texts_of(lines, "visible") == ["中文字 x", "中文字 x", "中文字 x", "中文字x"]
 
 
 def test_lines_without_a_path_stay_as_they_are() -> None:

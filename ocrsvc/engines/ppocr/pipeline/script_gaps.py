@@ -22,7 +22,7 @@ _OTHER, _LATIN, _CHINESE = range(3)
 
 
 def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | None:
-    """The gaps of one line; None where no Chinese character stands beside a Latin one.
+    """The gaps of one line; None where no Chinese character stands beside a Latin one, or where no gap is seen at all.
 
     Args:
         path: What was read, without spaces of our own.
@@ -38,6 +38,8 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
     pixels_a_step = len(blank) / path.steps
     middles = (path.first + path.last + 1)[inked] / 2 * pixels_a_step
     widths = _longest_runs(blank, middles.astype(np.intp))
+    if not widths.any():
+        return None
     chinese = (scripts[:-1] == _CHINESE) & (scripts[1:] == _CHINESE)
     ways = np.diff(middles)[chinese & (np.diff(inked) == 1)]
     return ScriptGaps(_pitch(ways), widths[chinese], inked[changes], widths[changes], len(blank))
