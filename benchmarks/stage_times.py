@@ -41,12 +41,14 @@ STAGES: Mapping[str, Sequence[str]] = {
     "resize": ("engines.ppocr.pipeline.db_postprocess:_resize", "engines.ppocr.pipeline.detector:to_tensor"),
     "detect": ("engines.ppocr.pipeline.detector:Detector.run",),
     "post": ("engines.ppocr.pipeline.db_postprocess:lines_from_map",),
-    "crop": ("engines.ppocr.pipeline.page:crop", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
+    "crop": ("engines.ppocr.pipeline.page:cut", "engines.ppocr.pipeline.recognition_batches:to_tensor"),
     "recognize": ("engines.ppocr.pipeline.recognition_batches:SingleLineRunner._run",),
     "decode text": (
         "engines.ppocr.pipeline.recognizer:Recognizer._best_path",
         "engines.ppocr.pipeline.recognizer:_as_text",
     ),
+    "order": ("engines.ppocr.pipeline.page:level_quads", "engines.ppocr.pipeline.page:reading_order"),
+    "spaces": ("engines.ppocr.pipeline.page:decide_spaces",),
     "page": ("engines.ppocr.pipeline.page:_assemble", "engines.ppocr.pipeline.page:read_page"),
     "encode": ("api.native:_as_json",),
 }

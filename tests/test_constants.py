@@ -14,9 +14,7 @@ PACKAGE = ROOT / "ocrsvc"
 ROW = re.compile(r"^\| `(\w+)` \| `([\w/]+\.py)` \| ([^|]+?) \|", re.MULTILINE)
 ROWS = ROW.findall((ROOT / "docs" / "design" / "constants.md").read_text(encoding="utf-8"))
 PIPELINE = sorted((PACKAGE / "engines" / "ppocr" / "pipeline").glob("*.py"))
-READING_ORDER = [
-    PACKAGE / "imaging" / f"{name}.py" for name in ("columns", "gutters", "leveling", "reading_order", "text_rows")
-]
+READING_ORDER = sorted((PACKAGE / "imaging" / "reading_order").glob("*.py"))
 
 
 def value_of(name: str, file: str) -> object:

@@ -18,6 +18,8 @@ _CLIENT = Path(__file__).with_name("client.py")
 _LAST_ANSWERS_S = 120.0
 
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
+# A quantile of n requests is told where at least one of them lies beyond it; rounding must not take that away.
+_BEYOND = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,20 @@ class Result:
         rank = min(len(self.latencies_s), max(1, math.ceil(share * len(self.latencies_s))))
         return self.latencies_s[rank - 1] * 1000
 
+    @property
+    def quantiles_ms(self) -> dict[str, float]:
+        """Those of QUANTILES that so many requests can tell: p95 from 20 on, p99 from 100 on."""
+        told = (name for name, share in QUANTILES.items() if share == 1 or is_told(len(self.latencies_s), share))
+        return {name: self.quantile_ms(QUANTILES[name]) for name in told}
+
     def wrong(self, expected: dict[str, str]) -> list[Seen]:
         """The answers that are not 200 with the text expected of their request."""
         return [seen for seen in self.seen if seen.status != 200 or seen.text != expected[seen.name]]
+
+
+def is_told(count: int, share: float) -> bool:
+    """Whether so many values say which one that share of all does not exceed."""
+    return count * (1 - share) >= _BEYOND
 
 
 def run_load(
@@ -100,7 +113,7 @@ def run_load(
 
 def summarise(result: Result) -> str:
     """The figures in one line."""
-    quantiles = (f"{name} {result.quantile_ms(share):.0f}" for name, share in QUANTILES.items())
+    quantiles = (f"{name} {value:.0f}" for name, value in result.quantiles_ms.items())
     return (
         f"{len(result.latencies_s)} requests in {result.wall_s:.1f} s: {result.per_second:.1f} req/s; "
         f"latency in ms: {', '.join(quantiles)}; our CPU {result.cpu_ms:.2f} ms a request "
@@ -115,7 +128,7 @@ def as_dict(result: Result) -> dict[str, object]:
         "per_second": round(result.per_second, 1),
         "cpu_ms": round(result.cpu_ms, 3),
         "client_cpu_ms": round(result.client_cpu_ms, 3),
-        **{f"{name}_ms": round(result.quantile_ms(share), 1) for name, share in QUANTILES.items()},
+        **{f"{name}_ms": round(value, 1) for name, value in result.quantiles_ms.items()},
     }
 
 

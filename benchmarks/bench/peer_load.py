@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.corpus import ALL, Corpus
+from bench.load import is_told
 from bench.peer_systems import Peer
 from bench.processes import Processes
 
 WATCH_S: Final = 0.2
-# A quantile is given where at least one request lies beyond it: p95 from 20 requests on, p99 from 100.
 QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
@@ -49,7 +49,7 @@ class Load:
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
     """The value that this share does not exceed; None where too few values say it."""
-    if len(ordered) * (1 - share) < 0.999:
+    if not is_told(len(ordered), share):
         return None
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
 

@@ -1,0 +1,65 @@
+"""benchmarks/peers.py and peers_table.py: which percentiles are told, and that each system has a name in the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, clean_environment
+
+
+def run(code: str) -> str:
+    """What a program prints that is run beside the benchmarks."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT / "benchmarks",
+        env=clean_environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("share", "counts", "told"),
+    [
+        (0.5, (1, 2, 24), [None, 1, 12]),
+        (0.95, (19, 20, 24), [None, 19, 22]),
+        (0.99, (24, 99, 100), [None, None, 99]),
+    ],
+)
+def test_a_percentile_is_told_where_a_request_lies_beyond_it(
+    share: float, counts: tuple[int, ...], told: list[int | None]
+) -> None:
+    code = f"""
+import json
+from bench.peer_load import quantile
+print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
+"""
+    assert json.loads(run(code)) == told
+
+
+def test_every_system_has_a_name_in_the_table() -> None:
+    code = """
+from bench.peer_systems import NAMES
+import peers_table
+print([name for name in NAMES if name not in peers_table.NAMES])
+"""
+    assert run(code).strip() == "[]"
+
+
+def test_a_percentile_that_nobody_has_is_no_column() -> None:
+    row = {"pages_per_s": 1.5, "p50_s": 2, "p95_s": None, "p99_s": None, "max_s": 3, "cpu_s_per_page": 1}
+    row |= {"peak_rss_mb": 700, "f1": 0.97}
+    systems = {"ocrsvc": {"20": row}, "tesseract": {"20": row | {"p95_s": 2.5}}}
+    figures = {"systems": systems, "rounds": 1, "pages": 3, "machine": "a processor, Linux", "when": "2026-11-22T09:00"}
+    table = run(f"import peers_table; print(peers_table.table({figures!r}))")
+    assert table.splitlines()[0] == (
+        "| clients | system | pages/s | p50, s | p95, s | slowest, s | CPU s a page | peak RSS, MB | token F1 |"
+    )
+    assert table.splitlines()[2] == "| 20 | **ocrsvc** | 1.5 | 2 |  | 3 | 1 | 700 | 0.97 |"
