@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path as FilePath
 
@@ -78,6 +79,14 @@ def test_a_line_in_which_no_script_changes_has_no_gaps_and_asks_for_no_crop(char
         )
         is None
     )
+
+
+def test_chinese_characters_at_all_distances_have_no_pitch() -> None:
+    path, crop = draw("中文字里x", [4, 200, 460, 14])
+    path = replace(path, first=np.array([3, 8, 30, 88, 95]), last=np.array([3, 8, 30, 88, 95]))
+    found = measure_gaps(path, lambda: crop)
+    assert found is not None
+    assert found.pitch == 0
 
 
 def test_a_space_of_the_model_lies_within_the_gap() -> None:

@@ -47,10 +47,9 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
 
 def _pitch(ways: NDArray[np.float64]) -> float:
     """The mean of the usual ways, because each is a whole number of steps; 0 for too few."""
-    if len(ways) < LEAST_PITCHES:
-        return 0.0
-    middle = np.median(ways)
-    return float(ways[np.abs(ways - middle) <= UNUSUAL * middle].mean())
+    middle = np.median(ways) if len(ways) else 0.0
+    usual = ways[np.abs(ways - middle) <= UNUSUAL * middle]
+    return float(usual.mean()) if len(usual) >= LEAST_PITCHES else 0.0
 
 
 def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
