@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -80,6 +82,18 @@ def test_one_thread_and_two_find_the_same_map(cache: ModelCache) -> None:
         for threads in (1, 2)
     )
     assert np.array_equal(one.run(tensor)[0], two.run(tensor)[0])
+
+
+def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> None:
+    runner = open_model(models.RECOGNITION, replace(CONFIG, sessions=1), cache)
+    tensor = to_tensor(line(96))
+    alone = runner.run(tensor)
+    with ThreadPoolExecutor(4) as pool:
+        # The pool's warm-up uses its sessions without asking whether they are free.
+        warmed = [pool.submit(runner.warm_up, tensor) for _ in range(8)]
+        found = list(pool.map(lambda _: runner.run(tensor), range(8)))
+    assert [one.result() for one in warmed] == [None] * 8
+    assert all(np.array_equal(mine, other) for run in found for mine, other in zip(run, alone, strict=True))
 
 
 def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
@@ -85,7 +86,7 @@ def _head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 class OpenVinoSession:
-    """One model under OpenVINO; has what Session has, and one thread at a time may run it.
+    """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
 
     Attributes:
         sessions, provider, device, precision, batched, metadata: See Session.
@@ -99,6 +100,7 @@ class OpenVinoSession:
     def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int) -> None:
         self._compiled = compiled
         self._request = compiled.create_infer_request()
+        self._turn = threading.Lock()
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
         self.sessions: tuple[OpenVinoSession, ...] = (self,)
@@ -110,10 +112,11 @@ class OpenVinoSession:
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See Session; the arrays are the caller's own."""
         # Neither input nor outputs are shared with OpenVINO's threads, which would need the interpreter to let them go.
-        self._request.infer([array], share_outputs=True)
-        found = [self._output(name) for name in outputs or self._outputs]
-        if 0 < self._arena_values < array.size:
-            self._compiled.release_memory()
+        with self._turn:
+            self._request.infer([array], share_outputs=True)
+            found = [self._output(name) for name in outputs or self._outputs]
+            if 0 < self._arena_values < array.size:
+                self._compiled.release_memory()
         return found
 
     def _output(self, name: str) -> Any:
