@@ -57,7 +57,7 @@ def run(command: list[str], cwd: Path, env: Mapping[str, str] | None = None) -> 
 
 def download(clone: Path, wheels: Path) -> None:
     """Put every package that `make install` needs into the folder, with a pip of its own."""
-    extras = "cpu,tr,dev" if os.uname().machine == "x86_64" else "cpu,dev"
+    extras = "cpu,openvino,tr,dev" if os.uname().machine == "x86_64" else "cpu,dev"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", str(wheels)]
     run([*command, *BUILD_PACKAGES, "-c", "constraints.txt", f".[{extras}]"], clone)
 

@@ -1,4 +1,4 @@
-"""Models in eight bits: made, compared, stored where they win, and used as OCRSVC_PRECISION says."""
+"""The recognizer in eight bits, and the choice that `ocrsvc optimize` makes on the user's pages."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ocrsvc.cli.main import run
-from ocrsvc.engines.ppocr import int8_comparison
+from ocrsvc.engines.ppocr import runtime_comparison
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
-from ocrsvc.engines.ppocr.int8_comparison import Comparison, count_edits, table
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.cached_models import has_int8, make_int8
+from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime.cached_models import make_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.runtimes import FP32, INT8, RuntimeChoice, choice_key, load_choice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.errors import EngineUnavailable
+from ocrsvc.engines.ppocr.runtime_comparison import Comparison, count_edits, count_found, table
+from ocrsvc.engines.ppocr.runtime_proof import read_reference_file
 from ocrsvc.records import Image, Page, ReadTask
 
 PAGES = Path(__file__).parent / "pages"
@@ -93,12 +94,18 @@ def test_weights_are_rounded_to_half_a_step_by_output_channel() -> None:
         ([], 0, False),
     ],
 )
-def test_a_model_wins_by_speed_and_by_reading_the_same(
+def test_a_runtime_wins_by_speed_and_by_reading_the_same(
     times_s: list[tuple[float, float]], edits: int, wins: bool
 ) -> None:
-    compared = Comparison(times_s, lines=50, same=50 - edits, characters=1000, edits=edits)
+    compared = Comparison(models.RECOGNITION, INT8, times_s, count=1000, same=1000 - edits)
     assert compared.wins is wins
-    assert ("not kept" in "\n".join(table(compared))) is not wins
+    assert ("not used" in "\n".join(table([compared]))) is not wins
+
+
+def test_lines_are_found_alike_within_a_share_of_their_height() -> None:
+    line = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
+    assert count_found([line, line + 500], [line + 2.5]) == 1
+    assert count_found([line], [line + 3.5]) == count_found([line], []) == 0
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
 def test_the_cached_recognizer_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
     line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
     tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
-    kept = open_model(models.RECOGNITION, SessionConfig("cpu"), store)
+    kept = open_model(models.RECOGNITION, SessionConfig("cpu", precision="int8"), store)
     single = open_model(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), store)
     assert (kept.precision, single.precision) == ("int8", "fp32")
     new = make_int8(SessionConfig("cpu"))
@@ -136,7 +143,6 @@ def test_the_cached_recognizer_decides_as_the_new_one_and_nearly_as_in_single_pr
 
 
 def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_engine_says_so(tmp_path: Path) -> None:
-    make_int8(SessionConfig("cpu"), ModelCache(tmp_path))
     engine = PpocrEngine(SessionConfig("cpu", precision="int8"), engine_threads=2, model_cache=tmp_path)
     assert engine.describe().precision == "fp32 detection, int8 recognition"
     handle = engine.open_handle()
@@ -148,11 +154,6 @@ def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_eng
     assert together == alone
     assert isinstance(together[0], Page)
     assert "Thelibraryclosesat15:00today." in "".join(together[0].text.split())
-
-
-def test_eight_bits_that_are_not_kept_stop_the_start(tmp_path: Path) -> None:
-    with pytest.raises(EngineUnavailable, match="`ocrsvc optimize`"):
-        open_model(models.RECOGNITION, SessionConfig("cpu", precision="int8"), ModelCache(tmp_path))
 
 
 @pytest.fixture(autouse=True)
@@ -172,53 +173,56 @@ def page(tmp_path: Path) -> Path:
     return folder
 
 
+def stored(folder: Path) -> RuntimeChoice | None:
+    return load_choice(ModelCache(folder), choice_key("auto", read_reference_file()))
+
+
 def test_too_little_text_is_refused(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", "--pages", str(page), "--out", str(tmp_path)]) > 0
     said = capsys.readouterr().err
     assert "broken.png is left out" in said
     assert "too few to compare" in said
-    assert not has_int8(ModelCache(tmp_path))
+    assert stored(tmp_path) is None
 
 
 @pytest.mark.parametrize("least_gain", [0.0, 1000.0])
-def test_optimize_keeps_what_wins_and_forgets_what_loses(
+def test_optimize_stores_what_wins_and_single_precision_where_nothing_does(
     least_gain: float,
     page: Path,
     store: ModelCache,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(int8_comparison, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(int8_comparison, "LEAST_GAIN", least_gain)
-    monkeypatch.setattr(int8_comparison, "LEAST_AGREEMENT", 0.5)
-    folder = str(store._folder)
-    assert run(["optimize", "--pages", str(page / "notice.png"), "--out", folder]) == 0
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
+    monkeypatch.setattr(runtime_comparison, "FEWEST_CHARACTERS", 20)
+    monkeypatch.setattr(runtime_comparison, "LEAST_GAIN", least_gain)
+    monkeypatch.setattr(runtime_comparison, "LEAST_AGREEMENT", 0.5)
+    assert store._folder is not None
+    assert run(["optimize", "--pages", str(page / "notice.png"), "--out", str(store._folder)]) == 0
     printed = capsys.readouterr().out
-    assert has_int8(store) is (least_gain == 0.0)
-    assert (f"OCRSVC_MODEL_CACHE={folder}" in printed) is (least_gain == 0.0)
+    choice = stored(store._folder)
+    assert choice is not None
+    assert (choice.detection, choice.recognition) == (FP32, INT8 if least_gain == 0.0 else FP32)
+    assert "by `ocrsvc optimize` with 1 pages" in choice.reason
+    assert f"OCRSVC_MODEL_CACHE={store._folder}" in printed
 
 
-@pytest.mark.parametrize("wins", [True, False])
-def test_a_model_that_cannot_be_kept_or_forgotten_is_not_said_to_be(
-    wins: bool, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_choice_that_cannot_be_stored_is_not_said_to_be(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "models"
-    if wins:
-        folder.touch()
-    else:
-        make_int8(SessionConfig("cpu"), ModelCache(folder))
-    monkeypatch.setattr(Comparison, "wins", wins)
-    monkeypatch.setattr(Path, "unlink", _refuse)
-    monkeypatch.setattr(int8_comparison, "FEWEST_CHARACTERS", 20)
-    monkeypatch.setattr(int8_comparison.LineSamples, "compare", lambda *_: Comparison([(1.0, 1.0)], 9, 9, 900, 0))
+    folder.touch()
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
+    monkeypatch.setattr(runtime_comparison, "FEWEST_CHARACTERS", 20)
     assert run(["optimize", "--pages", str(page / "notice.png"), "--out", str(folder)]) == 78
     printed = capsys.readouterr()
     assert "kept in" not in printed.out
     assert f"{folder} cannot be written to" in printed.err
 
 
-def _refuse(path: Path, *, missing_ok: bool = False) -> None:
-    raise PermissionError(f"{path}, {missing_ok}")
+def test_a_runtime_that_was_named_leaves_nothing_to_choose(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
+    assert run(["optimize", "--pages", str(page)]) == 78
 
 
 def test_another_engine_has_nothing_to_optimise(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
         ("auto", "auto", [CPU], "cpu"),
         ("cpu", "auto", GPU_BUILD, "cpu"),
         ("auto", "cpu", GPU_BUILD, "cpu"),
+        ("auto", "openvino", GPU_BUILD, "openvino"),
         ("cuda", "auto", GPU_BUILD, "cuda"),
         ("cuda", "cuda", GPU_BUILD, "cuda"),
         ("auto", "tensorrt", GPU_BUILD, "tensorrt"),
@@ -108,7 +109,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
     device: Any, provider: Any, available: list[str], chosen: str
 ) -> None:
-    if chosen in ("cpu", "cuda", "tensorrt"):
+    if chosen in ("cpu", "openvino", "cuda", "tensorrt"):
         assert choose_provider(device, provider, available) == chosen
         return
     with pytest.raises(EngineUnavailable, match=chosen):
@@ -120,6 +121,10 @@ def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
     [
         (SessionConfig("cpu", precision="fp16"), "OCRSVC_PRECISION=fp16, but the engine computes on the CPU"),
         (SessionConfig("cuda", precision="int8"), "OCRSVC_PRECISION=int8, but the engine computes on a GPU"),
+        (SessionConfig("cuda", precision="bf16"), "OCRSVC_PRECISION=bf16, but the engine computes on a GPU"),
+        (SessionConfig("cpu", precision="bf16"), "OCRSVC_PRECISION=bf16, but the engine computes by ONNX Runtime"),
+        (SessionConfig("cpu", provider="openvino", precision="int8"), "OCRSVC_PRECISION=int8, but .* by OpenVINO"),
+        (SessionConfig("cpu", provider="openvino", precision="fp16"), "OCRSVC_PRECISION=fp16, but .* on the CPU"),
     ],
 )
 def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: SessionConfig, message: str) -> None:

@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     first_steps,
     own_steps,
 )
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDEST_PX, Recognizer, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -97,7 +97,7 @@ def test_a_page_read_in_batches_says_what_it_says_line_by_line(options: ReadOpti
         assert together.confidence == pytest.approx(apart.confidence, abs=0.05)
 
 
-@given(st.integers(1, WIDEST_PX))
+@given(st.integers(1, WIDTHS_PX[-1]))
 def test_a_bucket_holds_its_line_and_wastes_no_more_than_the_next_smaller_one_would(width: int) -> None:
     bucket = bucket_of(width)
     assert bucket in BUCKETS_PX
@@ -105,7 +105,7 @@ def test_a_bucket_holds_its_line_and_wastes_no_more_than_the_next_smaller_one_wo
     assert all(smaller < width for smaller in BUCKETS_PX if smaller < bucket)
 
 
-@given(st.integers(1, WIDEST_PX))
+@given(st.integers(1, WIDTHS_PX[-1]))
 def test_the_steps_of_a_line_cover_it_and_nothing_else(width: int) -> None:
     padded = bucket_of(width)
     steps = own_steps(width, padded, padded // 8)

@@ -1,4 +1,4 @@
-"""`ocrsvc optimize`: makes 8-bit models and keeps those that do better here, measured on the user's own pages."""
+"""`ocrsvc optimize`: chooses what the models are computed with on this machine, measured on the user's own pages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_threads
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.int8_comparison import Comparison, LineSamples
+    from ocrsvc.engines.ppocr.runtime_comparison import Comparison, PageSamples
     from ocrsvc.imaging.decode import PixelLimits
 
-HELP: Final = "make models in eight bits, and keep those that win on this machine"
+HELP: Final = "choose the runtime and precision that win on this machine and your pages"
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 _LINES_PER_STEP: Final = 25
 
@@ -33,44 +33,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="image files like those that will be read, or folders of them; a few dozen are plenty",
     )
-    parser.add_argument("--out", type=Path, help="folder to keep models in; that of OCRSVC_MODEL_CACHE if left out")
+    parser.add_argument("--out", type=Path, help="folder to keep the choice in; that of OCRSVC_MODEL_CACHE if left out")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the pages, compare the models, print the result, and keep what is better.
+    """Read the pages, compare the runtimes, print the result, and store what is best.
 
     Raises:
-        OperatorError: The engine is another one, or there is nowhere to keep a model, or it cannot be written there.
+        OperatorError: The engine is another one, or settings name the runtime, or the choice cannot be stored.
         NothingSent: Too little text is on the pages, or there are none.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_threads(os.environ)
-    from ocrsvc.engines.ppocr.int8_comparison import LineSamples, table
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
+    from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+    from ocrsvc.engines.ppocr.runtime_comparison import PageSamples, table
     from ocrsvc.imaging.decode import PixelLimits
 
     settings = read_settings()
     if settings.engine != "ppocr":
         raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
+    if settings.precision != "auto" or settings.provider not in ("auto", "cpu"):
+        raise OperatorError(
+            "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice.",
+            "Leave both out.",
+        )
     folder = args.out or settings.model_cache or default_folder()
     if folder is None:
-        raise OperatorError("There is no home to keep models in.", "Name a folder with --out.")
+        raise OperatorError("There is no home to keep the choice in.", "Name a folder with --out.")
     files = list(_files_in(args.pages))
-    lines = LineSamples(ModelCache(folder))
-    try:
-        compared = _compare(lines, files, PixelLimits(settings.max_pixels))
-        is_kept = lines.save(compared)
-    finally:
-        lines.close()
+    pages = PageSamples(SessionConfig("cpu", 1, provider=settings.provider), ModelCache(folder))
+    compared = _compare(pages, files, PixelLimits(settings.max_pixels))
     print("\n".join(table(compared)))
-    if not is_kept:
+    choice = pages.choose(compared)
+    if not pages.save(choice):
         raise OperatorError(
-            f"{folder} cannot be written to, so models there are as they were.", "Name another folder with --out."
+            f"{folder} cannot be written to, so the choice is as it was.", "Name another folder with --out."
         )
-    if compared.wins:
-        print(f"kept in {folder}; OCRSVC_PRECISION=auto and int8 use it from the next start")
-        if args.out is not None:
-            print(f"start with OCRSVC_MODEL_CACHE={folder}")
+    print(
+        f"kept in {folder}: detection by {choice.detection}, recognition by {choice.recognition}, from the next start"
+    )
+    if args.out is not None:
+        print(f"start with OCRSVC_MODEL_CACHE={folder}")
     return 0
 
 
@@ -83,20 +87,21 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _compare(lines: LineSamples, files: Sequence[Path], limits: PixelLimits) -> Comparison:
-    from ocrsvc.engines.ppocr.int8_comparison import FEWEST_CHARACTERS
+def _compare(pages: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Comparison]:
+    from ocrsvc.engines.ppocr.runtime_comparison import FEWEST_CHARACTERS, count_characters
     from ocrsvc.imaging.decode import decode
 
     for number, file in enumerate(files):
         show_progress(number, len(files), f"reading {file.name}")
         try:
-            lines.collect(decode(file.read_bytes(), limits, gray=False))
+            pages.collect(decode(file.read_bytes(), limits, gray=False))
         except (CallerError, OSError) as error:
             print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
-    compared = lines.compare(_show_lines)
-    if compared.characters < FEWEST_CHARACTERS:
+    compared = pages.compare(_show_lines)
+    characters = count_characters(compared)
+    if characters < FEWEST_CHARACTERS:
         raise NothingSent(
-            f"Only {compared.characters} characters were read on {len(files)} files, too few to compare two models.",
+            f"Only {characters} characters were read on {len(files)} files, too few to compare two models.",
             f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",
         )
     return compared

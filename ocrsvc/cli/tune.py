@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if device == "cuda" and best is not None:
         best = best_with(batches(best.knobs))
     if best is not None and _has_two_precisions(settings, device):
-        best = best_with(precisions(best.knobs, device))
+        best = best_with(precisions(best.knobs))
     print("\n".join(table(measured)))
     if best is None:
         raise OperatorError(
@@ -67,15 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _has_two_precisions(settings: Settings, device: str) -> bool:
-    """Whether there are two: on a CPU only once `ocrsvc optimize` has kept a model in eight bits."""
-    if settings.engine != "ppocr":
-        return False
-    if device == "cuda":
-        return True
-    from ocrsvc.engines.ppocr.runtime import cached_models, model_cache
-
-    cache = model_cache.ModelCache(settings.model_cache or model_cache.default_folder())
-    return cached_models.has_int8(cache)
+    """Whether there are two to try: what a CPU computes in is proved at the first start."""
+    return settings.engine == "ppocr" and device == "cuda"
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:

@@ -17,6 +17,7 @@ from ocrsvc.system.gpu_devices import find_gpus
 LIBRARY_THREADS: Final = 1
 """Threads inside one call of a numeric library: the engine threads already fill the CPUs."""
 
+_ON_CPU: Final = ("cpu", "openvino")
 _CPUS_PER_WORKER: Final = 4
 _MAX_WORKERS: Final = 8
 _GPU_WORKERS: Final = 2
@@ -69,14 +70,14 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
 
 def gpus_for(settings: Settings) -> tuple[str, ...]:
     """The GPUs that the workers are spread over: those that were named, or all where the engine will find a use."""
-    if settings.gpus and "cpu" not in (settings.device, settings.provider):
+    if settings.gpus and settings.device != "cpu" and settings.provider not in _ON_CPU:
         return find_gpus(settings.gpus, os.environ)
     return find_gpus((), os.environ) if device_for(settings) == "cuda" else ()
 
 
 def device_for(settings: Settings) -> str:
     """Where the engine will compute, "cpu" or "cuda"."""
-    device = "cpu" if settings.provider == "cpu" else settings.device
+    device = "cpu" if settings.provider in _ON_CPU else settings.device
     expected = expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
     # CUDA_VISIBLE_DEVICES may hide every GPU, and the engine then takes the CPU.
     is_hidden = device == "auto" and not find_gpus(settings.gpus, os.environ)

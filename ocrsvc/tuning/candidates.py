@@ -35,9 +35,9 @@ def batches(base: SettingValues) -> list[SettingValues]:
     return [{**base, "batch_pixels": pixels, "batch_wait_s": wait_s} for pixels, wait_s in pairs]
 
 
-def precisions(base: SettingValues, device: str) -> list[SettingValues]:
-    """What the models may be computed in, once the rest is chosen: single precision, and the device's lesser one."""
-    return [{**base, "precision": name} for name in ("fp32", "fp16" if device == "cuda" else "int8")]
+def precisions(base: SettingValues) -> list[SettingValues]:
+    """What a GPU may compute the models in, once the rest is chosen."""
+    return [{**base, "precision": name} for name in ("fp32", "fp16")]
 
 
 def format_value(value: float | str) -> str:

@@ -1,4 +1,4 @@
-"""The engine ppocr, the default: PP-OCRv6 small under ONNX Runtime, in a pipeline of our own."""
+"""The engine ppocr, the default: PP-OCRv6 small under ONNX Runtime or OpenVINO, in a pipeline of our own."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
+from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
+from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
 from ocrsvc.records import Decoder, EngineInfo
 from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings.settings import Settings
@@ -38,6 +40,9 @@ MOST_LINES: Final = 64
 
 BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wait_s=0.002)
 """A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
+
+LONG_LINE_VALUES: Final = 3 * 48 * 1280
+"""Of a line, in floats, from which OpenVINO gives a run's memory back: 50 MB for the longest."""
 
 DISTRUSTED: Final = (
     "Pixels are prepared on the CPU and not by %s: on a page drawn to try it %s. Pages are read as they should be, but "
@@ -56,6 +61,7 @@ class PpocrEngine:
         batch: How many lines a GPU reads in one run, and how long it waits for them.
         imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for a `config` that
             reads lines in batches on the CPU too.
+        choice: What each model is computed with on a CPU; None as `config` says for both.
 
     Raises:
         EngineUnavailable: A model is missing, or the device cannot be used.
@@ -70,12 +76,15 @@ class PpocrEngine:
         model_cache: Path | None = None,
         batch: Limits = BATCH,
         imaging: Imaging = "auto",
+        choice: RuntimeChoice | None = None,
     ) -> None:
         cv2.setNumThreads(config.threads)
         cache = ModelCache(model_cache)
-        recognition = _open_recognition(config, batch, cache)
+        recognition_config = _with_runtime(config, choice.recognition) if choice is not None else config
+        recognition = _open_recognition(replace(recognition_config, sessions=engine_threads), batch, cache)
         self._shared_threads = SharedThreads(engine_threads if recognition.device == "cpu" else 1)
-        self._detector = open_detector(config, cache, self._shared_threads)
+        detection_config = _with_runtime(config, choice.detection) if choice is not None else config
+        self._detector = open_detector(detection_config, cache, self._shared_threads)
         self._line_runner = _make_line_runner(recognition, self._shared_threads, batch)
         characters = read_characters(recognition.metadata)
         self._readers = _make_recognizers(self._line_runner, characters)
@@ -83,11 +92,9 @@ class PpocrEngine:
         self._gpu_line_runner: LineRunner | None = None
         backend = find_backend(imaging, recognition.device)
         self._gpu_pipeline = self._open_gpu_pipeline(backend, recognition, batch, characters) if backend else None
-        precisions = self._detector.precision, recognition.precision
-        precision = precisions[0] if len(set(precisions)) == 1 else "{} detection, {} recognition".format(*precisions)
-        self._info = EngineInfo(
-            "ppocr", models.NAME, models.version(), self._detector.device, precision, self._provider()
-        )
+        precision = _of_both(self._detector.precision, recognition.precision)
+        provider = self._with_imaging(_of_both(self._detector.provider, recognition.provider))
+        self._info = EngineInfo("ppocr", models.NAME, models.version(), self._detector.device, precision, provider)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -127,11 +134,19 @@ class PpocrEngine:
         LOG.warning(DISTRUSTED, backend.name, fault)
         return None
 
-    def _provider(self) -> str:
+    def _with_imaging(self, provider: str) -> str:
         """What runs the models and, on a GPU, what prepares pixels for them."""
         imaging = self._gpu_pipeline.backend.name if self._gpu_pipeline else "the CPU"
         on_cpu = self._detector.device == "cpu" and self._gpu_pipeline is None
-        return self._detector.provider if on_cpu else f"{self._detector.provider}, pixels prepared by {imaging}"
+        return provider if on_cpu else f"{provider}, pixels prepared by {imaging}"
+
+
+def _of_both(detection: str, recognition: str) -> str:
+    return detection if detection == recognition else f"{detection} detection, {recognition} recognition"
+
+
+def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
+    return replace(config, device="cpu", provider=runtime.provider, precision=runtime.precision)
 
 
 def _make_recognizers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recognizer]:
@@ -139,9 +154,10 @@ def _make_recognizers(line_runner: LineRunner, characters: Sequence[str]) -> dic
 
 
 def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -> ModelRunner:
-    """The recognizer; on a GPU whatever is larger than a batch gives its memory back."""
+    """The recognizer; on a GPU whatever is larger than a batch gives its memory back, under OpenVINO a long line."""
     gpu = replace(config.gpu, arena_values=3 * batch.most_cost, profiles=profiles(batch))
-    return open_model(models.RECOGNITION, replace(config, gpu=gpu), cache)
+    arena_values = LONG_LINE_VALUES if config.provider == "openvino" else config.arena_values
+    return open_model(models.RECOGNITION, replace(config, gpu=gpu, arena_values=arena_values), cache)
 
 
 def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
@@ -163,4 +179,5 @@ def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
     )
     batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
     cache = settings.model_cache or default_folder()
-    return PpocrEngine(config, plan.engine_threads, cache, batch, settings.imaging)
+    choice = choose_runtime(config, ModelCache(cache))
+    return PpocrEngine(config, plan.engine_threads, cache, batch, settings.imaging, choice)

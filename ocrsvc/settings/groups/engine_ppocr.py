@@ -1,24 +1,26 @@
-"""Settings of the engine `ppocr`: PaddleOCR's models in ONNX Runtime."""
+"""Settings of the engine `ppocr`: PaddleOCR's models in ONNX Runtime or OpenVINO."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, ValidationInfo
 
 from ocrsvc.settings.group import SettingsGroup, setting
 from ocrsvc.settings.types import ByteCount
 
+_CONTRADICTIONS: Final = (("cpu", "cuda"), ("cpu", "tensorrt"), ("cuda", "cpu"), ("cuda", "openvino"))
+
 
 def _check_provider(name: str, info: ValidationInfo) -> str:
     """The name, if the device allows it; raises ValueError."""
-    if (info.data.get("device"), name) in (("cpu", "cuda"), ("cpu", "tensorrt"), ("cuda", "cpu")):
+    if (info.data.get("device"), name) in _CONTRADICTIONS:
         raise ValueError("the device is another")
     return name
 
 
-Provider = Annotated[Literal["auto", "cpu", "cuda", "tensorrt"], AfterValidator(_check_provider)]
+Provider = Annotated[Literal["auto", "cpu", "openvino", "cuda", "tensorrt"], AfterValidator(_check_provider)]
 
 
 class PpocrEngineSettings(SettingsGroup):
@@ -26,15 +28,16 @@ class PpocrEngineSettings(SettingsGroup):
 
     title = "Engine ppocr"
 
-    precision: Literal["auto", "fp32", "fp16", "int8"] = setting(
+    precision: Literal["auto", "fp32", "fp16", "bf16", "int8"] = setting(
         "auto",
-        "How ppocr computes: fp16 wants a GPU, int8 a CPU and `ocrsvc optimize`; auto takes what was measured to win.",
+        "How ppocr computes: fp16 wants a GPU, bf16 OpenVINO and a CPU that has it, int8 (the recognizer) a CPU; auto "
+        "takes on a CPU what is proved there, at the first start, to read the same and to be quickest.",
     )
     provider: Provider = setting(
         "auto",
-        "What ppocr computes with in ONNX Runtime: auto is cuda where the device allows it; cuda and tensorrt refuse "
-        "to start where they do not work.",
-        accepted="one of auto, cpu, cuda, tensorrt, and none that contradicts the device",
+        "What ppocr computes with: cpu, cuda and tensorrt in ONNX Runtime, or openvino; auto is cuda where the device "
+        "allows it, else what OCRSVC_PRECISION says. What is named and does not work stops the start.",
+        accepted="one of auto, cpu, openvino, cuda, tensorrt, and none that contradicts the device",
     )
     imaging: Literal["auto", "cpu"] = setting(
         "auto",

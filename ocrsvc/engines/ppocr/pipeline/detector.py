@@ -93,24 +93,33 @@ _WARM_PX: Final = (
 class Detector:
     """The detection model; safe to share between threads.
 
-    A session with two threads takes 0.6 of the time for a lone page, and 1.13 of the processor time for each of several
-    pages: so there are two sessions, and whether the page is alone decides. Both give the same bits. Runs wait for
-    each other where they would need more memory together than one alone; a large one has all threads, because others
-    wait for it.
+    In ONNX Runtime a session with two threads takes 0.6 of the time for a lone page, and 1.13 of the processor time for
+    each of several pages: so there are two sessions, and whether the page is alone decides. Both give the same bits.
+    Runs wait for each other where they would need more memory together than one alone; a large one has all threads,
+    because others wait for it. Under OpenVINO two threads cost no more processor time than one, and a second session as
+    much memory as the first: there pages take turns at one session that has all threads.
 
     Args:
         narrow: Runs on the calling thread.
         wide: Runs on as many threads as are shared; None where there is only one.
         shared_threads: Knows whether the page is alone.
+        one_at_a_time: `narrow` is the only session, runs on as many threads as are shared, and one page after another.
     """
 
     def __init__(
-        self, narrow: ModelRunner, wide: ModelRunner | None = None, shared_threads: SharedThreads | None = None
+        self,
+        narrow: ModelRunner,
+        wide: ModelRunner | None = None,
+        shared_threads: SharedThreads | None = None,
+        *,
+        one_at_a_time: bool = False,
     ) -> None:
         self._narrow = narrow
         self._wide = wide
         self._shared_threads = shared_threads
-        self._limiter = RunLimiter((shared_threads.count if shared_threads is not None else 1) * ARENA_VALUES)
+        self._one_at_a_time = one_at_a_time
+        at_once = shared_threads.count if shared_threads is not None else 1
+        self._limiter = RunLimiter(1 if one_at_a_time else at_once * ARENA_VALUES)
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
@@ -122,15 +131,16 @@ class Detector:
         check()
         if self.device != "cpu":
             return _probabilities(self._narrow, pad(pixels))[:height, :width]
-        if self._wide is None or self._shared_threads is None:
+        if self._shared_threads is None or (self._wide is None and not self._one_at_a_time):
             return _probabilities(self._narrow, pixels)
-        size = 3 * height * width
+        size = 1 if self._one_at_a_time else 3 * height * width
         # While the page waits, another one may use its thread.
         with self._shared_threads.released_thread():
             self._limiter.start(size, check)
         try:
             with self._shared_threads.all_threads() as alone:
-                return _probabilities(self._wide if alone or size > ARENA_VALUES else self._narrow, pixels)
+                session = self._wide if self._wide is not None and (alone or size > ARENA_VALUES) else self._narrow
+                return _probabilities(session, pixels)
         finally:
             self._limiter.finish(size)
 
@@ -176,6 +186,10 @@ def open_detector(
         shared_threads: Idle ones help with a lone page; None for none.
     """
     narrow_config = replace(config, arena_values=ARENA_VALUES)
+    if config.provider == "openvino":
+        threads = max(config.threads, shared_threads.count if shared_threads is not None else 1)
+        narrow = open_model(models.DETECTION, replace(narrow_config, threads=threads, sessions=1), cache)
+        return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True)
     # Only strips give their memory back: cudaFree waits for the whole GPU, and second passes are common.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
     narrow = open_model(models.DETECTION, replace(narrow_config, gpu=gpu), cache)

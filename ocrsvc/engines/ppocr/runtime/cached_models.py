@@ -11,7 +11,6 @@ from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
-from ocrsvc.errors import EngineUnavailable
 
 _INT8: Final = "int8-"
 _INT8_NAME: Final = _INT8 + models.RECOGNITION
@@ -35,7 +34,7 @@ def make_int8(config: SessionConfig, cache: ModelCache | None = None) -> Session
 
     Args:
         config: Of the session.
-        cache: Keeps it, and from then on `open_model` takes it where the precision is "auto" or "int8".
+        cache: Keeps it, so that `open_int8` need not make it again.
     """
     shipped = models.read_model(models.RECOGNITION)
     made, key = models.quantized_recognizer(shipped), _key(shipped, _INT8)
@@ -43,40 +42,16 @@ def make_int8(config: SessionConfig, cache: ModelCache | None = None) -> Session
     return Session([ProfileSession(session)], config, precision="int8")
 
 
-def has_int8(cache: ModelCache) -> bool:
-    """Whether `make_int8` stored the model, in this version and for this processor."""
-    return cache.find(_INT8_NAME, _key(models.read_model(models.RECOGNITION), _INT8)) is not None
-
-
-def remove_int8(cache: ModelCache) -> None:
-    """Remove the model in eight bits."""
-    cache.remove(_INT8_NAME, _key(models.read_model(models.RECOGNITION), _INT8))
-
-
 def _key(shipped: bytes, kind: str = "") -> str:
     return cache_key(shipped, models.preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
 
 
-def open_int8(
-    name: str, shipped: bytes, options: ort.SessionOptions, config: SessionConfig, cache: ModelCache
-) -> Session | None:
-    """The model in eight bits, where one is cached and may be used.
-
-    Raises:
-        EngineUnavailable: It was asked for by name, and none is cached.
-    """
-    if name != models.RECOGNITION or config.precision not in ("auto", "int8"):
-        return None
-    cached = cache.find(_INT8_NAME, _key(shipped, _INT8))
-    if cached is not None:
-        return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
-    if config.precision == "int8":
-        raise EngineUnavailable(
-            "OCRSVC_PRECISION=int8, but no model in eight bits is kept for this version and this processor.",
-            "Run `ocrsvc optimize` with pages like yours, with the same OCRSVC_MODEL_CACHE, or set "
-            "OCRSVC_PRECISION=auto.",
-        )
-    return None
+def open_int8(options: ort.SessionOptions, config: SessionConfig, cache: ModelCache) -> Session:
+    """The recognizer in eight bits, as it was made at an earlier start, or as it is now, and cached for a later one."""
+    cached = cache.find(_INT8_NAME, _key(models.read_model(models.RECOGNITION), _INT8))
+    if cached is None:
+        return make_int8(config, cache)
+    return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
 
 
 def open_fp32(name: str, shipped: bytes, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:

@@ -20,12 +20,14 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _DIGEST_BYTES: Final = 32
 _MAX_FILES: Final = 4
+_LOCK_POLL_S: Final = 0.05
 _MAX_FOLDERS: Final = 24
 _TEMPORARY_SUFFIX: Final = ".making"
 
@@ -47,10 +49,18 @@ class ModelCache:
         _remove_unfinished(self._folder)
         return _read_verified(self._folder / f"{name}-{key}")
 
-    def remove(self, name: str, key: str) -> None:
-        """Remove the model under that key."""
-        if self._folder is not None:
-            (self._folder / f"{name}-{key}").unlink(missing_ok=True)
+    @contextlib.contextmanager
+    def locked(self, name: str, wait_s: float) -> Iterator[bool]:
+        """Holds a lock of that name against other processes and threads; False where it is not to be had in time.
+
+        The kernel releases it however a process ends.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                is_held = self._folder is not None and _wait_for_lock(stack, self._folder / f"{name}.lock", wait_s)
+            except OSError:
+                is_held = False
+            yield is_held
 
     @contextlib.contextmanager
     def new_file(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
@@ -165,6 +175,23 @@ def _is_trusted(status: os.stat_result, kind: int = stat.S_IFREG) -> bool:
     if stat.S_IFMT(status.st_mode) != kind:
         return False
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _wait_for_lock(stack: contextlib.ExitStack, file: Path, wait_s: float) -> bool:
+    """Lock a file until the stack is closed; False where others hold it for that long."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, opened)
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return True
 
 
 @contextlib.contextmanager

@@ -10,6 +10,9 @@ import importlib.util
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.errors import EngineUnavailable
 
@@ -24,8 +27,29 @@ def read_model(name: str) -> bytes:
     return (_models_folder() / name).read_bytes()
 
 
-def prepare_model(name: str, shipped: bytes, *, batched: bool = False, half_precision: bool = False) -> bytes:
+def read_metadata(name: str) -> dict[str, str]:
+    """The properties that a model carries, such as the recognizer's characters. Imports `onnx`."""
+    import onnx
+
+    proto = onnx.load_from_string(read_model(name))
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def read_head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The recognizer's last product; see `rewrite.read_head`. Imports `onnx`."""
+    import onnx
+
+    from ocrsvc.engines.ppocr.graph import rewrite
+
+    return rewrite.read_head(onnx.load_from_string(read_model(RECOGNITION)))
+
+
+def prepare_model(
+    name: str, shipped: bytes, *, batched: bool = False, half_precision: bool = False, openvino: bool = False
+) -> bytes:
     """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
+
+    For OpenVINO the recognizer gives other outputs; see `rewrite.add_argmax_of_features`.
 
     Imports `onnx`, which a cached model does without.
     """
@@ -43,7 +67,8 @@ def prepare_model(name: str, shipped: bytes, *, batched: bool = False, half_prec
         memory_layout.deconvolve_in_phases(proto)
         memory_layout.pad_stem_channels(proto, channel_block(cpu_features()))
     if name == RECOGNITION:
-        (rewrite.add_argmax_batched if batched else rewrite.add_argmax)(proto)
+        single = rewrite.add_argmax_of_features if openvino else rewrite.add_argmax
+        (rewrite.add_argmax_batched if batched else single)(proto)
     if half_precision:
         from ocrsvc.engines.ppocr.graph import fp16
 

@@ -1,4 +1,4 @@
-"""Opens a model's ONNX Runtime sessions: one on the CPU, or one for each stream of a GPU."""
+"""Opens a model's sessions: of ONNX Runtime one on the CPU or one for each stream of a GPU, of OpenVINO a few."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ocrsvc.engines.ppocr.runtime import models, providers
 from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.openvino_session import open_openvino
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,
@@ -38,7 +39,7 @@ _NO_GPU: Final = (
 
 
 def open_model(name: str, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
-    """Open a model of models.py: one session on the CPU, whose users bound its runs, and a pool of them on a GPU.
+    """Open a model of models.py: one session on the CPU, whose users bound its runs; a pool on a GPU, under OpenVINO.
 
     Args:
         name: models.DETECTION or models.RECOGNITION.
@@ -53,6 +54,8 @@ def open_model(name: str, config: SessionConfig, cache: ModelCache | None = None
     check_precision(config.precision, provider)
     if provider == "cpu":
         return _open_on_cpu(name, config, cache)
+    if provider == "openvino":
+        return SessionPool(open_openvino(name, config, cache))
     try:
         return SessionPool(_open_on_gpu(name, config, cache, provider))
     except SESSION_ERRORS as error:
@@ -79,8 +82,9 @@ def _open_on_cpu(name: str, config: SessionConfig, cache: ModelCache) -> Session
     if config.batched:
         opened = ort.InferenceSession(models.prepare_model(name, shipped, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
-    int8_session = open_int8(name, shipped, options, config, cache)
-    return int8_session or Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
+    if config.precision == "int8" and name == models.RECOGNITION:
+        return open_int8(options, config, cache)
+    return Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
 
 
 def _open_on_gpu(name: str, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:

@@ -24,8 +24,8 @@ import onnxruntime as ort
 from ocrsvc.errors import EngineUnavailable
 
 Device = Literal["cpu", "cuda", "auto"]
-Provider = Literal["cpu", "cuda", "tensorrt", "auto"]
-Precision = Literal["auto", "fp32", "fp16", "int8"]
+Provider = Literal["cpu", "openvino", "cuda", "tensorrt", "auto"]
+Precision = Literal["auto", "fp32", "fp16", "bf16", "int8"]
 Options = dict[str, Any]
 Providers = list[tuple[str, Options]]
 Shape = tuple[int, ...]
@@ -82,7 +82,7 @@ class GpuConfig:
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
-    """The provider to try: "cpu", "cuda" or "tensorrt".
+    """The provider to try: "cpu" (ONNX Runtime on the CPU), "openvino", "cuda" or "tensorrt".
 
     Args:
         device, provider: OCRSVC_DEVICE and OCRSVC_PROVIDER.
@@ -91,6 +91,8 @@ def choose_provider(device: Device, provider: Provider, available: Sequence[str]
     Raises:
         EngineUnavailable: What was asked for by name is not in this build.
     """
+    if provider == "openvino":
+        return "openvino"
     if "cpu" in (device, provider):
         return "cpu"
     if provider == "tensorrt":
@@ -111,17 +113,26 @@ def _check_available(asked: str, needed: Sequence[str], available: Sequence[str]
         )
 
 
+ON_CPU: Final = ("cpu", "openvino")
+
+_REFUSED: Final = {
+    ("fp16", "cpu"): ("on the CPU, which gains nothing from it", "OCRSVC_DEVICE=cuda to find out why no GPU is used"),
+    ("fp16", "openvino"): ("on the CPU, which gains nothing from it", "OCRSVC_PRECISION=bf16"),
+    ("bf16", "cpu"): ("by ONNX Runtime on the CPU, which has no such kernels", "OCRSVC_PROVIDER=openvino"),
+    ("bf16", "gpu"): ("on a GPU, for which fp16 is offered", "OCRSVC_PRECISION=fp16"),
+    ("int8", "openvino"): ("by OpenVINO, for which there is no such model", "OCRSVC_PROVIDER=auto"),
+    ("int8", "gpu"): ("on a GPU, for which there is no such model", "OCRSVC_PRECISION=fp16, or OCRSVC_DEVICE=cpu"),
+}
+
+
 def check_precision(precision: Precision, provider: Provider) -> None:
     """Raises EngineUnavailable where a provider does not compute in that precision."""
-    if precision == "fp16" and provider == "cpu":
+    refused = _REFUSED.get((precision, provider if provider in ON_CPU else "gpu"))
+    if refused is not None:
+        reason, remedy = refused
         raise EngineUnavailable(
-            "OCRSVC_PRECISION=fp16, but the engine computes on the CPU, which gains nothing from it.",
-            "Leave OCRSVC_PRECISION out, or set OCRSVC_DEVICE=cuda to find out why no GPU is used.",
-        )
-    if precision == "int8" and provider != "cpu":
-        raise EngineUnavailable(
-            "OCRSVC_PRECISION=int8, but the engine computes on a GPU, for which there is no such model.",
-            "Set OCRSVC_PRECISION=fp16, or OCRSVC_DEVICE=cpu.",
+            f"OCRSVC_PRECISION={precision}, but the engine computes {reason}.",
+            f"Leave OCRSVC_PRECISION out, or set {remedy}.",
         )
 
 

@@ -41,8 +41,9 @@ class SessionConfig:
         arena_values: On the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one;
             larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
         batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
-        provider: "cpu", "cuda", "tensorrt", or "auto" (what the device says).
-        precision: What to compute in; "auto" takes the int8 model where `make_int8` stored one, else single precision.
+        provider: "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (what the device says).
+        precision: What to compute in; "auto" is single precision, but bf16 under OpenVINO where the processor has it.
+        sessions: Under OpenVINO, how many runs may be under way at once; each has memory of its own.
         gpu: How the GPU is shared, where there is one.
     """
 
@@ -52,12 +53,13 @@ class SessionConfig:
     batched: bool = False
     provider: Provider = "auto"
     precision: Precision = "auto"
+    sessions: int = 1
     gpu: GpuConfig = field(default_factory=GpuConfig)
 
     @property
     def may_fall_back(self) -> bool:
         """Whether the CPU will do where the GPU does not work."""
-        return self.device == "auto" and self.provider == "auto" and self.precision != "fp16"
+        return self.device == "auto" and self.provider == "auto" and self.precision not in ("fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""A pool of sessions of one model on a GPU: at most one run a session; further runs wait, so memory does not grow.
+"""A pool of sessions of one model on a GPU or under OpenVINO: at most one run a session; further runs wait.
 
-Each session has a stream and an arena of its own. The GPU memory in use follows the number of sessions, not that of the
-engine threads.
+Each session has memory of its own, on a GPU a stream and an arena. So the memory in use follows the number of sessions,
+not that of the engine threads.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.errors import EngineFailed
+
+AnySession = Session | OpenVinoSession
 
 _TIMEOUT_S: Final = 60.0
 
@@ -22,28 +25,28 @@ class SessionPool:
 
     Args:
         sessions: One for each run that may be under way.
-        timeout_s: For a free one; afterwards the run fails: a GPU that hangs must not hold threads for ever.
+        timeout_s: For a free one; afterwards the run fails: a device that hangs must not hold threads for ever.
     """
 
-    def __init__(self, sessions: Sequence[Session], timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, sessions: Sequence[AnySession], timeout_s: float = _TIMEOUT_S) -> None:
         first = sessions[0]
-        self.sessions = tuple(sessions)
+        self.sessions: tuple[AnySession, ...] = tuple(sessions)
         self.provider, self.device, self.precision = first.provider, first.device, first.precision
         self.batched, self.metadata = first.batched, first.metadata
         self._timeout_s = timeout_s
         # The last one used is taken first: its memory is warm, and one that is not needed stays small.
-        self._free: queue.LifoQueue[Session] = queue.LifoQueue()
+        self._free: queue.LifoQueue[AnySession] = queue.LifoQueue()
         for session in reversed(self.sessions):
             self._free.put(session)
 
     @contextmanager
-    def acquire(self) -> Iterator[Session]:
+    def acquire(self) -> Iterator[AnySession]:
         """A session that nobody else uses meanwhile. Raises EngineFailed when none comes free."""
         try:
             session = self._free.get(timeout=self._timeout_s)
         except queue.Empty:
             raise EngineFailed(
-                f"No run of the model ended on the GPU within {self._timeout_s:g} s.", "Look at the worker's log."
+                f"No run of the model ended within {self._timeout_s:g} s.", "Look at the worker's log."
             ) from None
         try:
             yield session
@@ -61,5 +64,5 @@ class SessionPool:
             session.warm_up(tensor)
 
 
-ModelRunner = Session | SessionPool
+ModelRunner = Session | OpenVinoSession | SessionPool
 """A model, ready to run; safe to share between threads."""

@@ -1,0 +1,194 @@
+"""Runs a model on the CPU under OpenVINO, in bfloat16 where the processor computes in that (AMX, AVX512-BF16).
+
+OpenVINO compiles kernels for every new shape of input (20 to 70 ms) and keeps them, with memory in proportion to the
+shape; so the pipeline gives it few different shapes, and how many kernels are kept is bounded. A session runs one input
+at a time: a pool of them (session_pool.py) lets several run. Weights and kernels are a session's own. A session gives
+the same bits whatever it ran before, and with one thread or several.
+
+OpenVINO is imported in here only, when a model is opened: it starts threads, and a process that has them is not to be
+forked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from functools import cache
+from importlib import metadata
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig, Tensor
+from ocrsvc.errors import EngineUnavailable
+
+PROVIDER: Final = "OpenVINO"
+
+MOST_KERNELS: Final = {models.DETECTION: 600, models.RECOGNITION: 3000}
+"""Kernels of one kind that a session keeps, the least recently used go first: of about 16 shapes of pages, 6 MB
+each, and of all widths of lines."""
+
+_SHARED_KERNELS: Final = 3000
+"""Kernels that all sessions of the process share, as oneDNN keeps them."""
+
+_TELEMETRY: Final = "openvino_telemetry"
+
+# As graph/rewrite.py calls them, which is not imported because it needs the package onnx.
+_FEATURES: Final = "features"
+_LOGITS: Final = "logits"
+
+
+def is_installed() -> bool:
+    """Whether the package is there; it is not imported."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+def version() -> str:
+    """The installed version; "" where there is none."""
+    try:
+        return metadata.version("openvino")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@cache
+def computes_bf16() -> bool:
+    """Whether this processor computes in bfloat16 under OpenVINO; False where OpenVINO does not work."""
+    if not is_installed():
+        return False
+    try:
+        return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    except (ImportError, OSError, RuntimeError):
+        return False
+
+
+@cache
+def _core() -> Any:
+    # Read once, when its library loads. With oneDNN's own 1,024 the sessions of the recognizer would not share kernels.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
+    # The package sends an event to Google Analytics, and writes a file into the home, whenever it is imported; without
+    # this one it takes a stub that does nothing.
+    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # None means that it cannot be imported
+    import openvino
+
+    return openvino.Core()
+
+
+@cache
+def _head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    return models.read_head()
+
+
+class OpenVinoSession:
+    """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
+
+    Attributes:
+        sessions, provider, device, precision, batched, metadata: See Session.
+
+    Args:
+        compiled: An openvino.CompiledModel for inputs of any size.
+        metadata: The model's own.
+        arena_values: Size of an input, in floats, from which a run gives its memory back.
+    """
+
+    def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int) -> None:
+        self._compiled = compiled
+        self._request = compiled.create_infer_request()
+        self._turn = threading.Lock()
+        self._outputs = [output.any_name for output in compiled.outputs]
+        self._arena_values = arena_values
+        self.sessions: tuple[OpenVinoSession, ...] = (self,)
+        self.provider, self.device, self.batched = PROVIDER, "cpu", False
+        bf16 = str(compiled.get_property("INFERENCE_PRECISION_HINT")).endswith("bfloat16'>")
+        self.precision = "bf16" if bf16 else "fp32"
+        self.metadata = metadata
+
+    def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """See Session; the arrays are the caller's own."""
+        # Neither input nor outputs are shared with OpenVINO's threads, which would need the interpreter to let them go.
+        with self._turn:
+            self._request.infer([array], share_outputs=True)
+            found = [self._output(name) for name in outputs or self._outputs]
+            if 0 < self._arena_values < array.size:
+                self._compiled.release_memory()
+        return found
+
+    def _output(self, name: str) -> Any:
+        """A copy of an output; logits are worked out from the features, because few ask for them."""
+        if name != _LOGITS:
+            return np.array(self._request.get_tensor(name).data)
+        weights, bias = _head()
+        return self._request.get_tensor(_FEATURES).data @ weights + bias
+
+    def warm_up(self, tensor: Tensor) -> None:
+        """See Session."""
+        try:
+            self.run(tensor)
+        except RuntimeError as error:
+            raise EngineUnavailable(f"A run of the shape {tensor.shape} fails under OpenVINO: {error}") from error
+
+
+def open_openvino(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
+    """The model in as many sessions as `config.sessions`.
+
+    Args:
+        name: models.DETECTION or models.RECOGNITION.
+        config: Of each session; its precision is "fp32", "bf16", or "auto": bf16 where the processor has it.
+        cache: Keeps the prepared graph.
+
+    Raises:
+        EngineUnavailable: OpenVINO is not installed or does not work, or the processor does not compute in bf16.
+    """
+    if not is_installed():
+        raise EngineUnavailable(
+            "OpenVINO was asked for, and the package `openvino` is not installed.",
+            "Install ocrsvc with the extra openvino, or set OCRSVC_PROVIDER=auto and OCRSVC_PRECISION=auto.",
+        )
+    if config.precision == "bf16" and not computes_bf16():
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=bf16, but this processor does not compute in bfloat16 under OpenVINO.",
+            "Set OCRSVC_PRECISION=auto.",
+        )
+    try:
+        return _open(name, config, cache)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineUnavailable(
+            f"OpenVINO does not open {name}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
+        ) from error
+
+
+def _open(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
+    precision = config.precision if config.precision != "auto" else "bf16" if computes_bf16() else "fp32"
+    options = {
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+        "INFERENCE_NUM_THREADS": config.threads,
+        "NUM_STREAMS": 1,
+        # Where threads run is the operating system's business: several sessions would be pinned to the same cores.
+        "ENABLE_CPU_PINNING": False,
+        "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[name],
+    }
+    model = _core().read_model(_prepared(name, cache), b"")
+    properties = models.read_metadata(name) if name == models.RECOGNITION else {}
+    return [
+        OpenVinoSession(_core().compile_model(model, "CPU", options), properties, config.arena_values)
+        for _ in range(config.sessions)
+    ]
+
+
+def _prepared(name: str, cache: ModelCache) -> bytes:
+    """The graph as models.py prepares it, which the cache keeps: that is quicker than to make it."""
+    shipped = models.read_model(name)
+    entry, key = f"openvino-{name}", cache_key(shipped, models.preparation_code())
+    found = cache.find(entry, key)
+    if found is None:
+        found = models.prepare_model(name, shipped, openvino=True)
+        with cache.new_file(entry, key, 2 * len(found)) as file:
+            if file is not None:
+                file.write_bytes(found)
+    return found

@@ -1,0 +1,130 @@
+"""What each of the two models is computed with on a CPU: the candidates, what settings name, and the stored choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import onnxruntime as ort
+
+from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.providers import Precision, Provider
+
+LEAST_GAIN: Final = 1.1
+"""How many times as quick as in single precision a model must be to be chosen: less is within what timings vary by."""
+
+_ENTRY: Final = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A library and a precision: "cpu" is ONNX Runtime's own provider for the CPU."""
+
+    provider: Provider
+    precision: Precision
+
+    def __str__(self) -> str:
+        return f"{'OpenVINO' if self.provider == 'openvino' else 'ONNX Runtime'} {self.precision}"
+
+
+FP32: Final = Runtime("cpu", "fp32")
+INT8: Final = Runtime("cpu", "int8")
+BF16: Final = Runtime("openvino", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChoice:
+    """What the models are computed with, and why.
+
+    Attributes:
+        detection, recognition: One each.
+        reason: For the log.
+    """
+
+    detection: Runtime
+    recognition: Runtime
+    reason: str
+
+    def __str__(self) -> str:
+        return f"detection by {self.detection}, recognition by {self.recognition}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How one runtime did beside single precision in ONNX Runtime.
+
+    Attributes:
+        runtime: Which.
+        times_s: Its least seconds for each of some fixed inputs, the same for all runtimes.
+        reads_alike: Whether it gave what single precision gives.
+        detail: What differed, for the log; empty where nothing did.
+    """
+
+    runtime: Runtime
+    times_s: tuple[float, ...]
+    reads_alike: bool
+    detail: str = ""
+
+
+def quickest(proofs: Sequence[Proof]) -> Runtime:
+    """The quickest that reads alike; single precision, the first of them, unless another one is clearly quicker."""
+    single = proofs[0]
+    sound = [proof for proof in proofs[1:] if proof.reads_alike]
+    best = min(sound, key=lambda proof: sum(proof.times_s), default=single)
+    return best.runtime if sum(best.times_s) * LEAST_GAIN <= sum(single.times_s) else single.runtime
+
+
+def named(precision: Precision, provider: Provider) -> RuntimeChoice | None:
+    """What OCRSVC_PRECISION and OCRSVC_PROVIDER ask for; None where they leave the choice, or part of it, open."""
+    asked = "asked for by OCRSVC_PRECISION and OCRSVC_PROVIDER"
+    if provider == "openvino":
+        return RuntimeChoice(Runtime("openvino", precision), Runtime("openvino", precision), asked)
+    if precision == "auto":
+        return None
+    return {
+        "int8": RuntimeChoice(FP32, INT8, asked),
+        "bf16": RuntimeChoice(Runtime(provider if provider == "cpu" else "openvino", "bf16"), BF16, asked),
+    }.get(precision, RuntimeChoice(Runtime("cpu", precision), Runtime("cpu", precision), asked))
+
+
+def candidates(name: str, provider: Provider) -> list[Runtime]:
+    """What is tried for a model where nothing was asked for by name; single precision comes first.
+
+    Args:
+        name: models.DETECTION or models.RECOGNITION.
+        provider: "cpu" for ONNX Runtime alone, or "auto".
+    """
+    in_onnx_runtime = [FP32, INT8] if name == models.RECOGNITION else [FP32]
+    return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
+
+
+def choice_key(provider: Provider, reference: bytes) -> str:
+    """Names everything that a choice depends on: models, their preparation, library versions, the processor.
+
+    Args:
+        provider: As for `candidates`.
+        reference: What the proof reads.
+    """
+    versions = f"{ort.__version__} {openvino_session.version()} {provider}"
+    shipped = (models.read_model(name) for name in (models.DETECTION, models.RECOGNITION))
+    return cache_key(*shipped, models.preparation_code(), versions.encode(), reference)
+
+
+def load_choice(cache: ModelCache, key: str) -> RuntimeChoice | None:
+    """The choice that was stored under a key, if there is one."""
+    found = cache.find(_ENTRY, key)
+    if found is None:
+        return None
+    stored = json.loads(found)
+    return RuntimeChoice(Runtime(**stored["detection"]), Runtime(**stored["recognition"]), stored["reason"])
+
+
+def store_choice(cache: ModelCache, key: str, choice: RuntimeChoice) -> bool:
+    """Store it; whether the cache took it."""
+    with cache.new_file(_ENTRY, key, 0) as file:
+        if file is not None:
+            file.write_text(json.dumps(asdict(choice)), "utf-8")
+    return load_choice(cache, key) == choice

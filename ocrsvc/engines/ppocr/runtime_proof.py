@@ -1,0 +1,251 @@
+"""Chooses what the models are computed with on this processor by a proof: quickest of what reads as single precision.
+
+A page of our own making (reference_page.png, drawn by tests/pages/make.py) is read with every candidate. One that finds
+other lines in it, reads them otherwise or is much less sure of them is out, whatever its speed; the others are timed on
+the same inputs in turn. That takes a few seconds, once: the choice is stored in the model cache, for the processor and
+the versions that it depends on, and of several processes that start together one makes the proof.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import cv2
+import numpy as np
+import onnxruntime as ort
+
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import input_size, lines_from_map
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, SingleLineRunner
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width, read_characters
+from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, check_precision, choose_provider
+from ocrsvc.engines.ppocr.runtime.runtimes import (
+    Proof,
+    Runtime,
+    RuntimeChoice,
+    candidates,
+    choice_key,
+    load_choice,
+    named,
+    quickest,
+    store_choice,
+)
+from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
+from ocrsvc.errors import EngineUnavailable
+from ocrsvc.imaging.outline import Outline, corners, cut, extent
+from ocrsvc.records import Pixels
+from ocrsvc.system.allocator import give_back
+
+LOG: Final = logging.getLogger("ocrsvc.ppocr")
+
+MOST_SHIFT_PX: Final = 4.0
+"""How far a corner of a line may lie from where single precision finds it."""
+
+MOST_CONFIDENCE_GAP: Final = 0.05
+"""How far the confidence of a line may be from that of single precision."""
+
+_REFERENCE: Final = Path(__file__).with_name("reference_page.png")
+_ROUNDS: Final = 3
+_TIMED_LINES: Final = 3
+_TIMING_S: Final = 2.0
+_WAIT_S: Final = 60.0
+_NOT_STORED: Final = (
+    "The choice is proved again at each start, because the model cache cannot be written to: name a folder for it with "
+    "OCRSVC_MODEL_CACHE, or the runtime with OCRSVC_PROVIDER and OCRSVC_PRECISION."
+)
+
+K = TypeVar("K")
+
+
+def choose_runtime(
+    config: SessionConfig, cache: ModelCache, prove: Callable[[SessionConfig, ModelCache], RuntimeChoice] | None = None
+) -> RuntimeChoice | None:
+    """What the settings name, else what was proved earlier, else what a proof finds now; None where a GPU is meant.
+
+    Args:
+        config: Device, provider and precision as the settings have them.
+        cache: Holds the choice.
+        prove: Makes the proof; `prove_runtimes` if left out.
+
+    Raises:
+        EngineUnavailable: What was asked for by name does not go together, or is not there.
+    """
+    provider = choose_provider(config.device, config.provider, ort.get_available_providers())
+    means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
+    check_precision(config.precision, "openvino" if means_openvino else provider)
+    if provider not in ON_CPU:
+        return None
+    asked = named(config.precision, config.provider)
+    if asked is not None:
+        return asked
+    key = choice_key(config.provider, read_reference_file())
+    with cache.locked("runtime", _WAIT_S):
+        found = load_choice(cache, key)
+        if found is not None:
+            return found
+        choice = (prove or prove_runtimes)(replace(config, device="cpu", threads=1), cache)
+        LOG.info("Chosen: %s.", choice)
+        if not store_choice(cache, key, choice):
+            LOG.warning(_NOT_STORED)
+    return choice
+
+
+def prove_runtimes(config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
+    """Read the reference page with every candidate, time them, and choose.
+
+    Args:
+        config: Its provider says what is tried, "cpu" or "auto"; one thread.
+        cache: Keeps the models that are made.
+    """
+    began_s = time.perf_counter()
+    page = read_reference()
+    detection = open_candidates(models.DETECTION, config, cache)
+    found = prove_detection(detection, page)
+    outlines = find_lines(next(iter(detection.values())), page)
+    recognition = open_candidates(models.RECOGNITION, config, cache)
+    read = prove_recognition(recognition, [cut_line(page, outline) for outline in outlines])
+    for proof in (*found, *read):
+        times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s)
+        LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.detail}" if proof.detail else "")
+    # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
+    del detection, recognition
+    give_back()
+    reason = f"proved in {time.perf_counter() - began_s:.1f} s"
+    return RuntimeChoice(quickest(found), quickest(read), reason)
+
+
+def read_reference_file() -> bytes:
+    """The reference page's file, which a choice depends on."""
+    return _REFERENCE.read_bytes()
+
+
+def read_reference() -> Pixels:
+    """The reference page, (H, W, 3) uint8."""
+    return np.asarray(cv2.imread(str(_REFERENCE), cv2.IMREAD_COLOR), np.uint8)
+
+
+def open_candidates(name: str, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
+    """The model in every candidate that opens; single precision comes first.
+
+    Raises:
+        EngineUnavailable: Not even single precision opens.
+    """
+    opened: dict[Runtime, ModelRunner] = {}
+    for runtime in candidates(name, config.provider):
+        wanted = replace(config, provider=runtime.provider, precision=runtime.precision)
+        try:
+            opened[runtime] = open_model(name, wanted, cache)
+        except (EngineUnavailable, *SESSION_ERRORS) as error:
+            if not opened:
+                raise
+            LOG.warning("%s does not open %s and is not tried: %s", runtime, name, error)
+    return opened
+
+
+def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> list[Proof]:
+    """A proof of each, of the same page. Single precision comes first."""
+    tensor = to_tensor(_for_detection(page))
+    lines = {runtime: find_lines(runner, page) for runtime, runner in runners.items()}
+    single = next(iter(lines.values()))
+    times_s = time_in_turn({runtime: [partial(runner.run, tensor)] for runtime, runner in runners.items()})
+    return [_proof(runtime, times_s[runtime], outline_fault(single, lines[runtime])) for runtime in runners]
+
+
+def prove_recognition(runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
+    """A proof of each, of the same lines. Single precision comes first."""
+    texts = {runtime: read_lines(runner, crops) for runtime, runner in runners.items()}
+    single = next(iter(texts.values()))
+    by_width = sorted(crops, key=lambda one: one.shape[1])
+    timed = [to_tensor(by_width[place]) for place in _spread(len(by_width), _TIMED_LINES)]
+    runs = {runtime: [partial(runner.run, tensor, OUTPUTS) for tensor in timed] for runtime, runner in runners.items()}
+    times_s = time_in_turn(runs)
+    return [_proof(runtime, times_s[runtime], text_fault(single, texts[runtime])) for runtime in runners]
+
+
+def time_in_turn(
+    runs: Mapping[K, Sequence[Callable[[], object]]],
+    rounds: int = _ROUNDS,
+    most_s: float = _TIMING_S,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[K, tuple[float, ...]]:
+    """The least seconds of each run of each candidate: the same run of all, one right after the other, and once more.
+
+    What else the machine does disturbs all of them alike, and the least of several times hardly at all. A first round
+    is not counted. One counted round is made in any case, and no further one begins when `most_s` are over.
+    """
+    end_s = clock() + most_s
+    spent_s: dict[K, list[list[float]]] = {name: [[] for _ in of_one] for name, of_one in runs.items()}
+    for number in range(rounds + 1):
+        if number > 1 and clock() > end_s:
+            break
+        for place in range(len(next(iter(runs.values()), ()))):
+            for name, of_one in runs.items():
+                began_s = clock()
+                of_one[place]()
+                spent_s[name][place].append(clock() - began_s)
+    return {name: tuple(min(times[1:]) for times in of_one) for name, of_one in spent_s.items()}
+
+
+def find_lines(runner: ModelRunner, page: Pixels) -> list[Outline]:
+    """The lines of a page, from one pass at its own scale."""
+    height, width = page.shape[:2]
+    return lines_from_map(runner.run(to_tensor(_for_detection(page)))[0][0, 0], width, height).outlines
+
+
+def read_lines(runner: ModelRunner, crops: Sequence[Pixels]) -> list[LineText]:
+    """What the crops say."""
+    threads = SharedThreads(1)
+    try:
+        return Recognizer(SingleLineRunner(runner, threads), read_characters(runner.metadata)).read(crops)
+    finally:
+        threads.close()
+
+
+def cut_line(pixels: Pixels, outline: Outline) -> Pixels:
+    """A line of (H, W, 3) pixels as the recognizer wants it."""
+    along, across = extent(outline)
+    return cut(pixels, outline, input_width(along, across), HEIGHT_PX)
+
+
+def outline_fault(single: Sequence[Outline], other: Sequence[Outline]) -> str:
+    """What differs between the lines that two detectors found; "" where nothing does that matters."""
+    if len(single) != len(other):
+        return f"it finds {len(other)} lines instead of {len(single)}"
+    shifts = [min(np.abs(corners(mine) - corners(line)).max() for mine in other) for line in single]
+    return f"lines are {max(shifts):.1f} px elsewhere" if max(shifts, default=0) > MOST_SHIFT_PX else ""
+
+
+def text_fault(single: Sequence[LineText], other: Sequence[LineText]) -> str:
+    """What differs between what two recognizers read in the same lines; "" where nothing does that matters."""
+    pairs = list(zip(single, other, strict=True))
+    differing = sum(mine.text != text.text for text, mine in pairs)
+    if differing:
+        return f"it reads {differing} of {len(single)} lines otherwise"
+    gap = max((abs(mine.confidence - text.confidence) for text, mine in pairs), default=0.0)
+    return f"a line's confidence is {gap:.2f} from what it should be" if gap > MOST_CONFIDENCE_GAP else ""
+
+
+def _proof(runtime: Runtime, times_s: tuple[float, ...], fault: str) -> Proof:
+    return Proof(runtime, times_s, reads_alike=not fault, detail=fault)
+
+
+def _for_detection(page: Pixels) -> Pixels:
+    height, width = page.shape[:2]
+    return np.asarray(cv2.resize(page, input_size(height, width, 1.0)), np.uint8)
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """Places, from the first to the last of `count`, evenly apart."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, wanted))})

@@ -1,0 +1,139 @@
+"""The models under OpenVINO itself, as far as this machine has it and computes in bfloat16."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS
+from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.runtimes import BF16, FP32, RuntimeChoice
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime_proof import prove_runtimes
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+
+if not openvino_session.is_installed():
+    pytest.skip("openvino is not installed: the extra openvino", allow_module_level=True)
+if not openvino_session.computes_bf16():
+    pytest.skip("this processor does not compute in bfloat16", allow_module_level=True)
+
+PAGES = Path(__file__).parent / "pages"
+BOTH = RuntimeChoice(BF16, BF16, "asked for")
+CONFIG = SessionConfig("cpu", provider="openvino", precision="bf16", sessions=2)
+
+
+def page(name: str) -> Pixels:
+    return np.asarray(cv2.imread(str(PAGES / name)), np.uint8)
+
+
+def line(width: int) -> Pixels:
+    return np.asarray(cv2.resize(page("line.png"), (width, 48)), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
+    return ModelCache(tmp_path_factory.mktemp("models"))
+
+
+def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: ModelCache) -> None:
+    first, second = open_model(models.RECOGNITION, CONFIG, cache).sessions
+    widths = (96, 640, 320, 224)
+    found = {width: first.run(to_tensor(line(width)), WITH_LOGITS) for width in widths}
+    for width in reversed(widths):
+        again = second.run(to_tensor(line(width)), WITH_LOGITS)
+        assert all(np.array_equal(mine, other) for mine, other in zip(found[width], again, strict=True))
+
+
+def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit_what_it_decides(
+    cache: ModelCache,
+) -> None:
+    tensor = to_tensor(line(512))
+    bf16 = open_model(models.RECOGNITION, CONFIG, cache)
+    single = open_model(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), cache)
+    assert (bf16.precision, bf16.provider, bf16.metadata["character"]) == (
+        "bf16",
+        "OpenVINO",
+        single.metadata["character"],
+    )
+    (best, sure, logits), (expected, expected_sure) = bf16.run(tensor, WITH_LOGITS), single.run(tensor, OUTPUTS)
+    assert (best == expected).mean() > 0.95
+    assert logits.shape == (len(best), 18710)
+    assert np.array_equal(logits.argmax(axis=1), best)
+    assert len(sure) == len(expected_sure)
+    assert np.abs(sure - expected_sure).max() < 0.1
+
+
+def test_one_thread_and_two_find_the_same_map(cache: ModelCache) -> None:
+    tensor = to_tensor(np.asarray(cv2.resize(page("notice.png"), (640, 320)), np.uint8))
+    one, two = (
+        open_model(models.DETECTION, SessionConfig("cpu", threads, provider="openvino", precision="bf16"), cache)
+        for threads in (1, 2)
+    )
+    assert np.array_equal(one.run(tensor)[0], two.run(tensor)[0])
+
+
+def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> None:
+    runner = open_model(models.RECOGNITION, replace(CONFIG, sessions=1), cache)
+    tensor = to_tensor(line(96))
+    alone = runner.run(tensor)
+    with ThreadPoolExecutor(4) as pool:
+        # The pool's warm-up uses its sessions without asking whether they are free.
+        warmed = [pool.submit(runner.warm_up, tensor) for _ in range(8)]
+        found = list(pool.map(lambda _: runner.run(tensor), range(8)))
+    assert [one.result() for one in warmed] == [None] * 8
+    assert all(np.array_equal(mine, other) for run in found for mine, other in zip(run, alone, strict=True))
+
+
+def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: Path) -> None:
+    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2, model_cache=tmp_path, choice=BOTH)
+    info = engine.describe()
+    assert (info.precision, info.provider, info.device) == ("bf16", "OpenVINO", "cpu")
+    handle = engine.open_handle()
+    options = (ReadOptions(), ReadOptions(decoder="beam"))
+    tasks = [ReadTask(Image(page(name), "png"), one) for name in ("notice.png", "line.png") for one in options]
+    together, alone = handle.read(tasks), [handle.read([task])[0] for task in tasks[::-1]][::-1]
+    handle.close()
+    engine.close()
+    assert together == alone
+    for found in together[:2]:
+        assert isinstance(found, Page)
+        assert "Thelibraryclosesat15:00today." in "".join(found.text.split())
+
+
+def test_models_may_be_mixed(tmp_path: Path) -> None:
+    mixed = RuntimeChoice(BF16, FP32, "asked for")
+    engine = PpocrEngine(SessionConfig("cpu"), model_cache=tmp_path, choice=mixed)
+    info = engine.describe()
+    engine.close()
+    assert info.precision == "bf16 detection, fp32 recognition"
+    assert info.provider == "OpenVINO detection, CPUExecutionProvider recognition"
+
+
+def test_a_proof_reads_the_reference_page_alike_with_bf16(cache: ModelCache) -> None:
+    choice = prove_runtimes(SessionConfig("cpu"), cache)
+    # Which one is quicker is the machine's business; none may be out for reading otherwise.
+    assert choice.reason.startswith("proved in")
+    assert choice.detection in (FP32, BF16)
+
+
+def test_the_telemetry_of_openvino_is_not_loaded_and_writes_nothing_into_the_home(tmp_path: Path) -> None:
+    program = (
+        "import sys; from ocrsvc.engines.ppocr.runtime.openvino_session import computes_bf16; computes_bf16(); "
+        "print([name for name, one in sys.modules.items() if name.startswith('openvino_telemetry') and one])"
+    )
+    environ = {"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout.strip() == "[]"
+    assert not (tmp_path / "intel").exists()

@@ -1,0 +1,213 @@
+"""What the models are computed with: by name, by an earlier choice, or by a proof, with candidates that are doubles."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr import runtime_proof
+from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.openvino_session import open_openvino
+from ocrsvc.engines.ppocr.runtime.runtimes import (
+    BF16,
+    FP32,
+    INT8,
+    Proof,
+    Runtime,
+    RuntimeChoice,
+    candidates,
+    choice_key,
+    load_choice,
+    named,
+    quickest,
+    store_choice,
+)
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime_proof import choose_runtime, outline_fault, text_fault, time_in_turn
+from ocrsvc.errors import EngineUnavailable
+
+CHOICE = RuntimeChoice(BF16, INT8, "proved in 3.0 s")
+
+
+@pytest.mark.parametrize(
+    ("int8", "bf16", "chosen"),
+    [
+        ((1.0, True), (0.5, True), BF16),
+        ((0.4, True), (0.5, True), INT8),
+        ((0.4, False), (0.5, True), BF16),  # quicker, but it reads otherwise
+        ((0.4, False), (0.5, False), FP32),
+        ((0.95, True), (1.2, True), FP32),  # within what timings vary by
+    ],
+)
+def test_the_quickest_that_reads_alike_is_chosen_where_it_is_clearly_quicker(
+    int8: tuple[float, bool], bf16: tuple[float, bool], chosen: Runtime
+) -> None:
+    tried = [(FP32, 1.0, True), (INT8, *int8), (BF16, *bf16)]
+    assert quickest([Proof(runtime, (0.2 * s, 0.8 * s), alike) for runtime, s, alike in tried]) == chosen
+
+
+@pytest.mark.parametrize(
+    ("precision", "provider", "wanted"),
+    [
+        ("auto", "auto", None),
+        ("auto", "cpu", None),
+        ("fp32", "auto", (FP32, FP32)),
+        ("int8", "auto", (FP32, INT8)),
+        ("bf16", "auto", (BF16, BF16)),
+        ("bf16", "openvino", (BF16, BF16)),
+        ("fp32", "openvino", (Runtime("openvino", "fp32"), Runtime("openvino", "fp32"))),
+        ("auto", "openvino", (Runtime("openvino", "auto"), Runtime("openvino", "auto"))),
+    ],
+)
+def test_what_settings_name_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
+    asked = named(precision, provider)
+    assert (asked and (asked.detection, asked.recognition)) == wanted
+
+
+def test_bf16_is_tried_where_openvino_computes_in_it_and_was_not_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
+    assert candidates(models.DETECTION, "auto") == [FP32, BF16]
+    assert candidates(models.RECOGNITION, "auto") == [FP32, INT8, BF16]
+    assert candidates(models.RECOGNITION, "cpu") == [FP32, INT8]
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
+    assert candidates(models.DETECTION, "auto") == [FP32]
+
+
+def test_a_choice_comes_back_as_it_was_stored_and_only_for_its_own_versions(tmp_path: Path) -> None:
+    cache, key = ModelCache(tmp_path), choice_key("auto", b"page")
+    assert load_choice(cache, key) is None
+    assert store_choice(cache, key, CHOICE)
+    assert load_choice(ModelCache(tmp_path), key) == CHOICE
+    for other in (choice_key("cpu", b"page"), choice_key("auto", b"another page")):
+        assert load_choice(cache, other) is None
+    assert not store_choice(ModelCache(None), key, CHOICE)
+
+
+class Prover:
+    """A proof that counts how often it is made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, _config: SessionConfig, _cache: ModelCache) -> RuntimeChoice:
+        self.made += 1
+        return CHOICE
+
+
+def test_the_proof_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+    prover = Prover()
+    threads = [
+        threading.Thread(target=lambda: choose_runtime(SessionConfig("cpu"), ModelCache(tmp_path), prover))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert choose_runtime(SessionConfig("cpu"), ModelCache(tmp_path), prover) == CHOICE
+    assert prover.made == 1
+
+
+def test_without_a_cache_the_proof_is_made_and_the_log_says_that_it_will_be_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    for cache in (ModelCache(None), ModelCache(blocked)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert choose_runtime(SessionConfig("cpu"), cache, Prover()) == CHOICE
+        assert "proved again at each start" in caplog.text
+
+
+def test_a_lock_that_others_hold_is_not_waited_for_longer_than_said(tmp_path: Path) -> None:
+    with ModelCache(tmp_path).locked("runtime", 1.0) as mine, ModelCache(tmp_path).locked("runtime", 0.0) as other:
+        assert (mine, other) == (True, False)
+    with ModelCache(tmp_path).locked("runtime", 0.0) as free:
+        assert free
+
+
+@pytest.fixture
+def clock() -> Callable[[], float]:
+    """Every look at it takes a second."""
+    ticks: Iterator[int] = count()
+    return lambda: float(next(ticks))
+
+
+def test_runs_are_timed_in_turn_and_the_first_round_is_not_counted(clock: Callable[[], float]) -> None:
+    ran: list[str] = []
+    runs = {name: [lambda name=name: ran.append(name)] * 2 for name in ("one", "other")}
+    assert time_in_turn(runs, rounds=2, most_s=1e9, clock=clock) == {"one": (1.0, 1.0), "other": (1.0, 1.0)}
+    assert ran == ["one", "other"] * 6
+
+
+def test_timing_ends_when_its_time_is_over_but_not_before_one_round(clock: Callable[[], float]) -> None:
+    ran: list[str] = []
+    time_in_turn({"one": [lambda: ran.append("one")]}, rounds=9, most_s=0.0, clock=clock)
+    assert len(ran) == 2
+
+
+LINE = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ([LINE + 500, LINE + 3], ""),
+        ([LINE], "finds 1 lines instead of 2"),
+        ([LINE, LINE + 506], "6.0 px elsewhere"),
+    ],
+)
+def test_lines_must_be_found_in_the_same_places(other: list[Any], fault: str) -> None:
+    said = outline_fault([LINE, LINE + 500], other)
+    assert fault in said
+    assert bool(said) is bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "fault"),
+    [("word", 0.93, ""), ("work", 0.97, "reads 1 of 1 lines otherwise"), ("word", 0.9, "confidence is 0.07")],
+)
+def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fault: str) -> None:
+    said = text_fault([LineText("word", 0.97)], [LineText(text, confidence)])
+    assert fault in said
+    assert bool(said) is bool(fault)
+
+
+def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_model(_name: str, config: SessionConfig, _cache: ModelCache) -> Runtime:
+        if config.precision in broken:
+            raise RuntimeError("no such instruction")
+        return Runtime(config.provider, config.precision)
+
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
+    monkeypatch.setattr(runtime_proof, "open_model", open_model)
+    broken = {"bf16"}
+    opened = runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
+    assert list(opened) == [FP32, INT8]
+    assert "no such instruction" in caplog.text
+    broken = {"fp32"}
+    with pytest.raises(RuntimeError):
+        runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
+
+
+def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_session, "is_installed", lambda: False)
+    asked = SessionConfig("cpu", provider="openvino", precision="bf16")
+    with pytest.raises(EngineUnavailable, match="`openvino` is not installed"):
+        open_openvino(models.DETECTION, asked, ModelCache(None))
+    monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
+    with pytest.raises(EngineUnavailable, match="does not compute in bfloat16"):
+        open_openvino(models.DETECTION, asked, ModelCache(None))
