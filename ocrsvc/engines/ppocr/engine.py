@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import cv2
+import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
@@ -16,11 +17,13 @@ from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, SingleLineRunner, profiles
-from ocrsvc.engines.ppocr.pipeline.recognizer import BeamRecognizer, Recognizer, read_characters
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -162,6 +165,10 @@ def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -
 
 def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
     if not recognition.batched:
+        if recognition.provider == PROVIDER:
+            # Every width costs 30 ms when it is first met, in each session.
+            for width in (one for one in WIDTHS_PX if 3 * HEIGHT_PX * one <= LONG_LINE_VALUES):
+                recognition.warm_up(np.zeros((1, 3, HEIGHT_PX, width), np.float32))
         return SingleLineRunner(recognition, shared_threads)
     batches = BatchRunner(recognition, batch, runners=len(recognition.sessions))
     batches.warm_up()

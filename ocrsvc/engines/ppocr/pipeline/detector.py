@@ -90,6 +90,10 @@ _WARM_PX: Final = (
 """The sides of the first passes, and of second passes at pages of the usual forms."""
 
 
+_COMMON_PX: Final = ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), (COARSE_PX, 704), (704, COARSE_PX))
+"""Sides of common first passes: half a page, and pages of A4 and 4 : 3 upright and level."""
+
+
 class Detector:
     """The detection model; safe to share between threads.
 
@@ -156,7 +160,8 @@ class Detector:
         """One run of each session at an ordinary size; those of a GPU were warmed when they were opened."""
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
-                session.warm_up(np.zeros((1, 3, COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), np.float32))
+                for height, width in _COMMON_PX if self._one_at_a_time else _COMMON_PX[:1]:
+                    session.warm_up(np.zeros((1, 3, height, width), np.float32))
 
 
 def pad(pixels: Pixels) -> Pixels:

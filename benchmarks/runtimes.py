@@ -1,0 +1,141 @@
+"""What the models are computed with on this CPU: each runtime's speed, text, memory and start.
+
+    python benchmarks/runtimes.py [--shared ../shared] [--pages 24] [--clients 20]
+
+First bare runs in this process, one thread, in turn: milliseconds of each candidate at fixed sizes, the least of
+several. Then a service for each choice of OCRSVC_PROVIDER and OCRSVC_PRECISION that works here, single precision first
+and what the proof at the first start chooses last, each with a folder of models of its own: seconds from the command to
+/readyz at the first start and at the second, then the same corpus pages from so many clients: processor time a page,
+peak resident memory of all processes, F1 and CER. Exit code 1 when a page fails, or what is chosen reads worse than
+single precision by more than 0.001 of F1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from bench.corpus import ALL, Corpus, CorpusPage
+from bench.machine import print_machine
+from bench.results import write_result
+from bench.service import ROOT, Service, ask, engine_of, started
+
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
+from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.engines.ppocr.runtime_proof import open_candidates, time_in_turn
+
+SIZES = {
+    models.DETECTION: ((480, 640), (736, 992), (1536, 1024)),
+    models.RECOGNITION: ((48, 48), (48, 96), (48, 160), (48, 320), (48, 640), (48, 1280)),
+}
+BASE = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLINE_S": "600"}
+PAGE_LIMIT_S = 600.0
+MOST_LOSS = 0.001
+
+
+def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds of bare runs, by model and candidate, at each of SIZES; printed as they come."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, sizes in SIZES.items():
+        runners = open_candidates(name, SessionConfig("cpu", 1), cache)
+        tensors = [np.random.default_rng(0).random((1, 3, *size), np.float32) for size in sizes]
+        outputs = OUTPUTS if name == models.RECOGNITION else None
+        runs = {
+            runtime: [partial(runner.run, tensor, outputs) for tensor in tensors] for runtime, runner in runners.items()
+        }
+        times_s = time_in_turn(runs, rounds=8, most_s=60.0)
+        found[name] = {str(runtime): [round(1000 * second, 2) for second in row] for runtime, row in times_s.items()}
+        print(f"{name}, ms at {', '.join(f'{height} x {width}' for height, width in sizes)}")
+        for runtime, row in found[name].items():
+            print(f"  {runtime:20} {'  '.join(f'{one:8.1f}' for one in row)}")
+    return found
+
+
+def choices() -> dict[str, dict[str, str]]:
+    """Settings by name: what works on this machine."""
+    named = {"fp32": {"OCRSVC_PRECISION": "fp32"}, "int8": {"OCRSVC_PRECISION": "int8"}}
+    if openvino_session.is_installed():
+        named["OpenVINO fp32"] = {"OCRSVC_PROVIDER": "openvino", "OCRSVC_PRECISION": "fp32"}
+    if openvino_session.computes_bf16():
+        named["OpenVINO bf16"] = {"OCRSVC_PRECISION": "bf16"}
+        named["chosen without OpenVINO"] = {"OCRSVC_PROVIDER": "cpu"}
+    return named | {"chosen": {}}
+
+
+def measure(chosen: dict[str, str], corpus: Corpus, clients: int) -> dict[str, object]:
+    """Start the service twice with a new folder of models, send every page, and say what it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = BASE | {"OCRSVC_MODEL_CACHE": folder} | chosen
+        began_s = time.perf_counter()
+        with started(env):
+            first_s = time.perf_counter() - began_s
+        began_s = time.perf_counter()
+        with started(env) as service:
+            later_s = time.perf_counter() - began_s
+            engine = engine_of(service.url)
+            service.processes.forget_peak()
+            cpu_s = service.processes.cpu_s()
+            with ThreadPoolExecutor(clients) as pool:
+                texts = list(pool.map(partial(read, service), corpus.pages))
+            cpu_s, peak_mb = service.processes.cpu_s() - cpu_s, service.processes.peak_mb()
+    tally = corpus.tally(texts)[ALL]
+    return {
+        "computes": f"{engine['provider']}, {engine['precision']}",
+        "first_start_s": round(first_s, 1),
+        "later_start_s": round(later_s, 1),
+        "cpu_s_per_page": round(cpu_s / len(corpus.pages), 3),
+        "peak_rss_mb": round(peak_mb),
+        "f1": round(tally.f1, 4),
+        "cer": round(tally.cer, 4),
+        "failed": texts.count(None),
+    }
+
+
+def read(service: Service, page: CorpusPage) -> str | None:
+    """The text of a page; None where it was not answered 200."""
+    data = page.file.read_bytes()
+    answer = ask(service.url, "POST", "/v1/ocr", data, "application/octet-stream", PAGE_LIMIT_S)
+    if answer.status != 200:
+        print(f"FAILED {page.file.name}: {answer.status} {answer.text[:200]}")
+        return None
+    return "\n".join(line["text"] for part in json.loads(answer.text)["pages"] for line in part["lines"])
+
+
+def main() -> int:
+    """Run once; 0 when all pages were read, and as well by what is chosen as in single precision."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--pages", type=int, default=24, help="how many, spread evenly over the corpus")
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--only", action="append", help="measure these choices only, such as fp32 and chosen")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/runtimes.json if left out")
+    asked = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = print_runs(ModelCache(Path(folder)))
+    corpus = Corpus(asked.shared)
+    corpus.pages = corpus.pages[:: max(1, len(corpus.pages) // asked.pages)][: asked.pages]
+    found = {}
+    for name, chosen in choices().items():
+        if not asked.only or name in asked.only:
+            found[name] = measure(chosen, corpus, asked.clients)
+            print(f"{name}: {', '.join(f'{key} {value}' for key, value in found[name].items())}", flush=True)
+    write_result("runtimes", {"runs_ms": runs, "services": found, "pages": len(corpus.pages)}, asked.out)
+    failed = any(one["failed"] for one in found.values())
+    if "fp32" not in found or "chosen" not in found:
+        return int(failed)
+    loss = float(str(found["fp32"]["f1"])) - float(str(found["chosen"]["f1"]))
+    return int(failed or loss > MOST_LOSS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
