@@ -78,16 +78,29 @@ def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
 
 def parts_between(lines: TextLines, here: Indices, white: float) -> list[Indices]:
     """The lines `here`, from top to bottom, cut at each white stripe that is higher than `white` line heights."""
-    order = here[np.argsort(lines.top[here], kind="stable")]
-    if len(order) < 2:
-        return [order] if len(order) else []
-    stripe = lines.top[order][1:] - np.maximum.accumulate(lines.bottom[order])[:-1]
-    return np.split(order, np.flatnonzero(stripe > white * median(lines.height[order])) + 1)
+    order, stripes = _stripes(lines, here)
+    return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
 
 
 def cells_of(lines: TextLines, here: Indices) -> list[Indices]:
-    """Groups of lines that are close above each other, from top to bottom."""
-    return parts_between(lines, here, CELL_GAP)
+    """Groups of lines that are close above each other, from top to bottom.
+
+    Where there are narrow stripes and clearly wider ones, lines with narrow ones between them are close.
+    """
+    order, stripes = _stripes(lines, here)
+    heights = np.sort(stripes.clip(0))
+    steps = np.flatnonzero(np.diff(heights) > CELL_GAP)
+    white = float(heights[steps[0]] + heights[steps[0] + 1]) / 2 if len(steps) else CELL_GAP
+    return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
+
+
+def _stripes(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
+    """The lines in the order of their tops, and the white below each, in line heights; negative where they overlap."""
+    order = here[np.argsort(lines.top[here], kind="stable")]
+    if not len(order):
+        return order, np.zeros(0)
+    stripes = lines.top[order][1:] - np.maximum.accumulate(lines.bottom[order])[:-1]
+    return order, stripes / max(1e-6, median(lines.height[order]))
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> list[list[int]]:
