@@ -89,6 +89,7 @@ class ReadOptions:
         words: True gives each line its words, Chinese by character; "segmented" joins Chinese characters to words by a
             dictionary, which needs the package jieba. Engines that do not know where characters stand give none.
         characters: True gives each word its characters; it asks for words, too.
+        layout: True asks for the regions of the page as well.
     """
 
     rotate: Rotate = "auto"
@@ -102,6 +103,7 @@ class ReadOptions:
     spaces: Spaces = "auto"
     words: Words = False
     characters: bool = False
+    layout: bool = False
 
     @property
     def wants_words(self) -> bool:
@@ -186,6 +188,37 @@ class Table:
     cells: tuple[Cell, ...]
 
 
+RegionType = Literal[
+    "text",
+    "title",
+    "figure",
+    "figure_caption",
+    "table",
+    "table_caption",
+    "header",
+    "footer",
+    "reference",
+    "equation",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region of a page.
+
+    Attributes:
+        type: What it is.
+        confidence: In [0, 1]; 0 for text that the layout model took for nothing.
+        box: Where it stands.
+        lines: Which of the page's lines are in it, from 0; none in most figures.
+    """
+
+    type: RegionType
+    confidence: float
+    box: Box
+    lines: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """One word of a line.
@@ -230,6 +263,7 @@ class Page:
         lines: In reading order.
         number: From 1, within the document.
         tables: From top to bottom; found only if the options ask for them.
+        regions: In reading order, every line in one of them; found only if the options ask for the layout.
     """
 
     width: int
@@ -238,6 +272,7 @@ class Page:
     lines: tuple[Line, ...]
     number: int = 1
     tables: tuple[Table, ...] = ()
+    regions: tuple[Region, ...] = ()
 
     @property
     def text(self) -> str:

@@ -170,6 +170,13 @@ def test_tables_are_answered_if_asked_for_and_cost_no_word_otherwise(client: Fla
     assert "tables" not in json_of(post(client))["pages"][0]
 
 
+def test_regions_are_answered_if_asked_for(client: FlaskClient) -> None:
+    (page,) = json_of(post(client, query_string={"layout": "true"}))["pages"]
+    box = [[16.0, 8.0], [48.0, 8.0], [48.0, 16.0], [16.0, 16.0]]
+    assert page["regions"] == [{"type": "title", "confidence": 0.75, "box": box, "lines": [0, 1]}]
+    assert "regions" not in json_of(post(client))["pages"][0]
+
+
 @pytest.mark.parametrize(
     ("options", "seen"),
     [

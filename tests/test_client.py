@@ -176,13 +176,18 @@ def test_options_reach_the_service(server: Server) -> None:
     }
 
 
-def test_tables_come_with_their_cells() -> None:
+def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
     box = [[0.0, 0.0], [9.0, 0.0], [9.0, 5.0], [0.0, 5.0]]
     cell = {"row": 0, "column": 0, "row_span": 1, "column_span": 2, "box": box, "text": "a", "lines": [0]}
     table = {"box": box, "rows": 1, "columns": 2, "cells": [cell], "html": "<table></table>", "markdown": "| a |  |"}
-    page = {"page": 1, "width": 9, "height": 5, "angle": 0, "text": "a", "tables": [table]}
+    region = {"type": "title", "confidence": 0.5, "box": box, "lines": [0]}
+    page = {"page": 1, "width": 9, "height": 5, "angle": 0, "text": "a", "tables": [table], "regions": [region]}
     answer = {"id": "1", "engine": {}, "timing": {}, "pages": [page]}
-    (found,) = answer_of(200, None, json.dumps(answer).encode()).pages[0].tables
+    read = answer_of(200, None, json.dumps(answer).encode()).pages[0]
+    (found,) = read.tables
+    assert [(one.type, one.confidence, one.lines, one.box[1]) for one in read.regions] == [
+        ("title", 0.5, (0,), (9.0, 0.0))
+    ]
     assert (found.rows, found.columns, found.html, found.markdown) == (1, 2, "<table></table>", "| a |  |")
     assert (found.cells[0].column_span, found.cells[0].lines, found.cells[0].box[2]) == (2, (0,), (9.0, 5.0))
 

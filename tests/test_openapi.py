@@ -91,7 +91,9 @@ def test_every_error_that_answers_a_request_is_described(served: Any) -> None:
     assert set(described) == {"200"} | {str(error.status) for error in READING_ERRORS}
 
 
-@pytest.mark.parametrize("query", ["", "?lines=false", "?tables=true", "?words=true", "?characters=true"])
+@pytest.mark.parametrize(
+    "query", ["", "?lines=false", "?tables=true", "?layout=true", "?words=true", "?characters=true"]
+)
 def test_a_real_answer_fits_its_schema(app: Flask, served: Any, query: str) -> None:
     sent = {"images": [as_base64(picture()), "!!!!"]}
     response = app.test_client().post(f"/v1/ocr{query}", json=sent)

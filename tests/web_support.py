@@ -1,7 +1,8 @@
 """What the web tests share: an engine whose answers are known beforehand, pages to send, and the application over both.
 
 The engine finds two lines on every page, at places worked out by hand below, and tells the options that it was shown in
-the second line's text; a table it finds if asked. An all-black page it fails; on an all-white one it finds nothing.
+the second line's text; a table and a region it finds if asked. An all-black page it fails; on an all-white one it finds
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,19 @@ from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Cell, Character, EngineInfo, Line, Page, Reading, ReadOptions, ReadTask, Table, Word
+from ocrsvc.records import (
+    Cell,
+    Character,
+    EngineInfo,
+    Line,
+    Page,
+    Reading,
+    ReadOptions,
+    ReadTask,
+    Region,
+    Table,
+    Word,
+)
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -72,7 +85,9 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
     )
     # One table of two cells, the first line in its first cell.
     cells = (Cell(0, 0, 1, 1, box, TEXT, (0,)), Cell(0, 1, 1, 1, box, "", ()))
-    return Page(width, height, 0, lines, tables=(Table(box, 1, 2, cells),) if asked.tables else ())
+    tables = (Table(box, 1, 2, cells),) if asked.tables else ()
+    regions = (Region("title", 0.75, box, (0, 1)),) if asked.layout else ()
+    return Page(width, height, 0, lines, tables=tables, regions=regions)
 
 
 class DeafReader:

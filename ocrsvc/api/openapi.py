@@ -7,13 +7,14 @@ service by tests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from ocrsvc import __version__, errors
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.error_responses import PROBLEM_TYPE
 from ocrsvc.http.options import OPTIONS, Option
 from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
+from ocrsvc.records import RegionType
 from ocrsvc.serving.work_queue import PRIORITIES
 
 Node = dict[str, Any]
@@ -248,6 +249,7 @@ def _schemas() -> Node:
         "Page": _page(),
         "FailedPage": _record({"page": _NUMBER, "error": _ref("Problem"), "source": _source()}, optional=("source",)),
         "Line": _line(),
+        "Region": _region(),
         "Table": _table(),
         "Cell": _cell(),
         "Word": _word(),
@@ -275,10 +277,11 @@ def _page() -> Node:
             "angle": {"enum": [0, 90, 180, 270], "description": "Clockwise turn with which the page was read."},
             "text": {"type": "string", "description": "The lines, joined by newlines."},
             "lines": _list_of(_ref("Line")) | {"description": "In reading order; left out with lines=false."},
+            "regions": _list_of(_ref("Region")) | {"description": "In reading order; only with layout=true."},
             "tables": _list_of(_ref("Table")) | {"description": "From top to bottom; only with tables=true."},
             "source": _source(),
         },
-        optional=("lines", "tables", "source"),
+        optional=("lines", "regions", "tables", "source"),
     )
 
 
@@ -293,6 +296,23 @@ def _box() -> Node:
     return _list_of(_list_of({"type": "number"}, 2), 4) | {
         "description": "Corners [x, y], clockwise from where reading starts; origin top left, y downwards."
     }
+
+
+def _region() -> Node:
+    return _record(
+        {
+            "type": {"enum": list(get_args(RegionType))},
+            "confidence": {
+                "type": "number",
+                "minimum": 0,
+                "maximum": 1,
+                "description": "0 for text in which the layout model saw no region.",
+            },
+            "box": _box(),
+            "lines": _list_of({"type": "integer", "minimum": 0})
+            | {"description": "Which of the page's lines are in it, from 0."},
+        }
+    )
 
 
 def _table() -> Node:

@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--segmented", action="store_true", help="the same, with Chinese words by a dictionary")
     parser.add_argument("--characters", action="store_true", help="give each word its characters, too")
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
+    parser.add_argument("--layout", action="store_true", help="find regions too; --format json has them")
     parser.add_argument("--tables", action="store_true", help="find tables too; --format json has them")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
 
@@ -117,6 +118,7 @@ def _options_of(args: argparse.Namespace) -> Options:
         "rotate": args.rotate,
         "detect": not args.line,
         "unwarp": not args.no_unwarp,
+        "layout": args.layout,
         "tables": args.tables,
         "spaces": args.spaces,
         "words": words,

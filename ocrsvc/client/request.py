@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     min_confidence: float | None
     decoder: Literal["greedy", "beam"] | None
     unwarp: bool | None
+    layout: bool | None
     tables: bool | None
     spaces: Literal["auto", "model", "visible"] | None
     words: bool | Literal["segmented"] | None

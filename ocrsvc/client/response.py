@@ -31,6 +31,16 @@ class Character:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """A region of a page: its type, such as "title", its confidence, and its lines (from 0)."""
+
+    type: str
+    confidence: float
+    box: tuple[Point, ...]
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One cell of a table: its first row and column (from 0), how many it takes, its text, and its lines (from 0)."""
 
@@ -84,7 +94,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page; `lines` and `tables` are empty when they were not asked for.
+    """What was read on one page; `lines`, `tables` and `regions` are empty when they were not asked for.
 
     Attributes:
         number: From 1.
@@ -93,6 +103,7 @@ class Page:
         text: The lines' texts, joined by newlines.
         lines: In reading order.
         tables: From top to bottom.
+        regions: In reading order.
     """
 
     number: int
@@ -102,6 +113,7 @@ class Page:
     text: str
     lines: tuple[Line, ...]
     tables: tuple[Table, ...] = ()
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +221,11 @@ def page_of(data: Data) -> Page:
     """The page that an element of `pages` holds."""
     lines = tuple(map(_line_of, data.get("lines", ())))
     tables = tuple(map(_table_of, data.get("tables", ())))
-    return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines, tables)
+    regions = tuple(
+        Region(region["type"], region["confidence"], _box_of(region), tuple(region["lines"]))
+        for region in data.get("regions", ())
+    )
+    return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines, tables, regions)
 
 
 def _table_of(data: Data) -> Table:

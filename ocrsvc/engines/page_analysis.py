@@ -6,21 +6,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ocrsvc.engines.contract import Engine, EngineTraits, Handle
+from ocrsvc.engines.layout.layout_model import LayoutModel
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.imaging.regions import assign_lines
 from ocrsvc.imaging.tables import find_tables
 from ocrsvc.records import Page, ReadTask
 
 
 class AnalysingHandle:
-    """An engine's handle whose pages have their tables, if that is asked for; see engines.contract.Handle."""
+    """An engine's handle whose pages have their tables and regions, if asked for; see engines.contract.Handle."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, layout_model: LayoutModel) -> None:
         self._handle = handle
+        self._layout_model = layout_model
         self.warm_up, self.close = handle.warm_up, handle.close
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
-        return [_analysed(task, page) for task, page in zip(tasks, self._handle.read(tasks), strict=True)]
+        return [self._analyse(task, page) for task, page in zip(tasks, self._handle.read(tasks), strict=True)]
+
+    def _analyse(self, task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
+        if isinstance(page, OcrsvcError):
+            return page
+        try:
+            if task.options.layout:
+                found = self._layout_model.find(task.image.pixels, page.angle, task.check)
+                page = replace(page, regions=assign_lines(page, found))
+            if task.options.tables:
+                page = replace(page, tables=find_tables(task.image.pixels, page, task.check))
+        except OcrsvcError as error:
+            return error
+        return page
 
 
 class AnalysingEngine:
@@ -28,6 +44,7 @@ class AnalysingEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._layout_model = LayoutModel()
         self.describe, self.close = engine.describe, engine.close
 
     @property
@@ -37,13 +54,4 @@ class AnalysingEngine:
 
     def open_handle(self) -> AnalysingHandle:
         """See engines.contract.Engine."""
-        return AnalysingHandle(self._engine.open_handle())
-
-
-def _analysed(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
-    if isinstance(page, OcrsvcError) or not task.options.tables:
-        return page
-    try:
-        return replace(page, tables=find_tables(task.image.pixels, page, task.check))
-    except OcrsvcError as error:
-        return error
+        return AnalysingHandle(self._engine.open_handle(), self._layout_model)

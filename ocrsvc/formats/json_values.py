@@ -9,7 +9,7 @@ from typing import Final
 
 from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
 from ocrsvc.formats.table_markup import to_html, to_markdown
-from ocrsvc.records import Box, Cell, Line, Page, ReadOptions, Table, Timing, Word
+from ocrsvc.records import Box, Cell, Line, Page, ReadOptions, Region, Table, Timing, Word
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
@@ -35,9 +35,16 @@ def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, line
     }
     if lines:
         answer["lines"] = _lines_to_dicts(page.lines)
+    if asked.layout:
+        answer["regions"] = [_region_to_dict(region) for region in page.regions]
     if asked.tables:
         answer["tables"] = [_table_to_dict(table) for table in page.tables]
     return answer
+
+
+def _region_to_dict(region: Region) -> dict[str, object]:
+    confidence = round(region.confidence, CONFIDENCE_DIGITS)
+    return {"type": region.type, "confidence": confidence, "box": _box_to_list(region.box), "lines": region.lines}
 
 
 def _table_to_dict(table: Table) -> dict[str, object]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
-from ocrsvc.records import Box, Cell, Character, Line, Page, Table, Word
+from ocrsvc.records import Box, Cell, Character, Line, Page, Region, RegionType, Table, Word
 
+_TYPES: Final = get_args(RegionType)
 _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
 
@@ -19,8 +20,12 @@ def pack_page(page: Page) -> list[object]:
     """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
     lines = [_pack_line(line) for line in page.lines]
     packed = [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
-    # Left out where there are none: pages of documents lie on disk, written by versions that knew no tables.
-    return [*packed, [_pack_table(table) for table in page.tables]] if page.tables else packed
+    if not (page.tables or page.regions):
+        # Pages of documents lie on disk, written by versions that knew neither.
+        return packed
+    tables = [_pack_table(table) for table in page.tables]
+    regions = [[region.type, float(region.confidence), region.lines, *_pack_box(region.box)] for region in page.regions]
+    return [*packed, tables, regions]
 
 
 def _pack_table(table: Table) -> list[object]:
@@ -52,21 +57,31 @@ def unpack_page(row: Any) -> Page:
     """The page that was packed, checked completely. Raises InvalidData."""
     match row:
         case [int(width), int(height), int(angle), int(number), list(rows), *rest] if (
-            width > 0 < height and angle in _ANGLES and len(rest) <= 1
+            width > 0 < height and angle in _ANGLES
         ):
             lines = tuple(_unpack_line(line) for line in rows)
-            return Page(width, height, angle, lines, number, _unpack_tables(rest, len(lines)))
+            return Page(width, height, angle, lines, number, *_unpack_rest(rest, len(lines)))
     raise InvalidData("a page that is none")
 
 
-def _unpack_tables(rest: list[Any], lines: int) -> tuple[Table, ...]:
-    """The tables of a page with so many lines."""
+def _unpack_rest(rest: list[Any], lines: int) -> tuple[tuple[Table, ...], tuple[Region, ...]]:
+    """The tables and regions of a page with so many lines."""
     match rest:
         case []:
-            return ()
-        case [list(tables)]:
-            return tuple(_unpack_table(table, lines) for table in tables)
-    raise InvalidData("tables that are no list")
+            return (), ()
+        case [list(tables), list(regions)]:
+            return (
+                tuple(_unpack_table(table, lines) for table in tables),
+                tuple(_unpack_region(region, lines) for region in regions),
+            )
+    raise InvalidData("tables and regions that are no lists")
+
+
+def _unpack_region(row: Any, lines: int) -> Region:
+    match row:
+        case [str(kind), float(confidence), list(inside), *numbers] if kind in _TYPES and 0.0 <= confidence <= 1.0:
+            return Region(cast(RegionType, kind), confidence, _unpack_box(numbers), _unpack_indices(inside, lines))
+    raise InvalidData("a region of no type, or without a confidence from 0 to 1")
 
 
 def _unpack_table(row: Any, lines: int) -> Table:
@@ -83,9 +98,15 @@ def _unpack_cell(row: Any, lines: int) -> Cell:
         case [int(top), int(left), int(rows), int(columns), str(text), list(inside), *numbers] if (
             min(top, left) >= 0 < min(rows, columns)
         ):
-            if all(type(line) is int and 0 <= line < lines for line in inside):
-                return Cell(top, left, rows, columns, _unpack_box(numbers), text, tuple(inside))
-    raise InvalidData("a cell without a place, or with lines that the page has not")
+            return Cell(top, left, rows, columns, _unpack_box(numbers), text, _unpack_indices(inside, lines))
+    raise InvalidData("a cell without a place")
+
+
+def _unpack_indices(inside: list[Any], lines: int) -> tuple[int, ...]:
+    """Places in a page's list of so many lines."""
+    if not all(type(line) is int and 0 <= line < lines for line in inside):
+        raise InvalidData("lines that the page has not")
+    return tuple(inside)
 
 
 def _unpack_line(row: Any) -> Line:

@@ -122,6 +122,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Flatten a page whose lines show that it is curved or folded before it is read; false reads every page as it "
         "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
     ),
+    "layout": _bool("false", "Find the page's regions, such as titles, text, figures and tables, in JSON."),
     "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
     "spaces": _choice(
         ("auto", "model", "visible"),

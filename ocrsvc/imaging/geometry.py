@@ -15,13 +15,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Cell, Character, Line, Page, Pixels, Table, Word
+from ocrsvc.records import Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
 
 Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]
 """(N, 4, 2): any number of them."""
 
-Placed = TypeVar("Placed", Table, Cell)
+Placed = TypeVar("Placed", Table, Cell, Region)
 """What has a box."""
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
@@ -70,8 +70,9 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
 
     lines = map_boxes(page.lines, move)
     tables = tuple(replace(put_back(table), cells=tuple(map(put_back, table.cells))) for table in page.tables)
+    regions = tuple(map(put_back, page.regions))
     angle = (page.angle + degrees) % 360
-    return replace(page, width=width, height=height, angle=angle, lines=lines, tables=tables)
+    return replace(page, width=width, height=height, angle=angle, lines=lines, tables=tables, regions=regions)
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:

@@ -24,7 +24,7 @@ MOST_RULES: Final = 1000  # on a page, the longest first
 FEW_BANDS: Final = 3  # heading, body and footer; between more rules is one row, unless it shows three
 SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pieces
 FULL_COLUMNS: Final = 0.6  # of the columns in use are filled in a full row
-FULL_ROWS: Final = 0.8  # of the rows between two rules are full, if they are rows of the table
+FULL_ROWS: Final = 0.6  # of the rows between two rules are full, if they are rows of the table
 
 Rows = list[list[int]]
 """Lines of text in rows, from top to bottom, each from left to right."""

@@ -106,7 +106,8 @@ def digest_of(task: Task) -> bytes:
     # Text options apart: those change which code an image meets.
     chosen = (
         shape,
-        options and (options.rotate, options.detect, options.upright_boxes, options.unwarp, options.tables),
+        options
+        and (options.rotate, options.detect, options.upright_boxes, options.unwarp, options.layout, options.tables),
     )
     found = blake2b(repr(chosen).encode(), digest_size=16)
     found.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)

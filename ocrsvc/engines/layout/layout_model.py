@@ -1,0 +1,95 @@
+"""The model that finds the regions of a page: PP-PicoDet of PaddleOCR's PP-Structure, trained on CDLA, on the CPU.
+
+Its weights are package data of this package, in weights/, with their licence; benchmarks/layout_model.py made the file.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.engines.layout.picodet import STRIDES_PX, decode
+from ocrsvc.errors import EngineFailed
+from ocrsvc.imaging.geometry import turn
+from ocrsvc.imaging.regions import FoundRegion
+from ocrsvc.records import Check, Pixels, RegionType
+
+TYPES: Final[tuple[RegionType, ...]] = get_args(RegionType)
+"""In the order of the model's classes."""
+
+_FILE: Final = Path(__file__).parent / "weights" / "cdla.onnx"
+_INPUT_PX: Final = (608, 800)  # width and height
+_MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # red, green, blue, of ImageNet
+_DEVIATIONS: Final = np.array([0.229, 0.224, 0.225], np.float32)
+_CHECK_S: Final = 0.1
+
+
+class LayoutModel:
+    """The model, opened when it is first needed; safe to share between threads, which take turns.
+
+    One run at a time keeps what a run needs from growing with the number of threads.
+    """
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._turn = threading.Lock()
+
+    def find(self, pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
+        """The regions of a page, surest first, on the page as it is once it is upright.
+
+        Args:
+            pixels: (H, W[, 3]) uint8, blue, green, red.
+            degrees: Clockwise turn (0, 90, 180, 270) that makes it upright.
+            check: Called before the run, and while it waits for its turn.
+
+        Raises:
+            EngineFailed: ONNX Runtime is not installed.
+        """
+        tensor = _to_tensor(pixels, degrees)
+        check()
+        while not self._turn.acquire(timeout=_CHECK_S):
+            check()
+        try:
+            if self._session is None:
+                self._session = _open()
+            outputs = [output[0] for output in self._session.run(None, {"image": tensor})]
+        finally:
+            self._turn.release()
+        boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
+        height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
+        across, down = width / _INPUT_PX[0], height / _INPUT_PX[1]
+        return [
+            FoundRegion(TYPES[number], confidence, (left * across, top * down, right * across, bottom * down))
+            for number, (left, top, right, bottom, confidence) in zip(classes.tolist(), boxes.tolist(), strict=True)
+        ]
+
+
+def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:
+    """(1, 3, 800, 608) float32, red, green, blue, normalised as ImageNet's pictures."""
+    size = _INPUT_PX if degrees % 180 == 0 else _INPUT_PX[::-1]
+    # Turned when it is small: a page may be large.
+    smaller = turn(cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)), degrees)
+    colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
+    normal = (colours.astype(np.float32) / np.float32(255) - _MEANS) / _DEVIATIONS
+    return np.ascontiguousarray(np.moveaxis(normal, -1, 0)[None])
+
+
+def _open() -> Any:
+    try:
+        import onnxruntime as ort
+    except ImportError as error:
+        raise EngineFailed(
+            "layout=true needs the package onnxruntime, which is not installed here.",
+            "Install the extra: ocrsvc[cpu]; or leave layout out.",
+        ) from error
+    options = ort.SessionOptions()
+    # One, so that a page has the same regions alone and among others.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False
+    return ort.InferenceSession(_FILE.read_bytes(), options, providers=["CPUExecutionProvider"])

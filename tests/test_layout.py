@@ -1,0 +1,193 @@
+"""The layout of a page: regions that the model finds, their lines, and boxes where they are seen."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from table_pages import Sheet, draw_paragraph, draw_table, finish
+
+from ocrsvc.engines.layout.layout_model import TYPES, LayoutModel
+from ocrsvc.engines.layout.picodet import REACH, STRIDES_PX, decode
+from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.errors import ClientGone, EngineFailed
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
+from ocrsvc.imaging.geometry import restore_page, turn
+from ocrsvc.imaging.regions import FoundRegion, assign_lines
+from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+Floats = list[NDArray[np.float32]]
+SQUARE: Box = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
+
+
+def line_at(x: float, y: float, width: float = 100, height: float = 20) -> Line:
+    return Line("x", 0.9, ((x, y), (x + width, y), (x + width, y + height), (x, y + height)))
+
+
+PAGE = Page(400, 400, 0, (line_at(10, 10), line_at(10, 50), line_at(10, 80), line_at(200, 300), line_at(200, 330)))
+TITLE = FoundRegion("title", 0.9, (5.0, 5.0, 150.0, 35.0))
+TEXT = FoundRegion("text", 0.8, (5.0, 45.0, 150.0, 110.0))
+FIGURE = FoundRegion("figure", 0.7, (5.0, 120.0, 150.0, 250.0))
+
+
+def test_lines_belong_to_the_region_that_holds_them_and_the_rest_is_text() -> None:
+    regions = assign_lines(PAGE, [TITLE, TEXT, FIGURE])
+    assert [(region.type, region.confidence, region.lines) for region in regions] == [
+        ("title", 0.9, (0,)),
+        ("text", 0.8, (1, 2)),
+        ("figure", 0.7, ()),
+        ("text", 0.0, (3, 4)),
+    ]
+    assert regions[0].box == ((5.0, 5.0), (150.0, 5.0), (150.0, 35.0), (5.0, 35.0))
+    assert regions[3].box == ((200.0, 300.0), (300.0, 300.0), (300.0, 350.0), (200.0, 350.0))
+
+
+def test_of_several_regions_a_line_belongs_to_the_surest() -> None:
+    large = FoundRegion("table", 0.6, (0.0, 0.0, 400.0, 400.0))
+    regions = assign_lines(PAGE, [TITLE, TEXT, large])
+    assert [(region.type, region.lines) for region in regions] == [("title", (0,)), ("text", (1, 2)), ("table", (3, 4))]
+
+
+def test_a_page_without_regions_or_lines_has_what_there_is() -> None:
+    (whole,) = assign_lines(PAGE, [])
+    assert (whole.type, whole.lines) == ("text", (0, 1, 2, 3, 4))
+    (figure,) = assign_lines(replace(PAGE, lines=()), [FIGURE])
+    assert (figure.type, figure.lines) == ("figure", ())
+    assert assign_lines(replace(PAGE, lines=()), []) == ()
+
+
+def test_regions_of_a_turned_page_lie_where_they_are_seen() -> None:
+    # Upright, the page is 400 wide and 300 high; it is shown turned by 90 degrees.
+    page = Page(300, 400, 270, ())
+    (region,) = assign_lines(page, [FoundRegion("figure", 0.5, (10.0, 20.0, 110.0, 70.0))])
+    assert region.box == ((280.0, 10.0), (280.0, 110.0), (230.0, 110.0), (230.0, 10.0))
+
+
+def outputs(objects: list[tuple[int, int, int, float, tuple[int, int, int, int]]]) -> tuple[Floats, Floats]:
+    """The network's outputs for objects: stride number, point, class, confidence, whole strides to each side."""
+    sizes = [(64 // stride) ** 2 for stride in STRIDES_PX]
+    scores = [np.zeros((size, 3), np.float32) for size in sizes]
+    sides = [np.zeros((size, 4, REACH + 1), np.float32) for size in sizes]
+    for stride, point, kind, confidence, reached in objects:
+        scores[stride][point, kind] = confidence
+        for side, strides in enumerate(reached):
+            sides[stride][point, side, strides] = 50
+    return scores, [side.reshape(len(side), -1) for side in sides]
+
+
+def test_boxes_are_decoded_from_the_distributions_of_their_sides() -> None:
+    # Point 9 of a grid of 8 x 8 points of 8 px is at (12, 12).
+    boxes, classes = decode(*outputs([(0, 9, 2, 0.75, (1, 1, 3, 2))]), 64, 64)
+    assert classes.tolist() == [2]
+    assert boxes.tolist() == [pytest.approx([4, 4, 36, 28, 0.75], abs=1e-3)]
+
+
+def test_of_boxes_of_one_thing_the_surest_remains_and_faint_ones_go() -> None:
+    same = [(0, 27, 0, 0.6, (2, 2, 2, 2)), (0, 28, 1, 0.9, (3, 2, 1, 2)), (0, 0, 0, 0.3, (1, 1, 1, 1))]
+    boxes, classes = decode(*outputs(same), 64, 64)
+    assert (classes.tolist(), len(boxes)) == ([1], 1)
+
+
+def test_a_box_does_not_reach_beyond_the_page() -> None:
+    boxes, _ = decode(*outputs([(0, 0, 0, 0.9, (5, 5, 5, 5))]), 64, 64)
+    assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def model() -> LayoutModel:
+    return LayoutModel()
+
+
+def drawn() -> tuple[Pixels, Page]:
+    """A page with two paragraphs and a ruled table between them."""
+    sheet, random_ = Sheet("zh", 24), random.Random(5)
+    y = draw_paragraph(sheet, random_, 120, 200, 1000, 8) + 60
+    y = draw_table(sheet, random_, "ruled", 120, y, 1000) + 60
+    draw_paragraph(sheet, random_, 120, y, 1000, 8)
+    page = finish(sheet, "", 0.0)
+    return page.pixels, page.page
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_the_model_finds_text_and_a_table(model: LayoutModel, degrees: int) -> None:
+    pixels, page = drawn()
+    regions = assign_lines(page, model.find(np.ascontiguousarray(turn(pixels, degrees)), -degrees % 360, no_check))
+    tables = [region for region in regions if region.type == "table"]
+    assert len(tables) == 1
+    assert tables[0].confidence > 0.8
+    inside = {page.lines[number].text for number in tables[0].lines}
+    paragraphs = {line.text for line in page.lines if line.box[1][0] - line.box[0][0] > 500}
+    assert len(inside) > 8
+    assert not inside & paragraphs
+
+
+def test_the_model_has_a_type_for_each_of_its_classes() -> None:
+    assert len(TYPES) == 10
+
+
+def test_a_page_has_the_same_regions_alone_and_beside_others(model: LayoutModel) -> None:
+    pixels, _ = drawn()
+    alone, found = model.find(pixels, 0, no_check), []
+    threads = [threading.Thread(target=lambda: found.append(model.find(pixels, 0, no_check))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * 3
+
+
+def test_whoever_has_gone_waits_for_no_turn(model: LayoutModel) -> None:
+    def check() -> None:
+        raise ClientGone("Nobody waits.")
+
+    with model._turn, pytest.raises(ClientGone):
+        model.find(np.zeros((50, 50), np.uint8), 0, check)
+
+
+def test_without_onnx_runtime_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EngineFailed, match="onnxruntime") as failure:
+        LayoutModel().find(np.zeros((50, 50), np.uint8), 0, no_check)
+    assert "ocrsvc[cpu]" in failure.value.remedy
+
+
+def test_every_engine_has_regions_if_asked() -> None:
+    handle = open_engine_in_process(Settings(engine="fake"), ThreadPlan(1, 1, 1)).open_handle()
+    image = Image(np.full((400, 300), 255, np.uint8), "png")
+    [plain, asked] = handle.read([ReadTask(image), ReadTask(image, ReadOptions(layout=True))])
+    assert isinstance(plain, Page)
+    assert isinstance(asked, Page)
+    assert plain.regions == ()
+    assert sorted(line for region in asked.regions for line in region.lines) == [0, 1]
+
+
+REGION = Region("title", 0.5, SQUARE, (0,))
+
+
+def test_regions_come_through_the_wire_and_back_into_their_frame() -> None:
+    page = Page(50, 100, 0, (line_at(1, 1),), regions=(REGION,))
+    assert unpack_page(orjson.loads(orjson.dumps(pack_page(page)))) == page
+    assert restore_page(page, 0, 100, 200).regions[0].box == ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        replace(REGION, type="thing"),  # type: ignore[arg-type]
+        replace(REGION, confidence=1.5),
+        replace(REGION, lines=(1,)),
+        replace(REGION, box=SQUARE[:3]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_region_that_cannot_be_is_not_believed(spoilt: Region) -> None:
+    page = Page(50, 100, 0, (line_at(1, 1),), regions=(spoilt,))
+    with pytest.raises(InvalidData):
+        unpack_page(orjson.loads(orjson.dumps(pack_page(page))))
