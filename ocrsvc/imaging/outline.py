@@ -106,7 +106,7 @@ def _through(quad: Quad, points: NDArray[np.float64]) -> NDArray[np.float64]:
     matrix = cv2.getPerspectiveTransform(_UNIT, quad)
     placed = points @ matrix[:, :2].T + matrix[:, 2]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return cast("NDArray[np.float64]", placed[:, :2] / placed[:, 2:])
+        return placed[:, :2] / placed[:, 2:]
 
 
 def _pieces(outline: Outline) -> list[Quad]:
