@@ -30,7 +30,7 @@ def blocks(*sides: tuple[int, int, int, int], ink: int = 20, paper: int = 240) -
 
 def placed(path: Path, crop: Pixels) -> list[list[int]]:
     """The characters' sides in pixels: left, top, right, bottom."""
-    found = place_characters(path, ink_columns(crop), HEIGHT)
+    (found,) = place_characters([(path, ink_columns(crop))], HEIGHT)
     assert found is not None
     shares = np.stack([found.left, found.top, found.right, found.bottom], axis=1)
     return [[round(side) for side in sides] for sides in (shares * [WIDTH, HEIGHT, WIDTH, HEIGHT]).tolist()]
@@ -86,7 +86,27 @@ def test_characters_without_ink_stand_about_where_they_were_reported() -> None:
 
 
 def test_a_line_of_spaces_has_no_places() -> None:
-    assert place_characters(path_of(" ", 3), ink_columns(blocks()), HEIGHT) is None
+    lines = [(path_of(" ", 3), ink_columns(blocks())), (path_of("a", 3), ink_columns(blocks(THREE[0])))]
+    none, one = place_characters(lines, HEIGHT)
+    assert none is None
+    assert one is not None
+    assert place_characters([], HEIGHT) == []
+
+
+def test_a_line_is_placed_alone_as_beside_others() -> None:
+    random = np.random.default_rng(3)
+    lines = []
+    for _ in range(20):
+        crop = np.asarray(random.integers(0, 2, (HEIGHT, WIDTH)) * random.integers(0, 2, WIDTH) * 255, np.uint8)
+        steps = np.sort(random.choice(WIDTH // STEP_PX, int(random.integers(1, 40)), replace=False)).tolist()
+        lines.append((path_of("x" * len(steps), *steps), ink_columns(crop)))
+    for line, beside in zip(lines, place_characters(lines, HEIGHT), strict=True):
+        (alone,) = place_characters([line], HEIGHT)
+        assert alone is not None
+        assert beside is not None
+        assert np.array_equal(alone.left, beside.left)
+        assert np.array_equal(alone.right, beside.right)
+        assert (alone.line_top, alone.line_bottom) == (beside.line_top, beside.line_bottom)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -107,5 +127,5 @@ def test_the_longest_line_costs_a_few_milliseconds() -> None:
     crop = np.asarray(np.random.default_rng(1).integers(0, 256, (HEIGHT, 3200, 3)), np.uint8)
     path = path_of("a" * 400, *range(400), width=3200)
     began_s = time.thread_time()
-    place_characters(path, ink_columns(crop), HEIGHT)
+    place_characters([(path, ink_columns(crop))], HEIGHT)
     assert time.thread_time() - began_s < 0.1

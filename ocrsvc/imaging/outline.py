@@ -79,18 +79,34 @@ def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
         outline: Of the line.
         parts: (N, 4) left, top, right and bottom of each, as shares of the crop's width and height.
     """
+    points = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)
+    corners = _through_pieces(outline, points) if is_curved(outline) else _through(outline, points)
+    # A quad without an area has no perspective.
+    corners[~np.isfinite(corners)] = 0.0
+    framed = np.minimum(np.maximum(corners, outline.min(axis=0)), outline.max(axis=0))
+    return cast(Quads, framed.reshape(-1, 4, 2).astype(np.float32))
+
+
+def _through_pieces(outline: Outline, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where points (N, 2) of a curved line's crop, as shares of it, are on the page."""
     pieces = _pieces(outline)
     lengths = np.array([max(sides(quad)[0], 1e-6) for quad in pieces])
     ends = lengths.cumsum() / lengths.sum()
-    x, y = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64).T
-    piece = np.minimum(np.searchsorted(ends, x), len(pieces) - 1)
-    shares = (x - ends[piece]) * lengths.sum() / lengths[piece] + 1
-    matrices = np.array([cv2.getPerspectiveTransform(_UNIT, quad) for quad in pieces])
-    corners = np.einsum("nij,nj->ni", matrices[piece], np.stack([shares, y, np.ones_like(y)], axis=1))
-    # A quad without an area has no perspective.
-    placed = np.nan_to_num(corners[:, :2] / np.where(corners[:, 2:] == 0, np.nan, corners[:, 2:]))
-    framed = np.clip(placed, outline.min(axis=0), outline.max(axis=0))
-    return cast(Quads, framed.reshape(-1, 4, 2).astype(np.float32))
+    piece = np.minimum(np.searchsorted(ends, points[:, 0]), len(pieces) - 1)
+    placed = np.empty_like(points)
+    for number, quad in enumerate(pieces):
+        inside = piece == number
+        along = (points[inside, 0] - ends[number]) * lengths.sum() / lengths[number] + 1
+        placed[inside] = _through(quad, np.stack([along, points[inside, 1]], axis=1))
+    return placed
+
+
+def _through(quad: Quad, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where points (N, 2) of a straight piece's crop are on the page; not finite if the quad has no area."""
+    matrix = cv2.getPerspectiveTransform(_UNIT, quad)
+    placed = points @ matrix[:, :2].T + matrix[:, 2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return placed[:, :2] / placed[:, 2:]
 
 
 def _pieces(outline: Outline) -> list[Quad]:

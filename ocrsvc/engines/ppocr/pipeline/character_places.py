@@ -5,10 +5,12 @@ the ink where a space was read, and otherwise at a gap near the midpoint; where 
 column. A character is the ink between two cuts. A line costs a time linear in its pixels.
 
 A column of pixels is one number here, whose bits are its rows; so the rows of any run of columns are their bitwise or.
+Lines are laid side by side, with a column full of ink after each, and worked on together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -41,6 +43,9 @@ characters, 0.21 for Latin letters and 0.29 for marks, with one in ten more than
 CLEAR: Final = 4
 """Columns from ink that are as good as any more, where no space was read: a wider gap may be beside a narrow mark."""
 
+EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)
+"""The column after each line."""
+
 HALF_CHARACTER: Final = 0.75
 """Of the crop's height, how far the first and the last character of a line reach out from their middles at most."""
 
@@ -65,26 +70,17 @@ class CharacterPlaces:
     line_bottom: float
 
 
-def place_characters(path: Path, ink: Columns, height: int) -> CharacterPlaces | None:
-    """The places of all characters that are not spaces; None where there is none.
+def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list[CharacterPlaces | None]:
+    """The places of all characters that are not spaces; None for a line without any.
 
     Args:
-        path: What was read of the crop.
-        ink: Of the crop.
-        height: Of the crop, in pixels; at most 64.
+        lines: What was read of each crop, and its ink; some dozens at a time, which bounds the memory.
+        height: Of the crops, in pixels; at most 63.
     """
-    places = np.flatnonzero([not character.isspace() for character in path.characters])
-    if not len(places):
-        return None
-    ink, width = _without_neighbours(ink, height), len(ink)
-    step_px = width / path.steps
-    middles = ((path.first[places] + path.last[places] + 1.0) / 2 - LATE) * step_px
-    left, right = _sides(middles, np.diff(places) > 1, ink, HALF_CHARACTER * height, step_px)
-    top, bottom = _rows(left, right, ink, height)
-    line_top, line_bottom = top.min() / height, bottom.max() / height
-    return CharacterPlaces(
-        places, left / width, right / width, top / height, bottom / height, float(line_top), float(line_bottom)
-    )
+    kept = [np.flatnonzero([not character.isspace() for character in path.characters]) for path, _ in lines]
+    full = [(path, ink, places) for (path, ink), places in zip(lines, kept, strict=True) if len(places)]
+    found = _place(full, height) if full else iter(())
+    return [next(found) if len(places) else None for places in kept]
 
 
 def ink_columns(crop: Pixels) -> Columns:
@@ -105,58 +101,97 @@ def ink_columns(crop: Pixels) -> Columns:
     return packed.view("<u8").ravel()
 
 
-def _without_neighbours(ink: Columns, height: int) -> Columns:
-    """The ink without what touches the crop's upper or lower edge and ends near it: that is of the next line."""
-    rows = int(np.bitwise_or.reduce(ink))
-    inked = np.array([rows >> row & 1 for row in range(height)], bool)
-    near = round(height * EDGE)
-    top, bottom = _neighbour_rows(inked[:near]), _neighbour_rows(inked[::-1][:near])
-    own = (1 << (height - bottom)) - (1 << top)
-    return ink & np.uint64(own)
+def _place(lines: Sequence[tuple[Path, Columns, NDArray[np.intp]]], height: int) -> Iterator[CharacterPlaces]:
+    """The places in lines that have characters, whose numbers are given."""
+    widths, counts = np.array([(len(ink), len(places)) for _, ink, places in lines]).T
+    starts, first = (np.cumsum(sizes) - sizes for sizes in (widths + 1, counts))
+    ink = np.concatenate([part for _, columns, _ in lines for part in (columns, EDGE_INK)])
+    ink = _without_neighbours(ink, starts, widths, height)
+    step_px = np.repeat(widths / np.array([path.steps for path, _, _ in lines]), counts)
+    steps = np.concatenate([(path.first[places] + path.last[places] + 1.0) / 2 for path, _, places in lines])
+    middles = np.repeat(starts, counts) + (steps - LATE) * step_px
+    spaced = np.diff(np.concatenate([places for _, _, places in lines])) > 1
+    reach, last = HALF_CHARACTER * height, first + counts - 1
+    begins = np.maximum(starts, (middles[first] - reach).astype(np.intp))
+    ends = np.minimum(starts + widths, (middles[last] + reach).astype(np.intp) + 1)
+    left, right = _sides(middles, spaced, ink, (first, begins, last, ends), step_px)
+    rows = np.bitwise_or.reduceat(ink, np.stack([left, right], axis=1).ravel())[::2]
+    whole = np.bitwise_or.reduceat(rows, first)
+    whole[whole == 0] = (1 << height) - 1
+    rows = np.where(rows == 0, np.repeat(whole, counts), rows)
+    sides = np.stack([left, right], axis=1) - np.repeat(starts, counts)[:, None]
+    across, line_across = _first_and_last(rows, height) / height, _first_and_last(whole, height) / height
+    shares = np.concatenate([sides / np.repeat(widths, counts)[:, None], across], axis=1)
+    for (_, _, places), part, (top, bottom) in zip(lines, np.split(shares, first[1:]), line_across, strict=True):
+        left, right, upper, lower = part.T
+        yield CharacterPlaces(places, left, right, upper, lower, float(top), float(bottom))
 
 
-def _neighbour_rows(inked: NDArray[np.bool_]) -> int:
-    """How many rows from the edge are a neighbour's: those up to the last blank one, if the first has ink."""
-    blank = np.flatnonzero(~inked)
-    return int(blank[-1]) if len(blank) and inked[0] else 0
+def _without_neighbours(ink: Columns, starts: NDArray[np.intp], widths: NDArray[np.intp], height: int) -> Columns:
+    """The ink without what touches a crop's upper or lower edge and ends near it: that is of the next line."""
+    rows = np.bitwise_or.reduceat(ink, np.stack([starts, starts + widths], axis=1).ravel())[::2]
+    inked, near = _bits(rows, height), round(height * EDGE)
+    top, bottom = _neighbour_rows(inked[:, :near]), _neighbour_rows(inked[:, : -near - 1 : -1])
+    one = np.uint64(1)
+    own = (one << (height - bottom).astype(np.uint64)) - (one << top.astype(np.uint64))
+    ink &= np.repeat(own, widths + 1)
+    ink[starts + widths] = EDGE_INK
+    return ink
+
+
+def _neighbour_rows(inked: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """(L,) how many rows from the edge are a neighbour's: those up to the last blank one, if the first has ink."""
+    blank = ~inked
+    last = blank.shape[1] - 1 - blank[:, ::-1].argmax(axis=1)
+    return np.where(inked[:, 0] & blank.any(axis=1), last, 0)
+
+
+Bounds = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
+"""The first characters of lines, the columns where they may begin, the last ones, and where these may end."""
 
 
 def _sides(
-    middles: NDArray[np.floating], spaced: NDArray[np.bool_], ink: Columns, reach: float, step_px: float
+    middles: NDArray[np.floating],
+    spaced: NDArray[np.bool_],
+    ink: Columns,
+    bounds: Bounds,
+    step_px: NDArray[np.floating],
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(N,) the first column of each character's ink, and the one after its last."""
-    cuts, inked = _cuts(middles, spaced, ink), ink != 0
-    first, last = max(0, int(middles[0] - reach)), min(len(ink), int(middles[-1] + reach) + 1)
-    left, right = _trimmed(first, cuts, last, inked)
+    """(N,) the first column of each character's ink, and the one after its last.
+
+    Args:
+        middles: (N,) in columns, ascending.
+        spaced: (N - 1,) whether a space was read between them.
+        ink: Of the lines.
+        bounds: Of the lines.
+        step_px: (N,) columns of a step.
+    """
+    filled = np.flatnonzero(ink)
+    cuts = _cuts(middles, spaced, ink)
+    left, right = _trimmed(cuts, bounds, filled)
     empty = left == right
     if empty.any():
         # A narrow mark lay on its neighbour's side of the cut: let them share at the midpoint.
         moved = empty[1:] | empty[:-1]
         cuts = np.where(moved, ((middles[1:] + middles[:-1]) / 2).astype(np.intp), cuts)
-        left, right = _trimmed(first, cuts, last, inked)
+        left, right = _trimmed(cuts, bounds, filled)
         empty = left == right
-    begins, ends = (np.clip(np.rint(middles + side * step_px / 2), 0, len(ink)).astype(np.intp) for side in (-1, 1))
+    begins = np.maximum(np.rint(middles - step_px / 2), 0).astype(np.intp)
+    ends = np.minimum(np.rint(middles + step_px / 2).astype(np.intp), len(ink) - 1)
     return np.where(empty, begins, left), np.where(empty, np.maximum(ends, begins + 1), right)
 
 
 def _cuts(middles: NDArray[np.floating], spaced: NDArray[np.bool_], ink: Columns) -> NDArray[np.intp]:
-    """(N - 1,) the best column between each two middles.
-
-    Args:
-        middles: (N,) in columns, ascending.
-        spaced: (N - 1,) whether a space was read between them.
-        ink: Of the line.
-    """
-    starts = np.minimum(middles.astype(np.intp), len(ink) - 1)
+    """(N - 1,) the best column between each two middles."""
+    starts = middles.astype(np.intp)
     if len(starts) < 2:
         return starts[:0]
     sizes = np.diff(starts)
     columns = np.arange(starts[0], starts[-1])
     midpoints = np.repeat((middles[1:] + middles[:-1]) / 2, sizes)
-    spaced = np.repeat(spaced, sizes)
     clearance = _clearance(ink)[columns]
     near = np.minimum(clearance, CLEAR) - FAR_FROM_MIDPOINT * np.abs(columns + 0.5 - midpoints)
-    value = np.where(spaced, clearance, near)
+    value = np.where(np.repeat(spaced, sizes), clearance, near)
     best = np.maximum.reduceat(value, starts[:-1] - starts[0])
     hits = np.flatnonzero(value == np.repeat(best, sizes))
     return cast("NDArray[np.intp]", columns[hits[np.searchsorted(hits, starts[:-1] - starts[0])]])
@@ -172,21 +207,23 @@ def _clearance(ink: Columns) -> NDArray[np.float64]:
 
 
 def _trimmed(
-    begin: int, cuts: NDArray[np.intp], end: int, inked: NDArray[np.bool_]
+    cuts: NDArray[np.intp], bounds: Bounds, filled: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The first column with ink of each share between cuts, and the one after its last; the same where it has none."""
-    filled = np.append(np.flatnonzero(inked), len(inked))
-    first = np.searchsorted(filled, np.concatenate([[begin], cuts]))
-    after = np.searchsorted(filled, np.concatenate([cuts, [end]]))
-    return filled[first], np.where(first < after, filled[after - 1] + 1, filled[first])
+    first, line_begins, last, line_ends = bounds
+    begins, ends = np.append(0, cuts), np.append(cuts, 0)
+    begins[first], ends[last] = line_begins, line_ends
+    at, after = np.searchsorted(filled, begins), np.searchsorted(filled, ends)
+    left = filled[at]
+    return left, np.where(at < after, filled[after - 1] + 1, left)
 
 
-def _rows(
-    left: NDArray[np.intp], right: NDArray[np.intp], ink: Columns, height: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The first row with ink of each, and the one after its last; those of all together where one has none."""
-    ends = np.stack([left, right], axis=1).ravel()
-    rows = np.bitwise_or.reduceat(np.append(ink, np.uint64(0)), ends)[::2]
-    rows[rows == 0] = np.bitwise_or.reduce(rows) or np.uint64((1 << height) - 1)
-    inked = (rows[:, None] >> np.arange(height, dtype=np.uint64) & np.uint64(1)).astype(bool)
-    return inked.argmax(axis=1), height - inked[:, ::-1].argmax(axis=1)
+def _first_and_last(rows: Columns, height: int) -> NDArray[np.intp]:
+    """(N, 2) the lowest bit of each, and the one after its highest."""
+    inked = _bits(rows, height)
+    return np.stack([inked.argmax(axis=1), height - inked[:, ::-1].argmax(axis=1)], axis=1)
+
+
+def _bits(rows: Columns, height: int) -> NDArray[np.bool_]:
+    """(N, height) whether each bit is set."""
+    return (rows[:, None] >> np.arange(height, dtype=np.uint64) & np.uint64(1)).astype(bool)

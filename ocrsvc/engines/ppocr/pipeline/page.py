@@ -181,13 +181,13 @@ def _assemble(task: ReadTask, found: list[_DetectedLine]) -> Page:
     quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
     level = level_quads(turn_points(quads, angle, image.width, image.height))
     ordered = [kept[index] for index in reading_order(level, [line.read.text for line in kept])]
-    return Page(image.width, image.height, angle, tuple(_as_line(line, task) for line in ordered))
-
-
-def _as_line(line: _DetectedLine, task: ReadTask) -> Line:
-    task.check()
-    box = as_box(upright_box(line.quad) if task.options.upright_boxes else line.quad)
-    return Line(line.read.text, line.read.confidence, box, words_of(line.read, line.outline, task.options))
+    shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
+    words = words_of([(line.read, line.outline) for line in ordered], task.options, task.check)
+    lines = tuple(
+        Line(line.read.text, line.read.confidence, as_box(shaped(line.quad)), of_line)
+        for line, of_line in zip(ordered, words, strict=True)
+    )
+    return Page(image.width, image.height, angle, lines)
 
 
 def _page_angle(quads: Sequence[Quad]) -> int:

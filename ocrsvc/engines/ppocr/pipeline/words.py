@@ -15,35 +15,52 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.pipeline.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.imaging.geometry import as_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, parts_of
-from ocrsvc.records import Box, Character, ReadOptions, Word
+from ocrsvc.records import Box, Character, Check, ReadOptions, Word
 
 OWN_ROWS: Final = 0.5
 """How far a box's top and bottom move from those of the line's ink to those of its own ink."""
+
+TOGETHER: Final = 32
+"""Lines that are placed at once: of the longest, some megabytes and a few milliseconds."""
 
 FULL_HEIGHT: Final = "\u2e80"
 """The first character of Unicode's scripts whose characters fill their line's height: Chinese, kana and Hangul."""
 
 
-def words_of(line: LineText, outline: Outline, options: ReadOptions) -> tuple[Word, ...] | None:
-    """The words of one line as the options ask for them; None where they do not, or the recognizer cannot tell.
+def words_of(
+    lines: Sequence[tuple[LineText, Outline]], options: ReadOptions, check: Check
+) -> list[tuple[Word, ...] | None]:
+    """The words of each line, as the options ask for them; None where they do not, or the recognizer cannot tell.
 
     Args:
-        line: What was read.
-        outline: Where, in the direction of reading.
+        lines: What was read, and where, in the direction of reading.
         options: Whether with characters, segmented, or with upright boxes.
+        check: Called now and then.
     """
-    if not options.wants_words or line.path is None or line.ink is None:
-        return None
-    places = place_characters(line.path, line.ink, HEIGHT_PX)
-    if places is None:
-        return ()
-    texts = [line.path.characters[place] for place in places.places]
+    answers: list[tuple[Word, ...] | None] = [None] * len(lines)
+    known = [
+        (number, line.path, line.ink)
+        for number, (line, _) in enumerate(lines)
+        if options.wants_words and line.path is not None and line.ink is not None
+    ]
+    for begin in range(0, len(known), TOGETHER):
+        check()
+        some = known[begin : begin + TOGETHER]
+        found = place_characters([(path, ink) for _, path, ink in some], HEIGHT_PX)
+        for (number, path, _), places in zip(some, found, strict=True):
+            answers[number] = () if places is None else _words_of(path, places, lines[number][1], options)
+    return answers
+
+
+def _words_of(path: Path, places: CharacterPlaces, outline: Outline, options: ReadOptions) -> tuple[Word, ...]:
+    """The words of one line."""
+    texts = [path.characters[place] for place in places.places]
     parts = _parts(texts, places)
-    confidences = np.clip(line.path.probabilities[places.places], 0.0, 1.0)
+    confidences = np.clip(path.probabilities[places.places], 0.0, 1.0)
     characters: tuple[Character, ...] = ()
     if options.characters:
         characters = tuple(map(Character, texts, confidences.tolist(), _boxes(parts, outline, options)))
-    begins = _begins(line.path, places, open_jieba() if options.words == "segmented" else by_character)
+    begins = _begins(path, places, open_jieba() if options.words == "segmented" else by_character)
     spans = list(pairwise([*begins.tolist(), len(texts)]))
     means = np.add.reduceat(confidences, begins) / [end - begin for begin, end in spans]
     boxes = _boxes(_join(parts, begins), outline, options)
@@ -69,9 +86,12 @@ def _join(parts: NDArray[np.float64], begins: NDArray[np.intp]) -> NDArray[np.fl
 
 def _begins(path: Path, places: CharacterPlaces, segment: Segmenter) -> NDArray[np.intp]:
     """(W,) with which of the places each word begins."""
-    # Most characters are one code point long, but some are more.
+    text = "".join(path.characters)
+    begins = word_begins(text, segment)
+    if len(text) == len(path.characters):
+        return np.searchsorted(places.places, begins)
+    # Some characters are more than one code point long.
     offsets = np.array([0, *accumulate(map(len, path.characters))])[places.places]
-    begins = word_begins("".join(path.characters), segment)
     return np.unique(np.searchsorted(offsets, begins, side="right") - 1)
 
 
