@@ -77,10 +77,11 @@ def test_lines_that_touch_at_a_corner_and_make_no_rectangle_are_taken_apart() ->
     assert np.allclose(middles(table), [(24, 40), (64, 130)], atol=1)
 
 
-def test_the_lines_are_the_same_from_a_map_of_one_byte_a_pixel() -> None:
+@pytest.mark.parametrize("edge", [0.0, 0.2005])
+def test_the_lines_are_the_same_from_a_map_of_one_byte_a_pixel(edge: float) -> None:
     rows = [(40, 10 + 10 * row, 52, 18 + 10 * row, 0.95) for row in range(5)]
     seams = [(42, 18 + 10 * row, 50, 20 + 10 * row, 0.6) for row in range(4)]
-    table = drawn(*rows, *seams)
+    table = drawn((39, 9, 53, 59, edge), *rows, *seams)
     mask, likely = unpack_map(pack_map(np, table, MAP_THRESHOLD))
     packed = lines_from_mask(mask, likely, WIDTH, HEIGHT, certain=CERTAIN)
     assert np.array_equal(packed.outlines, lines_from_map(table, WIDTH, HEIGHT).outlines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,6 +96,23 @@ def test_a_line_along_an_arc_is_read(handle: PageHandle) -> None:
     width, height = np.ptp(np.array(line.box), axis=0).tolist()
     assert 470 < width < 640
     assert 80 < height < 140
+
+
+@pytest.mark.parametrize("far", [0.4, 0.2])
+def test_a_board_seen_from_the_side_is_read(handle: PageHandle, far: float) -> None:
+    words = ["the", "library", "closes", "at", "three", "today", "please", "return", "all", "books", "before", "noon"]
+    board = np.full((1000, 1400), 255, np.uint8)
+    lines = [" ".join(words[(row * 5 + place) % len(words)] for place in range(6)) for row in range(9)]
+    for row, line in enumerate(lines):
+        cv2.putText(board, line, (60, 90 + row * 100), cv2.FONT_HERSHEY_TRIPLEX, 1.5, (0,), 3, cv2.LINE_AA)
+    edge = 500 * (1 - far)
+    flat = np.array([[0, 0], [1400, 0], [1400, 1000], [0, 1000]], np.float32)
+    shown = np.array([[0, 0], [600, edge], [600, 1000 - edge], [0, 1000]], np.float32)
+    matrix = cv2.getPerspectiveTransform(flat, shown)
+    pixels = cv2.warpPerspective(board, matrix, (600, 1000), flags=cv2.INTER_AREA, borderValue=(255,))
+    found = Counter(read(handle, np.asarray(pixels, np.uint8)).text.lower().split())
+    # As rectangles 45 and 36 of the 54 words were read.
+    assert (found & Counter(" ".join(lines).split())).total() >= 53
 
 
 def test_tight_rows_of_numbers_are_read_one_by_one(handle: PageHandle) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.curved_lines import curved_outline, fills
 from ocrsvc.engines.ppocr.pipeline.fused_lines import LEVELS, Division, may_be_looked_at, parts_of, rows_of
+from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline, extent, is_curved
 from ocrsvc.records import Pixels
@@ -91,7 +92,8 @@ def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundL
     scale = first_scale(height, width)
     found = run_pass(scale)
     finer = second_scale(found, scale, longest_side(height, width))
-    return run_pass(finer).outlines if finer >= scale * SECOND_PASS_GAIN else found.outlines
+    last = run_pass(finer) if finer >= scale * SECOND_PASS_GAIN else found
+    return follow_perspective(last.outlines, width, height)
 
 
 def longest_side(height: int, width: int) -> float:

@@ -102,7 +102,10 @@ def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
     """(h, w) uint8, 1 where the shape within a contour is, without what lies in its holes."""
     inside = np.zeros(above.shape, np.uint8)
     cv2.fillPoly(inside, [contour], 1)
-    _, labels = cv2.connectedComponents(above.astype(np.uint8) & inside, connectivity=8)
+    shape = above.astype(np.uint8) & inside
+    # In a map of one byte a pixel the border may have been rounded below the threshold.
+    cv2.polylines(shape, [contour], isClosed=True, color=(1,))
+    _, labels = cv2.connectedComponents(shape, connectivity=8)
     column, row = contour[0, 0]
     own: Pixels = (labels == labels[row, column]).astype(np.uint8)
     return own

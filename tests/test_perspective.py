@@ -1,0 +1,111 @@
+"""Lines of pages seen from the side: the rectangles that a detector finds become the quads that they are."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ocrsvc.engines.ppocr.pipeline import perspective
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import order_clockwise
+from ocrsvc.imaging.geometry import Quad, sides, turn_points
+
+SIZE = 1000
+
+
+def lines(lengths: tuple[int, ...] = (700, 500, 820, 640, 760, 300, 800, 580)) -> NDArray[np.float32]:
+    """(N, 4, 2) level lines 40 px tall from x = 90 on, one below the other."""
+    tops = range(80, 900, 110)
+    ends = [(y, 90 + length) for y, length in zip(tops, lengths, strict=True)]
+    return np.array([[[90, y], [end, y], [end, y + 40], [90, y + 40]] for y, end in ends], np.float32)
+
+
+def seen_from_the_side(far: float) -> NDArray[np.float32]:
+    """The matrix that shows a page of SIZE by SIZE from its left side; the right one is `far` times as tall."""
+    edge = SIZE * (1 - far) / 2
+    page = np.array([[0, 0], [SIZE, 0], [SIZE, SIZE], [0, SIZE]], np.float32)
+    shown = np.array([[0, 0], [SIZE * 0.6, edge], [SIZE * 0.6, SIZE - edge], [0, SIZE]], np.float32)
+    return cv2.getPerspectiveTransform(page, shown).astype(np.float32)
+
+
+def follow_perspective(outlines: list[Quad]) -> list[Quad]:
+    return perspective.follow_perspective(outlines, SIZE, SIZE)
+
+
+def rectangle(quad: NDArray[np.float32]) -> Quad:
+    """What a detector makes of a line: the smallest rectangle, from its upper left corner."""
+    return order_clockwise(np.asarray(cv2.boxPoints(cv2.minAreaRect(quad)), np.float32))
+
+
+@pytest.mark.parametrize("far", [0.8, 0.6, 0.5])
+def test_lines_that_converge_get_the_quads_that_they_are(far: float) -> None:
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(far)).astype(np.float32)
+    found = follow_perspective([rectangle(quad) for quad in shown])
+    for quad, expected in zip(found, shown, strict=True):
+        ends, wanted = quad[[1, 2]] - quad[[0, 3]], expected[[1, 2]] - expected[[0, 3]]
+        assert np.allclose(np.arctan2(ends[:, 1], ends[:, 0]), np.arctan2(wanted[:, 1], wanted[:, 0]), atol=0.03)
+        # Upright on the page, as the letters are, where the rectangle's ends lean with the line.
+        assert abs(quad[0, 0] - quad[3, 0]) < 3
+        assert abs(quad[1, 0] - quad[2, 0]) < 3
+        left, right = (np.linalg.norm(quad[a] - quad[b]) for a, b in ((0, 3), (1, 2)))
+        wanted_left, wanted_right = (np.linalg.norm(expected[a] - expected[b]) for a, b in ((0, 3), (1, 2)))
+        assert right / left == pytest.approx(wanted_right / wanted_left, rel=0.06)
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_a_turned_page_is_followed_as_an_upright_one(degrees: int) -> None:
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.6)).astype(np.float32)
+    upright = [rectangle(quad) for quad in shown]
+    turned = [turn_points(quad, degrees, SIZE, SIZE) for quad in upright]
+    expected = [turn_points(quad, degrees, SIZE, SIZE) for quad in follow_perspective(upright)]
+    assert np.allclose(follow_perspective(turned), expected, atol=0.5)
+
+
+@pytest.mark.parametrize("slant", [0.0, 0.1, 0.6])
+def test_parallel_lines_stay_as_they_are(slant: float) -> None:
+    cos, sin = np.cos(slant), np.sin(slant)
+    quads = list((lines() @ np.array([[cos, sin], [-sin, cos]])).astype(np.float32))
+    assert np.array_equal(follow_perspective(quads), quads)
+
+
+def test_lines_every_which_way_and_few_lines_stay_as_they_are() -> None:
+    random = np.random.default_rng(5)
+    quads = []
+    for quad in lines():
+        angle = random.uniform(-0.5, 0.5)
+        matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        quads.append((quad @ matrix).astype(np.float32))
+    assert np.array_equal(follow_perspective(quads), quads)
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.5)).astype(np.float32)
+    few = [rectangle(quad) for quad in shown[:5]]
+    assert np.array_equal(follow_perspective(few), few)
+    assert follow_perspective([]) == []
+
+
+def test_curved_short_and_crossing_lines_are_left_out_of_it() -> None:
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.6)).astype(np.float32)
+    upright = np.array([[700, 100], [730, 100], [730, 600], [700, 600]], np.float32)
+    short = np.array([[700, 700], [730, 700], [730, 728], [700, 728]], np.float32)
+    curved = np.array([[0, 900], [50, 880], [100, 900], [100, 930], [50, 910], [0, 930]], np.float32)
+    rectangles = [rectangle(quad) for quad in shown]
+    found = follow_perspective([upright, *rectangles, short, curved])
+    assert found[0] is upright
+    assert found[-2] is short
+    assert found[-1] is curved
+    assert np.allclose(found[1:-2], follow_perspective(rectangles), atol=4)
+
+
+def test_a_line_keeps_its_length_and_its_place() -> None:
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.6)).astype(np.float32)
+    rectangles = [rectangle(quad) for quad in shown]
+    for before, after in zip(rectangles, follow_perspective(rectangles), strict=True):
+        assert sides(after)[0] == pytest.approx(sides(before)[0], rel=0.01)
+        assert np.allclose(after[[0, 2]].mean(axis=0), before.mean(axis=0), atol=9)
+
+
+def test_no_corner_is_put_beyond_the_image() -> None:
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.5)).astype(np.float32)
+    found = perspective.follow_perspective([rectangle(quad) for quad in shown], 400, 700)
+    assert np.array(found).min() >= 0
+    assert (np.array(found).reshape(-1, 2).max(axis=0) <= (400, 700)).all()
