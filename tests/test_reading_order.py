@@ -124,6 +124,19 @@ def test_a_cell_of_several_lines_is_read_whole() -> None:
     assert order_of([(left, top, right, bottom) for left, top, right, bottom in cells]) == [0, 1, 2, 3, 4, 5]
 
 
+def test_in_a_table_cells_whose_first_lines_are_level_are_read_whole_too() -> None:
+    rows = [
+        [
+            (x, 50.0 * row + 12 * line, x + 40, 50.0 * row + 12 * line + 10)
+            for x, count in ((0.0, 1), (100.0, 3), (200.0, 2))
+            for line in range(count)
+        ]
+        for row in range(4)
+    ]
+    frames = [frame for row in rows for frame in row]
+    assert order_of(frames) == list(range(len(frames)))
+
+
 def test_a_level_page_stays_as_it_is() -> None:
     quads = quads_around(column(0, 0, 20) + column(220, 3, 20))
     assert np.abs(level_quads(quads) - quads).max() < 0.01

@@ -61,9 +61,10 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
     bands = parts_between(lines, here, BAND) if deeper else [here]
-    if gutter is None and len(bands) > 1:
-        return [block for band in bands for block in _part(lines, band, deeper - 1)]
     if gutter is None:
+        cut = [_part(lines, band, deeper - 1) for band in bands] if len(bands) > 1 else []
+        if any(len(blocks) > 1 for blocks in cut):
+            return [block for blocks in cut for block in blocks]
         return [[line for row in rows_with_cells(lines, here) for line in row]]
     beside = ordered[gutter.first : gutter.last]
     parts = _joined(lines, bands, beside)

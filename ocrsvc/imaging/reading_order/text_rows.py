@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ Numbers = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 SAME_ROW = 0.5  # distance of the middles of two lines in a row, as a share of the smaller height
-CENTRED = 0.25  # line heights by which middles of the cells of a row may differ
+CENTRED = 0.25  # line heights by which middles, or first lines, of the cells of a row may differ
+TABLE_ROWS = 3  # groups of close lines, each of three cells or more, that make a table
 CELL_GAP = 0.2  # white, in line heights, between rows of cells; rows inside of a cell are closer
 
 
@@ -55,8 +56,8 @@ def _is_number(text: str) -> bool:
 
 
 def median(values: Numbers) -> float:
-    """The upper median; numpy's own takes 0.1 ms to begin, and there are many short columns on a page."""
-    return float(np.sort(values)[len(values) // 2])
+    """The lower median; numpy's own takes 0.1 ms to begin, and there are many short columns on a page."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
@@ -104,16 +105,33 @@ def _stripes(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> list[list[int]]:
-    """Rows as `rows_of` gives them, but in a row of a table whose cells have several lines each cell is read whole."""
-    return [row for group in cells_of(lines, here) for row in _cell_by_cell(lines, group)]
+    """Rows as `rows_of` gives them, but in a row of a table whose cells have several lines each cell is read whole.
+
+    Its cells are level in their middles; or, where most groups of close lines have several cells, in their first lines.
+    """
+    groups = cells_of(lines, here)
+    is_table = sum(len(_side_by_side(lines, group)) > 2 for group in groups) >= max(TABLE_ROWS, len(groups) / 2)
+    return [row for group in groups for row in _cell_by_cell(lines, group, is_table=is_table)]
 
 
-def _cell_by_cell(lines: TextLines, group: Indices) -> list[list[int]]:
+def _cell_by_cell(lines: TextLines, group: Indices, *, is_table: bool) -> list[list[int]]:
     rows = rows_of(lines, group)
     cells = _side_by_side(lines, group) if len(rows) > 1 else []
-    if _are_centred(lines, cells) and (len(cells) > 2 or all(len(row) == 1 for row in rows)):
+    if len(cells) < 2 or min(map(len, cells)) > 1:
+        return rows
+    several = len(cells) > 2
+    centred = _are_level(lines, cells, _middle) and (several or all(len(row) == 1 for row in rows))
+    if centred or (is_table and several and _are_level(lines, cells, _first)):
         return [row for cell in cells for row in rows_of(lines, cell)]
     return rows
+
+
+def _middle(lines: TextLines, cell: Indices) -> float:
+    return float(lines.top[cell].min() + lines.bottom[cell].max()) / 2
+
+
+def _first(lines: TextLines, cell: Indices) -> float:
+    return float(lines.middle[cell].min())
 
 
 def _side_by_side(lines: TextLines, group: Indices) -> list[Indices]:
@@ -123,10 +141,7 @@ def _side_by_side(lines: TextLines, group: Indices) -> list[Indices]:
     return np.split(order, np.flatnonzero(white > CELL_GAP * median(lines.height[order])) + 1)
 
 
-def _are_centred(lines: TextLines, cells: list[Indices]) -> bool:
-    """Whether cells, one of them a single line, are level in their middles."""
-    if len(cells) < 2 or min(map(len, cells)) > 1:
-        return False
-    middles = [(lines.top[cell].min() + lines.bottom[cell].max()) / 2 for cell in cells]
+def _are_level(lines: TextLines, cells: list[Indices], place: Callable[[TextLines, Indices], float]) -> bool:
+    places = [place(lines, cell) for cell in cells]
     size = median(np.concatenate([lines.height[cell] for cell in cells]))
-    return bool(max(middles) - min(middles) <= CENTRED * size)
+    return max(places) - min(places) <= CENTRED * size
