@@ -65,6 +65,17 @@ def test_a_page_without_tables_has_none(kind: str, seed: int) -> None:
     assert found_on(draw_page(kind, seed)) == []
 
 
+def test_columns_of_text_between_rules_are_no_table_where_boxes_are_as_tight_as_the_ink() -> None:
+    # Gaps between characters are wide then, measured in heights of the box.
+    drawn = draw_page("two_columns", 2000)
+    lines = []
+    for line in drawn.page.lines:
+        (left, top), _, (right, bottom), _ = line.box
+        inner = 0.15 * (bottom - top)
+        lines.append(line_at(left, top + inner, line.text, right - left, bottom - top - 2 * inner))
+    assert find_tables(drawn.pixels, replace(drawn.page, lines=tuple(lines)), no_check) == ()
+
+
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_a_table_on_a_turned_page_lies_where_it_is_seen(degrees: int) -> None:
     drawn = draw_page("spans", 2)

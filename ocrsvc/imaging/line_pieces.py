@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.ruled_lines import Mask
 from ocrsvc.imaging.text_grid import Frame, Interval
 
-LEAST_GAP: Final = 0.5  # in heights of the line, or of an ordinary one; blanks between words are half of that
+LEAST_GAP: Final = 0.6  # in heights of the line, or of an ordinary one; blanks between words are half of that
 TALLEST: Final = 4.0  # in line heights; what is taller is one piece
 EDGE: Final = 0.2  # of a line's height at its top and bottom, where ink may be another line's
 SNAP: Final = 3  # characters within which a blank is the place to divide a text

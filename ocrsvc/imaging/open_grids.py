@@ -73,9 +73,14 @@ def spans_of_row(row: int, pieces: Sequence[Frame], columns: Sequence[Interval])
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
     """Whether the lines are those of a paragraph: long, and mostly as long as their column is wide."""
-    if len(lines) < LEAST_ROWS:
+    extents: dict[tuple[float, float], Interval] = {}
+    for left, top, right, bottom in (block.frames[line] for line in lines):
+        # Pieces of one line have its height.
+        before = extents.get((top, bottom), (left, right))
+        extents[top, bottom] = min(left, before[0]), max(right, before[1])
+    if len(extents) < LEAST_ROWS:
         return False
-    length = median(block.frames[line][2] - block.frames[line][0] for line in lines)
+    length = median(right - left for left, right in extents.values())
     return length >= LONG * block.line_height and length >= FULL * (column[1] - column[0])
 
 
