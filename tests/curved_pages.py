@@ -15,7 +15,7 @@ WORDS = TOWNS.split()
 
 
 def flat_page(lines: int = 24) -> tuple[Pixels, list[str]]:
-    """A page of short words and numbers in columns, every fourth line a heading, as (pixels, lines)."""
+    """A page of lines of words, every third line a row of numbers in columns, as (pixels, lines)."""
     page: Pixels = np.full((HEIGHT, WIDTH), 245, np.uint8)
     texts = []
     for number in range(lines):
@@ -29,7 +29,7 @@ def flat_page(lines: int = 24) -> tuple[Pixels, list[str]]:
 
 
 def _cells(number: int) -> list[str]:
-    if number % 4 == 0:
+    if number % 3:
         return [" ".join(WORDS[(number + step) % len(WORDS)] for step in range(8))]
     return [WORDS[number % len(WORDS)], *(str(100 + 37 * number + 211 * column) for column in range(5))]
 

@@ -236,8 +236,8 @@ def test_pages_read_the_same_from_the_gpu_and_from_memory(engine: PpocrEngine) -
 def test_a_page_whose_lines_bend_is_flattened_for_the_gpu_too(engine: PpocrEngine) -> None:
     page, truth = flat_page(20)
     read_there = read(engine.open_handle(), np.asarray(bent(page, 70.0)[0], np.uint8))
-    rows = " ".join(read_there.text.split())
-    assert sum(row in rows for row in truth) >= 18
+    expected, found = " ".join(truth).split(), read_there.text.split()
+    assert sum(word in found for word in expected) >= 0.97 * len(expected)
     as_it_is = read(engine.open_handle(), np.asarray(bent(page, 70.0)[0], np.uint8), ReadOptions(unwarp=False))
     assert as_it_is != read_there
 

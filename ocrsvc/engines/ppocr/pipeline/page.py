@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
@@ -87,6 +88,9 @@ def add_ink(text: LineText, crop: Pixels) -> LineText:
     return text if text.path is None else replace(text, ink=ink_columns(crop))
 
 
+Straighten = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Moves the corners (N, 4, 2) of lines, in pixels, to where they would be if the lines went straight."""
+
 UNREAD: Final = LineText("", 0.0)
 
 
@@ -103,8 +107,14 @@ class _DetectedLine:
         return corners(self.outline)
 
 
-def read_page(task: ReadTask, reader: PageReader) -> Page:
-    """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean."""
+def read_page(task: ReadTask, reader: PageReader, straighten: Straighten | None = None) -> Page:
+    """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean.
+
+    Args:
+        task: What is read, and how.
+        reader: Reads it.
+        straighten: Undoes the bend of the lines, for their order; None where they do not bend.
+    """
     found = [_DetectedLine(_along_text(outline)) for outline in reader.find()] if task.options.detect else []
     if not found:
         found = [_DetectedLine(_whole_image(task.image.pixels))]
@@ -114,7 +124,7 @@ def read_page(task: ReadTask, reader: PageReader) -> Page:
     if task.options.rotate == "auto":
         _retry_doubtful(found, reader)
     _decide_spaces(found, task.options.spaces)
-    return _assemble(task, found)
+    return _assemble(task, found, straighten or (lambda quads: quads))
 
 
 def _along_text(outline: Outline) -> Outline:
@@ -172,13 +182,13 @@ def _mean_confidence(texts: Sequence[LineText]) -> float:
     return sum(text.confidence for text in texts) / max(1, len(texts))
 
 
-def _assemble(task: ReadTask, found: list[_DetectedLine]) -> Page:
+def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten) -> Page:
     image = task.image
     least = LEAST_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
     angle = _page_angle([line.quad for line in kept])
     # Rectangles around curved lines overlap where the lines do not.
-    quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
+    quads = straighten(np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2))
     level = level_quads(turn_points(quads, angle, image.width, image.height))
     ordered = [kept[index] for index in reading_order(level, [line.read.text for line in kept])]
     shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask, LineBend
+from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LineField, fit_field
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid, make_grid
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
@@ -29,6 +30,7 @@ LEAST_TURN_DEG: Final = 2.5
 LEAST_PIECES: Final = 50
 """Pieces of lines without which a turn is not believed: labels of wares, set every which way, have 20 to 40."""
 
+BENT_ROWS_DEG: Final = 1.0  # of turn, from which rows are straightened before they are put into order
 LESS: Final = 0.5  # of the turn, which may be left when the page is flat
 KEPT: Final = 0.97  # of the lines by their lengths, which must lie on the flat page
 FOUND: Final = 0.9  # of the lines' lengths in heights, which must be found again
@@ -49,7 +51,12 @@ class _FoundPage:
     task: ReadTask
     reader: PageReader
     outlines: list[Outline]
-    bend: LineBend
+    field: LineField | None
+
+    @property
+    def turn_deg(self) -> float:
+        """By how much its lines turn; 0 for too little text to tell."""
+        return self.field.turn_deg if self.field is not None and self.field.pieces >= LEAST_PIECES else 0.0
 
     @property
     def in_batches(self) -> bool:
@@ -74,16 +81,22 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
         find_grid: Finds how the page lies; called for curved pages only.
     """
     found = _find(task, open_page)
-    if found.bend.pieces < LEAST_PIECES or found.bend.turn_deg < LEAST_TURN_DEG:
-        return read_page(task, found)
+    if found.turn_deg < LEAST_TURN_DEG:
+        return _read(found)
     pixels = task.image.pixels
     grid = make_grid(find_grid(pixels, task.check), min(MOST_PIXELS, pixels.shape[0] * pixels.shape[1]))
     if not _keeps_lines(grid, found.outlines):
-        return read_page(task, found)
+        return _read(found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
-    if flat.bend.turn_deg > LESS * found.bend.turn_deg or _letters(flat.outlines) < FOUND * _letters(found.outlines):
-        return read_page(task, found)
-    return _put_back(read_page(flat.task, flat), grid, task)
+    if flat.turn_deg > LESS * found.turn_deg or _letters(flat.outlines) < FOUND * _letters(found.outlines):
+        return _read(found)
+    return _put_back(_read(flat), grid, task)
+
+
+def _read(found: _FoundPage) -> Page:
+    """Read the page as it is; what bend there is matters to the order only, which a model of it undoes well enough."""
+    straighten = found.field.straighten if found.field is not None and found.turn_deg >= BENT_ROWS_DEG else None
+    return read_page(found.task, found, straighten)
 
 
 def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
@@ -91,7 +104,7 @@ def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
     reader = open_page(task, mask)
     outlines = reader.find()
     task.check()
-    return _FoundPage(task, reader, outlines, mask.bend())
+    return _FoundPage(task, reader, outlines, fit_field(mask.pieces(task.image.width, task.image.height)))
 
 
 def _keeps_lines(grid: PageGrid, outlines: Sequence[Outline]) -> bool:
