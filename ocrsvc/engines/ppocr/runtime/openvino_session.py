@@ -27,6 +27,7 @@ from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig, Tensor
 from ocrsvc.errors import EngineUnavailable
+from ocrsvc.system.allocator import map_large_blocks
 
 PROVIDER: Final = "OpenVINO"
 
@@ -70,7 +71,8 @@ def computes_bf16() -> bool:
 
 @cache
 def _core() -> Any:
-    # Read once, when its library loads. With oneDNN's own 1,024 the sessions of the recognizer would not share kernels.
+    map_large_blocks()
+    # Read once, when the library loads. With oneDNN's own 1,024 the recognizer's sessions would not share kernels.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
     # The package sends an event to Google Analytics, and writes a file into the home, whenever it is imported; without
     # this one it takes a stub that does nothing.
