@@ -38,7 +38,7 @@ from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http import options as http_options
 from ocrsvc.http.options import OPTIONS
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page
+from ocrsvc.records import Box, Character, Line, Page, ReadOptions, Word
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -539,3 +539,17 @@ def test_a_page_without_lines_is_an_empty_page() -> None:
         "text": "",
         "lines": [],
     }
+
+
+def test_each_of_thousands_of_characters_keeps_its_own_place() -> None:
+    def at(x: int) -> Box:
+        return (float(x), 0.0), (x + 1.0, 0.0), (x + 1.0, 1.0), (float(x), 1.0)
+
+    characters = [Character(chr(0x4E00 + x), x / 10_000, at(x)) for x in range(9000)]
+    words = [Word("", 0.5, at(x), tuple(characters[x : x + 2])) for x in range(0, 9000, 2)]
+    page = Page(9000, 1, 0, tuple(Line("", 0.5, at(x), tuple(words[x : x + 3])) for x in range(0, 4500, 3)))
+    lines: Any = page_to_dict(page, 1, ReadOptions(words=True, characters=True))["lines"]
+    found = [each for line in lines for word in line["words"] for each in word["characters"]]
+    assert [(each["text"], each["confidence"], each["box"][0][0]) for each in found] == [
+        (chr(0x4E00 + x), round(x / 10_000, 4), x) for x in range(9000)
+    ]

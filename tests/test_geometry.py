@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.imaging.geometry import (
+    Quads,
     crop,
     map_boxes,
     restore_page,
@@ -101,6 +102,23 @@ def test_a_line_without_words_stays_without(words: tuple[Word, ...] | None) -> N
 
 def test_a_page_without_lines_stays_empty() -> None:
     assert map_boxes((), lambda quads: quads + 1) == ()
+
+
+def test_boxes_of_a_page_of_thousands_are_moved_some_at_a_time_so_that_others_run_in_between() -> None:
+    word = Word("", 0.5, square(2, 2, 1), (Character("", 0.5, square(3, 3, 1)),) * 3)
+    lines = [Line("", 0.5, square(1, 1, 1), (word,) * 10)] * 250
+    sizes = list[int]()
+
+    def move(quads: Quads) -> Quads:
+        sizes.append(len(quads))
+        return quads + 1
+
+    moved = map_boxes(lines, move)
+    assert (sum(sizes), max(sizes)) == (250 * 41, 4096)
+    assert {line.box for line in moved} == {square(2, 2, 1)}
+    words = [word for line in moved for word in line.words or ()]
+    assert {word.box for word in words} == {square(3, 3, 1)}
+    assert {each.box for word in words for each in word.characters} == {square(4, 4, 1)}
 
 
 def test_words_of_a_page_read_on_a_copy_are_put_back() -> None:

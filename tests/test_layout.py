@@ -56,6 +56,16 @@ def test_of_several_regions_a_line_belongs_to_the_surest() -> None:
     assert [(region.type, region.lines) for region in regions] == [("title", (0,)), ("text", (1, 2)), ("table", (3, 4))]
 
 
+def test_a_line_without_an_area_is_in_no_region() -> None:
+    found = [FoundRegion("title", 0.9, (0, 0, 10, 10)), FoundRegion("text", 0.8, (0, 50, 100, 100))]
+    page = Page(100, 100, 0, (Line("x", 0.9, ((50.0, 20.0), (50.0, 20.0), (50.0, 28.0), (50.0, 28.0))),))
+    assert [(region.type, region.confidence, region.lines) for region in assign_lines(page, found)] == [
+        ("title", 0.9, ()),
+        ("text", 0.0, (0,)),
+        ("text", 0.8, ()),
+    ]
+
+
 def test_a_page_without_regions_or_lines_has_what_there_is() -> None:
     (whole,) = assign_lines(PAGE, [])
     assert (whole.type, whole.lines) == ("text", (0, 1, 2, 3, 4))

@@ -94,6 +94,14 @@ def test_the_flat_page_is_as_large_as_in_its_picture_and_no_larger_than_allowed(
     assert (grid.width, grid.height) == pytest.approx(size, abs=1)
 
 
+def test_a_long_flat_page_has_sides_that_can_be_resampled() -> None:
+    y, x = np.meshgrid(np.linspace(0, 30_000, 5), np.linspace(0, 100, 4), indexing="ij")
+    winding = np.stack([x + np.where(np.arange(5) % 2, 20_000, 0)[:, None], y], axis=-1).astype(np.float32)
+    grid = make_grid(winding, 16_000_000)
+    assert max(grid.width, grid.height) <= 32_766
+    assert grid.flatten(np.zeros((20_000, 120), np.uint8)).shape == (grid.height, grid.width)
+
+
 def test_a_page_folded_to_a_point_is_a_pixel() -> None:
     grid = make_grid(np.zeros((45, 31, 2), np.float32), 10**6)
     assert grid.flatten(np.zeros((10, 10, 3), np.uint8)).shape == (1, 1, 3)

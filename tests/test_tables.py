@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -20,6 +20,9 @@ from ocrsvc.errors import ClientGone, DeadlineExceeded
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.formats.table_markup import to_html, to_markdown
 from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
+from ocrsvc.imaging.open_grids import spans_of_row
+from ocrsvc.imaging.partly_ruled import find_stacked_grids
+from ocrsvc.imaging.row_runs import TextBlock
 from ocrsvc.imaging.tables import find_tables
 from ocrsvc.records import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Table, no_check
 from ocrsvc.settings.settings import Settings
@@ -114,6 +117,18 @@ def test_the_cells_cover_the_grid_once() -> None:
     assert (covered == 1).all()
 
 
+def test_cells_of_a_row_whose_pieces_overlap_cover_it_once_in_any_order() -> None:
+    columns = [(x * 10.0, x * 10.0 + 8) for x in range(6)]
+    pieces = [(22.0, 0.0, 56.0, 9.0), (11.0, 10.0, 37.0, 19.0)]
+    spans = [(span.column, span.columns) for span in spans_of_row(0, pieces, columns)]
+    assert spans == [(span.column, span.columns) for span in spans_of_row(0, pieces[::-1], columns)] == [(0, 1), (1, 5)]
+
+
+def test_lines_without_text_are_no_table() -> None:
+    lines = tuple(line_at(x * 90.0, y * 30.0, "") for y in range(4) for x in range(3))
+    assert find_tables(blank(), Page(600, 400, 0, lines), no_check) == ()
+
+
 def test_a_color_page_and_a_large_one_have_the_same_tables_as_the_gray_one() -> None:
     drawn = draw_page("ruled", 5)
     (table,) = find_tables(drawn.pixels, drawn.page, no_check)
@@ -174,6 +189,46 @@ def test_whatever_is_on_a_page_takes_no_longer_than_seconds(name: str) -> None:
     began_s = time.thread_time()
     find_tables(pixels, Page(pixels.shape[1], pixels.shape[0], 0, lines), no_check)
     assert time.thread_time() - began_s < 5
+
+
+def hatched_lines(count: int) -> tuple[Pixels, Page]:
+    """Lines of a hundred words, that come apart at each of them."""
+    pixels = blank(8 * count, 2400)
+    pixels[:, np.arange(2400) % 24 > 11] = 0
+    pixels[::8] = pixels[7::8] = 255
+    lines = tuple(line_at(0, y * 8.0, "ab " * 100, width=2400, height=8) for y in range(count))
+    return pixels, Page(2400, 8 * count, 0, lines)
+
+
+def narrow_columns(count: int) -> tuple[Pixels, Page]:
+    places = [(x * 3.0, y * 4.0) for y in range(4) for x in range(count)]
+    pixels = blank(40, 3 * count)
+    for x, y in places:
+        pixels[int(y) : int(y) + 3, int(x)] = 0
+    lines = tuple(line_at(x, y, "x", width=1.5, height=3) for x, y in places)
+    return pixels, Page(3 * count, 40, 0, lines)
+
+
+@pytest.mark.parametrize(("page", "many"), [(hatched_lines, 280), (narrow_columns, 750)])
+def test_a_pattern_of_thousands_of_pieces_is_given_up(page: Callable[[int], tuple[Pixels, Page]], many: int) -> None:
+    pixels, read = page(many)
+    began_s = time.thread_time()
+    assert find_tables(pixels, read, no_check) == ()
+    assert time.thread_time() - began_s < 1
+
+
+def test_rules_above_each_other_of_many_extents_are_given_up() -> None:
+    places = np.random.default_rng(5).uniform(0, 2300, (3000, 2))
+    frames = np.concatenate([places, np.add(places, (20, 8))], axis=1).tolist()
+    steps = np.arange(500)
+    lefts, widths = 10 + steps * 10 % 1100, 60 + steps * 2
+    segments = [np.stack([lefts, np.full(500, top), widths, np.ones(500, int)], axis=1) for top in (5, 2390)]
+    checks = list[int]()
+    began_s = time.thread_time()
+    block = TextBlock(frames, range(3000), 8.0)
+    grids = list(find_stacked_grids(block, np.concatenate(segments).astype(np.int32), lambda: checks.append(1)))
+    assert time.thread_time() - began_s < 1
+    assert len(checks) >= len(grids)
 
 
 def small_table() -> Table:

@@ -146,6 +146,13 @@ def test_a_page_of_which_the_grid_would_lose_a_part_is_read_as_it_is() -> None:
     assert len(page.lines) == len(ROWS) * 6
 
 
+def test_a_picture_too_long_to_be_resampled_is_read_as_it_is() -> None:
+    picture, grids = bent_bars()
+    longer = np.pad(picture, ((0, 32_767 - len(picture)), (0, 0)), constant_values=250)
+    assert len(read_bars(longer, grids).lines) > 50
+    assert grids.asked == 0
+
+
 def test_few_lines_are_no_evidence() -> None:
     picture, grids = bent_bars()
     picture[300:] = 250

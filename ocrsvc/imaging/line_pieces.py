@@ -7,6 +7,7 @@ running text do no harm: they align with nothing, and those that end up in one c
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -21,6 +22,8 @@ from ocrsvc.imaging.text_grid import Frame, Interval
 LEAST_GAP: Final = 0.6  # in heights of the line, or of an ordinary one; blanks between words are half of that
 TALLEST: Final = 4.0  # in line heights; what is taller is one piece
 EDGE: Final = 0.2  # of a line's height at its top and bottom, where ink may be another line's
+MOST_PIECES: Final = 8000
+"""Of a page; where lines come apart into more, they are hatched ground rather than text, and none is divided."""
 SNAP: Final = 3  # characters within which a blank is the place to divide a text
 
 
@@ -46,6 +49,9 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
     pieces: list[Piece] = []
     for number, (text, frame) in enumerate(zip(texts, frames.tolist(), strict=True)):
         pieces += _pieces(number, text, frame, _parts(frame, ink, line_height))
+        if len(pieces) > MOST_PIECES:
+            whole = enumerate(zip(texts, frames.tolist(), strict=True))
+            return [Piece(number, 0, len(text), frame) for number, (text, frame) in whole if text]
     return pieces
 
 
@@ -91,8 +97,9 @@ def _cuts(text: str, parts: Sequence[Interval]) -> list[int]:
     inked = [0.0, *accumulate(right - left for left, right in parts)]
     cuts: list[int] = []
     for share in (part / inked[-1] for part in inked[1:-1]):
-        place = int(np.searchsorted(reached, share * reached[-1] - 0.5))
-        near = [blank for blank in blanks if abs(blank - place) <= SNAP]
+        place = bisect_left(reached, share * reached[-1] - 0.5)
+        after = bisect_left(blanks, place)
+        near = [blank for blank in blanks[max(0, after - 1) : after + 1] if abs(blank - place) <= SNAP]
         place = min(near, key=lambda blank: abs(blank - place)) if near else place
         cuts.append(max(place, cuts[-1] if cuts else 0))
     return cuts

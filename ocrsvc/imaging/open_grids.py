@@ -7,16 +7,18 @@ its sides are looked at apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Final
 
 from ocrsvc.imaging.row_runs import LEAST_ROWS, Run, TextBlock, find_runs
 from ocrsvc.imaging.ruled_grids import Grid, Span
-from ocrsvc.imaging.text_grid import Frame, Interval, borders_between, columns_of
+from ocrsvc.imaging.text_grid import Frame, Interval, borders_between, columns_of, reached_columns
 from ocrsvc.records import Check
 
 DEEPEST: Final = 6
+MOST_COLUMNS: Final = 128
+"""Of a table that is aligned alone; what has more is a pattern, and each line is compared with each gutter."""
 LONG: Final = 8.0  # median length of lines of running text, in line heights
 FULL: Final = 0.8  # of a column's width is the median length of its lines, if it is running text
 PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
@@ -35,6 +37,9 @@ def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> It
     check()
     for run in find_runs(block):
         columns = columns_of(block.frames, run.rows, block.line_height)
+        check()
+        if len(columns) > MOST_COLUMNS:
+            continue
         parts = _divided(block, run, columns)
         if len(parts) > 1:
             for part in parts if deeper else ():
@@ -63,12 +68,13 @@ def grid_of_rows(block: TextBlock, rows: Sequence[Sequence[int]], columns: Seque
 def spans_of_row(row: int, pieces: Sequence[Frame], columns: Sequence[Interval]) -> Iterator[Span]:
     """The cells of one row: one for each column, and one for columns that a piece reaches over."""
     owners = list(range(len(columns)))
-    for left, _, right, _ in pieces:
-        reached = [number for number, column in enumerate(columns) if left < column[1] and column[0] < right]
+    # From left to right, so that what joins pieces that join columns joins them all.
+    for left, _, right, _ in sorted(tuple(piece) for piece in pieces):
+        reached = reached_columns(columns, left, right)
         for number in reached[1:]:
             owners[number] = owners[reached[0]]
-    for first in sorted(set(owners)):
-        yield Span(row, first, 1, owners.count(first))
+    for first, same in groupby(owners):
+        yield Span(row, first, 1, len(list(same)))
 
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
@@ -89,7 +95,7 @@ def in_columns(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequenc
     found: list[list[int]] = [[] for _ in columns]
     for line in (line for row in rows for line in row):
         left, _, right, _ = block.frames[line]
-        reached = [number for number, column in enumerate(columns) if left < column[1] and column[0] < right]
+        reached = reached_columns(columns, left, right)
         if len(reached) == 1:
             found[reached[0]].append(line)
     return found
@@ -168,8 +174,7 @@ def _with_heading(block: TextBlock, run: Run, columns: Sequence[Interval]) -> li
     reached = [
         number
         for line in run.above
-        for number, column in enumerate(columns)
-        if block.frames[line][0] < column[1] and column[0] < block.frames[line][2]
+        for number in reached_columns(columns, block.frames[line][0], block.frames[line][2])
     ]
     is_heading = len(run.above) > 1 and len(reached) == len(set(reached)) > len(run.above)
     for line in run.above:

@@ -5,6 +5,7 @@ What rules leave open is decided by the alignment of the text, as in open_grids.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -13,14 +14,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.open_grids import in_columns, is_running_text, join_continued, page_gutters, spans_of_row
+from ocrsvc.imaging.open_grids import (
+    MOST_COLUMNS,
+    in_columns,
+    is_running_text,
+    join_continued,
+    page_gutters,
+    spans_of_row,
+)
 from ocrsvc.imaging.row_runs import LEAST_ROWS, TextBlock
 from ocrsvc.imaging.ruled_grids import Grid, Span
 from ocrsvc.imaging.text_grid import Interval, borders_between, columns_of, rows_of
+from ocrsvc.records import Check
 
 SAME_EXTENT: Final = 1.0  # how far apart the ends of rules of one table are, in line heights
 LEAST_RULE: Final = 6.0  # length of a rule across a table, in line heights
 MOST_RULES: Final = 1000  # on a page, the longest first
+MOST_LOOKS: Final = 16
+"""Times the lines of a page that all stacks together are looked at: those of one extent seldom lie in many others."""
 FEW_BANDS: Final = 3  # heading, body and footer; between more rules is one row, unless it shows three
 SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pieces
 FULL_COLUMNS: Final = 0.6  # of the columns in use are filled in a full row
@@ -30,15 +41,24 @@ Rows = list[list[int]]
 """Lines of text in rows, from top to bottom, each from left to right."""
 
 
-def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32]) -> Iterator[Grid]:
+def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
     """Grids, without cells, of horizontal rules of one extent above each other, with rows of a table between all.
 
     Args:
         block: The text.
         segments: (N, 4) left, top, width, height of rules.
+        check: Called between steps.
     """
+    frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
+    middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MOST_LOOKS * len(frames)
     for left, right, places in _stacks(segments, block.line_height):
-        bands = _bands(block, left, right, places)
+        check()
+        inside = ((middles >= (left, places[0])) & (middles <= (right, places[-1]))).all(axis=1)
+        lines = np.asarray(block.lines)[inside].tolist()
+        left_looks -= len(lines)
+        if left_looks < 0:
+            return
+        bands = _bands(block.part(lines), left, right, places)
         full = [sum(len(row) > 1 for row in band) >= max(1.0, SEVERAL * len(band)) for band in bands]
         begin = 0
         for end in range(len(bands) + 1):
@@ -63,7 +83,7 @@ def complete(block: TextBlock, grid: Grid) -> Grid | None:
         return Grid(_row_borders(block, grid.rows, parts), grid.columns, _expanded(grid.cells, parts))
     rows = [row for band in bands for row in band]
     columns = columns_of(block.frames, rows, block.line_height)
-    if len(columns) < 2 or page_gutters(block, rows, columns, rules_cross=True):
+    if not 2 <= len(columns) <= MOST_COLUMNS or page_gutters(block, rows, columns, rules_cross=True):
         return None
     least = 2 if len(bands) <= FEW_BANDS else LEAST_ROWS
     parts = [_divided_rows(block, band, columns, least) for band in bands]
@@ -97,7 +117,7 @@ def _bands(block: TextBlock, left: float, right: float, places: Sequence[float])
     found: list[list[int]] = [[] for _ in range(len(places) - 1)]
     for line in block.lines:
         frame = block.frames[line]
-        band = int(np.searchsorted(places, (frame[1] + frame[3]) / 2)) - 1
+        band = bisect_left(places, (frame[1] + frame[3]) / 2) - 1
         if 0 <= band < len(found) and left <= (frame[0] + frame[2]) / 2 <= right:
             found[band].append(line)
     return [rows_of(block.frames, lines) for lines in found]

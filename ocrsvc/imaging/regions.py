@@ -82,7 +82,7 @@ def _owners(frames: Frames, found: Sequence[FoundRegion]) -> list[int]:
     regions = np.array([region.frame for region in found], np.float32)
     low, high = np.maximum(frames[:, None, :2], regions[:, :2]), np.minimum(frames[:, None, 2:], regions[:, 2:])
     shared = (high - low).clip(0).prod(axis=2)
-    holds = shared >= WITHIN * (frames[:, 2:] - frames[:, :2]).prod(axis=1)[:, None]
+    holds = (shared >= WITHIN * (frames[:, 2:] - frames[:, :2]).prod(axis=1)[:, None]) & (shared > 0)
     return [int(owner) for owner in np.where(holds.any(axis=1), holds.argmax(axis=1), NOBODY)]
 
 

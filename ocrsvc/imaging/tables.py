@@ -50,6 +50,9 @@ def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
     rules = find_ruled_lines(level.warp(pixels), frames, line_height, check)
     texts = [line.text for line in page.lines]
     pieces = divide_lines(texts, frames, rules.ink, line_height)
+    if not pieces:
+        return ()
+    check()
     found = list(_find_grids(rules, [piece.frame for piece in pieces], line_height, check))
     found.sort(key=lambda grid_and_lines: grid_and_lines[0].rows[0])
     return tuple(_as_table(texts, pieces, level, grid, inside) for grid, inside in found)
@@ -68,12 +71,13 @@ def _find_grids(
 
     # The smallest first, so that a table in a frame is not taken for the frame's.
     for grid in find_ruled_grids(rules, line_height, check)[::-1]:
+        check()
         text = block(_inside(middles, grid))
         completed = complete(text, grid) if text.lines else None
         if completed and _is_filled(lines := pieces_of_cells(text, completed), completed):
             free[text.lines] = False
             yield completed, lines
-    for grid in find_stacked_grids(block(free), rules.segments):
+    for grid in find_stacked_grids(block(free), rules.segments, check):
         text = block(_inside(middles, grid))
         completed = complete(text, grid) if text.lines else None
         if completed and _is_filled(lines := pieces_of_cells(text, completed), completed):

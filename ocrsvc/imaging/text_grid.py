@@ -6,8 +6,10 @@ Columns come from the projection of all rows onto the horizontal axis, as in the
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 Frame = Sequence[float]
@@ -44,8 +46,13 @@ def columns_of(frames: Sequence[Frame], rows: Sequence[Sequence[int]], line_heig
     """
     spans = sorted((frames[line][0], frames[line][2]) for row in rows for line in row)
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), LEAST_GUTTER * line_height)
-    sparse = [span for span in spans if not any(left < span[1] and span[0] < right for left, right in columns)]
-    return sorted(columns + _merged(sparse, LEAST_GUTTER * line_height))
+    sparse = [span for span in spans if not reached_columns(columns, *span)]
+    return _merged(sorted(columns + _merged(sparse, LEAST_GUTTER * line_height)), 0.0)
+
+
+def reached_columns(columns: Sequence[Interval], left: float, right: float) -> range:
+    """Which of the columns, that stand apart from left to right, reach into what lies from `left` to `right`."""
+    return range(bisect_right(columns, left, key=itemgetter(1)), bisect_left(columns, right, key=itemgetter(0)))
 
 
 def _covered(spans: Sequence[Interval], allowed: int) -> list[Interval]:

@@ -24,7 +24,6 @@ from ocrsvc.imaging.outline import Outline, extent, is_curved
 from ocrsvc.records import Pixels
 
 STRIDE = 32  # the network's input sides must be multiples of this
-STEPS_PX = ((288, STRIDE), (1056, 2 * STRIDE), (math.inf, 4 * STRIDE))  # sides up to a length are multiples of these
 COARSE_PX = 960  # longest side of the first pass
 FINE_PX = 2048  # longest side of the second pass, if the first one finds the text too small
 ENLARGE_MOST = 2.5
@@ -274,6 +273,4 @@ def _are_large_enough(quads: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _to_stride(side: float) -> int:
-    """The nearest side that the network is run at, in pixels; few, because OpenVINO compiles kernels for each size."""
-    step = next((step for most, step in STEPS_PX if side < most), STEPS_PX[-1][1])
-    return max(STRIDE, round(side / step) * step)
+    return max(STRIDE, round(side / STRIDE) * STRIDE)

@@ -19,6 +19,9 @@ from ocrsvc.records import Pixels
 
 Points = NDArray[np.float32]
 
+MOST_SIDE_PX: Final = 32_766
+"""Of pictures and of flat pages: OpenCV's remap takes no longer ones."""
+
 STRIP_ROWS: Final = 128
 """Rows that are resampled at a time, because each pixel needs eight bytes to say where it comes from."""
 
@@ -86,9 +89,9 @@ class PageGrid:
 
 
 def make_grid(points: Points, most_pixels: int) -> PageGrid:
-    """The grid with the size of the flat page: as large as it is in the picture, but of no more than `most_pixels`."""
+    """The grid with the flat page's size: as large as in the picture, within `most_pixels` and MOST_SIDE_PX."""
     width, height = (_length(points, axis) for axis in (1, 0))
-    scale = min(1.0, math.sqrt(most_pixels / (width * height)))
+    scale = min(1.0, math.sqrt(most_pixels / (width * height)), MOST_SIDE_PX / max(width, height))
     return PageGrid(points, max(1, int(width * scale)), max(1, int(height * scale)))
 
 

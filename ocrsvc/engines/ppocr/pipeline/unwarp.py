@@ -18,7 +18,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.line_field import LineField, fit_field
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
-from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid, make_grid
+from ocrsvc.engines.ppocr.pipeline.page_grid import MOST_SIDE_PX, PageGrid, make_grid
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, extent
 from ocrsvc.records import Check, Page, Pixels, ReadTask
@@ -81,9 +81,9 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
         find_grid: Finds how the page lies; called for curved pages only.
     """
     found = _find(task, open_page)
-    if found.turn_deg < LEAST_TURN_DEG:
-        return _read(found)
     pixels = task.image.pixels
+    if found.turn_deg < LEAST_TURN_DEG or max(pixels.shape[:2]) > MOST_SIDE_PX:
+        return _read(found)
     grid = make_grid(find_grid(pixels, task.check), min(MOST_PIXELS, pixels.shape[0] * pixels.shape[1]))
     if not _keeps_lines(grid, found.outlines):
         return _read(found)

@@ -31,8 +31,8 @@ from ocrsvc.system.allocator import map_large_blocks
 
 PROVIDER: Final = "OpenVINO"
 
-MOST_KERNELS: Final = {models.DETECTION: 600, models.RECOGNITION: 3000}
-"""Kernels of one kind that a session keeps, the least recently used go first: of about 16 shapes of pages, 6 MB
+MOST_KERNELS: Final = {models.DETECTION: 300, models.RECOGNITION: 3000}
+"""Kernels of one kind that a session keeps, the least recently used go first: of about 8 shapes of pages, 6 MB
 each, and of all widths of lines."""
 
 _SHARED_KERNELS: Final = 3000
