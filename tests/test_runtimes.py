@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,8 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import runtime_proof
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.openvino_session import open_openvino
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession, open_openvino
 from ocrsvc.engines.ppocr.runtime.runtimes import (
     BF16,
     FP32,
@@ -186,13 +190,13 @@ def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fa
 def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def open_model(_name: str, config: SessionConfig, _cache: ModelCache) -> Runtime:
+    def open_double(_name: str, config: SessionConfig, _cache: ModelCache) -> Runtime:
         if config.precision in broken:
             raise RuntimeError("no such instruction")
         return Runtime(config.provider, config.precision)
 
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
-    monkeypatch.setattr(runtime_proof, "open_model", open_model)
+    monkeypatch.setattr(runtime_proof, "open_model", open_double)
     broken = {"bf16"}
     opened = runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
     assert list(opened) == [FP32, INT8]
@@ -211,3 +215,21 @@ def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypa
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
     with pytest.raises(EngineUnavailable, match="does not compute in bfloat16"):
         open_openvino(models.DETECTION, asked, ModelCache(None))
+
+
+def openvino_double() -> OpenVinoSession:
+    compiled = SimpleNamespace(create_infer_request=lambda: None, outputs=(), get_property=lambda _name: "")
+    return OpenVinoSession(compiled, {}, 0)
+
+
+@pytest.mark.parametrize("open_one", [lambda: open_model(models.DETECTION, SessionConfig("cpu")), openvino_double])
+def test_a_session_goes_with_its_last_user(open_one: Callable[[], Any]) -> None:
+    gc.disable()
+    try:
+        session = open_one()
+        assert session.sessions == (session,)
+        seen = weakref.ref(session)
+        del session
+        assert seen() is None
+    finally:
+        gc.enable()

@@ -105,11 +105,15 @@ class OpenVinoSession:
         self._turn = threading.Lock()
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
-        self.sessions: tuple[OpenVinoSession, ...] = (self,)
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
         bf16 = str(compiled.get_property("INFERENCE_PRECISION_HINT")).endswith("bfloat16'>")
         self.precision = "bf16" if bf16 else "fp32"
         self.metadata = metadata
+
+    @property
+    def sessions(self) -> tuple[OpenVinoSession, ...]:
+        """See Session."""
+        return (self,)
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See Session; the arrays are the caller's own."""
