@@ -67,6 +67,7 @@ _NOT_STORED: Final = (
 )
 
 K = TypeVar("K")
+R = TypeVar("R")
 
 
 def choose_runtime(
@@ -117,7 +118,7 @@ def prove_runtimes(config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
     recognition = open_candidates(models.RECOGNITION, config, cache)
     read = prove_recognition(recognition, [cut_line(page, outline) for outline in outlines])
     for proof in (*found, *read):
-        times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s)
+        times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s) or "no"
         LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.detail}" if proof.detail else "")
     # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
     del detection, recognition
@@ -157,21 +158,39 @@ def open_candidates(name: str, config: SessionConfig, cache: ModelCache) -> dict
 def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> list[Proof]:
     """A proof of each, of the same page. Single precision comes first."""
     tensor = to_tensor(_for_detection(page))
-    lines = {runtime: find_lines(runner, page) for runtime, runner in runners.items()}
+    lines, failed = _try_each(runners, lambda runner: find_lines(runner, page))
     single = next(iter(lines.values()))
-    times_s = time_in_turn({runtime: [partial(runner.run, tensor)] for runtime, runner in runners.items()})
-    return [_proof(runtime, times_s[runtime], outline_fault(single, lines[runtime])) for runtime in runners]
+    times_s = time_in_turn({runtime: [partial(runners[runtime].run, tensor)] for runtime in lines})
+    proofs = [_proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
+    return proofs + failed
 
 
 def prove_recognition(runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
     """A proof of each, of the same lines. Single precision comes first."""
-    texts = {runtime: read_lines(runner, crops) for runtime, runner in runners.items()}
+    texts, failed = _try_each(runners, lambda runner: read_lines(runner, crops))
     single = next(iter(texts.values()))
     by_width = sorted(crops, key=lambda one: one.shape[1])
     timed = [to_tensor(by_width[place]) for place in _spread(len(by_width), _TIMED_LINES)]
-    runs = {runtime: [partial(runner.run, tensor, OUTPUTS) for tensor in timed] for runtime, runner in runners.items()}
+    runs = {runtime: [partial(runners[runtime].run, tensor, OUTPUTS) for tensor in timed] for runtime in texts}
     times_s = time_in_turn(runs)
-    return [_proof(runtime, times_s[runtime], text_fault(single, texts[runtime])) for runtime in runners]
+    proofs = [_proof(runtime, times_s[runtime], text_fault(single, read)) for runtime, read in texts.items()]
+    return proofs + failed
+
+
+def _try_each(
+    runners: Mapping[Runtime, ModelRunner], attempt: Callable[[ModelRunner], R]
+) -> tuple[dict[Runtime, R], list[Proof]]:
+    """What is made of each, and proofs against those whose runs fail. Raises what the first, single precision, does."""
+    made: dict[Runtime, R] = {}
+    failed = []
+    for runtime, runner in runners.items():
+        try:
+            made[runtime] = attempt(runner)
+        except SESSION_ERRORS as error:
+            if not made:
+                raise
+            failed.append(Proof(runtime, (), reads_alike=False, detail=f"a run fails: {error}"))
+    return made, failed
 
 
 def time_in_turn(
