@@ -14,14 +14,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import runtime_proof
+from ocrsvc.engines.ppocr.engine import open_ppocr
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession, open_openvino
+from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.runtimes import (
     BF16,
     FP32,
@@ -39,6 +42,8 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime, outline_fault, text_fault, time_in_turn
 from ocrsvc.errors import EngineUnavailable
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import plan_for
 
 CHOICE = RuntimeChoice(BF16, INT8, "proved in 3.0 s")
 
@@ -312,3 +317,17 @@ def test_a_session_goes_with_its_last_user(open_one: Callable[[], Any]) -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_where_no_gpu_works_the_cpu_computes_in_what_was_proved_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    key = choice_key("auto", runtime_proof.read_reference_file())
+    assert store_choice(ModelCache(tmp_path), key, RuntimeChoice(FP32, INT8, "stored by the test"))
+    environ = {"OCRSVC_MODEL_CACHE": str(tmp_path), "OCRSVC_ENGINE_THREADS": "1"}
+    settings = read_settings(environ)
+    engine = open_ppocr(settings, plan_for(settings, workers=1))
+    engine.close()
+    assert (engine.describe().device, engine.describe().precision) == ("cpu", "fp32 detection, int8 recognition")
