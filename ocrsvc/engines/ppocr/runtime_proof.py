@@ -114,7 +114,7 @@ def prove_runtimes(config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
     page = read_reference()
     detection = open_candidates(models.DETECTION, config, cache)
     found = prove_detection(detection, page)
-    outlines = find_lines(next(iter(detection.values())), page)
+    outlines = find_lines_once(next(iter(detection.values())), page)
     recognition = open_candidates(models.RECOGNITION, config, cache)
     read = prove_recognition(recognition, [cut_line(page, outline) for outline in outlines])
     for proof in (*found, *read):
@@ -158,7 +158,7 @@ def open_candidates(name: str, config: SessionConfig, cache: ModelCache) -> dict
 def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> list[Proof]:
     """A proof of each, of the same page. Single precision comes first."""
     tensor = to_tensor(_for_detection(page))
-    lines, failed = _try_each(runners, lambda runner: find_lines(runner, page))
+    lines, failed = _try_each(runners, lambda runner: find_lines_once(runner, page))
     single = next(iter(lines.values()))
     times_s = time_in_turn({runtime: [partial(runners[runtime].run, tensor)] for runtime in lines})
     proofs = [_proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
@@ -217,8 +217,8 @@ def time_in_turn(
     return {name: tuple(min(times[1:]) for times in of_one) for name, of_one in spent_s.items()}
 
 
-def find_lines(runner: ModelRunner, page: Pixels) -> list[Outline]:
-    """The lines of a page, from one pass at its own scale."""
+def find_lines_once(runner: ModelRunner, page: Pixels) -> list[Outline]:
+    """The lines of a page, from one pass at its own scale; the engine itself may take two."""
     height, width = page.shape[:2]
     return lines_from_map(runner.run(to_tensor(_for_detection(page)))[0][0, 0], width, height).outlines
 
