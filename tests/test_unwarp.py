@@ -190,7 +190,7 @@ def test_who_waits_for_the_model_in_vain_stops_waiting(model: UnwarpingModel) ->
         if checks > 2:
             expire()
 
-    with model._turn, ThreadPoolExecutor(1) as pool:
+    with model._model._turn, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(model.find_grid, picture, check)
         assert isinstance(waiting.exception(timeout=20), DeadlineExceeded)
 
