@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -177,6 +178,7 @@ def test_check_tells_what_is_installed_which_engines_open_and_why_others_do_not(
     done = ocrsvc("check")
     assert done.returncode == 0, done.stderr
     assert "onnxruntime " in done.stdout
+    assert ("openvino " in done.stdout) is (find_spec("openvino") is not None)
     assert "plan: workers=" in done.stdout
     assert "  fake: opens (" in done.stdout
     assert "  ppocr: opens (" in done.stdout

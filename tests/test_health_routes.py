@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from importlib.util import find_spec
 
 import pytest
 from web_support import INFO, client_raising, json_of, running_app
@@ -39,6 +40,7 @@ def test_the_version_names_the_service_the_engine_and_the_libraries() -> None:
     assert (answer["engine"]["name"], answer["engine"]["provider"]) == (INFO.name, INFO.provider)
     assert answer["libraries"]["python"] == platform.python_version()
     assert {"flask", "numpy"} <= set(answer["libraries"])
+    assert ("openvino" in answer["libraries"]) is (find_spec("openvino") is not None)
 
 
 def test_the_version_can_be_asked_before_the_engine_is_loaded() -> None:

@@ -158,7 +158,7 @@ def test_whoever_has_gone_waits_for_no_turn(model: LayoutModel) -> None:
     def check() -> None:
         raise ClientGone("Nobody waits.")
 
-    with model._turn, pytest.raises(ClientGone):
+    with model._model._turn, pytest.raises(ClientGone):
         model.find(np.zeros((50, 50), np.uint8), 0, check)
 
 

@@ -220,9 +220,13 @@ def test_a_choice_that_cannot_be_stored_is_not_said_to_be(
     assert f"{folder} cannot be written to" in printed.err
 
 
-def test_a_runtime_that_was_named_leaves_nothing_to_choose(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
-    assert run(["optimize", "--pages", str(page)]) == 78
+@pytest.mark.parametrize(("name", "value"), [("OCRSVC_PRECISION", "fp32"), ("OCRSVC_DEVICE", "cuda")])
+def test_a_runtime_that_was_named_and_a_gpu_leave_nothing_to_choose(
+    name: str, value: str, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert run(["optimize", "--pages", str(page), "--out", str(tmp_path)]) == 78
+    assert stored(tmp_path) is None
 
 
 def test_another_engine_has_nothing_to_optimise(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

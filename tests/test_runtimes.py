@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import runtime_proof
+from ocrsvc.engines.ppocr.engine import open_ppocr
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.openvino_session import open_openvino
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession, open_openvino
+from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.runtimes import (
     BF16,
     FP32,
@@ -34,8 +42,16 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime, outline_fault, text_fault, time_in_turn
 from ocrsvc.errors import EngineUnavailable
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import plan_for
 
 CHOICE = RuntimeChoice(BF16, INT8, "proved in 3.0 s")
+
+
+@pytest.fixture(autouse=True)
+def _bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine computes in bfloat16 under OpenVINO."""
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +106,45 @@ def test_a_choice_comes_back_as_it_was_stored_and_only_for_its_own_versions(tmp_
     for other in (choice_key("cpu", b"page"), choice_key("auto", b"another page")):
         assert load_choice(cache, other) is None
     assert not store_choice(ModelCache(None), key, CHOICE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"detection": "fp32", "recognition": "int8", "reason": "an older format"}',
+        b'{"detection": {"provider": "cpu", "precision": "fp32"}}',
+        b'{"detection": {"library": "cpu"}, "recognition": {}, "reason": ""}',
+        b'{"detection": {"provider": "npu", "precision": "int4"}, "recognition": {}, "reason": "newer"}',
+    ],
+)
+def test_a_stored_choice_of_another_format_counts_as_absent(content: bytes, tmp_path: Path) -> None:
+    cache, key = ModelCache(tmp_path), choice_key("auto", b"page")
+    with cache.new_file("runtime", key, 0) as file:
+        assert file is not None
+        file.write_bytes(content)
+    assert cache.find("runtime", key) == content
+    assert load_choice(cache, key) is None
+
+
+def test_a_stored_choice_whose_library_does_not_load_here_is_proved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, key = ModelCache(tmp_path), choice_key("auto", b"page")
+    assert store_choice(cache, key, CHOICE)
+    monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
+    assert load_choice(cache, key) is None
+
+
+def test_a_choice_that_the_disk_has_no_room_for_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert not store_choice(ModelCache(tmp_path), choice_key("auto", b"page"), CHOICE)
+    assert not list(tmp_path.glob("*"))
 
 
 class Prover:
@@ -186,13 +241,13 @@ def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fa
 def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def open_model(_name: str, config: SessionConfig, _cache: ModelCache) -> Runtime:
+    def open_double(_name: str, config: SessionConfig, _cache: ModelCache) -> Runtime:
         if config.precision in broken:
             raise RuntimeError("no such instruction")
         return Runtime(config.provider, config.precision)
 
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
-    monkeypatch.setattr(runtime_proof, "open_model", open_model)
+    monkeypatch.setattr(runtime_proof, "open_model", open_double)
     broken = {"bf16"}
     opened = runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
     assert list(opened) == [FP32, INT8]
@@ -200,6 +255,39 @@ def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
     broken = {"fp32"}
     with pytest.raises(RuntimeError):
         runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
+
+
+class Broken:
+    """A candidate that opens, and whose runs fail."""
+
+    def run(self, _array: object) -> list[Any]:
+        raise RuntimeError("could not create a primitive")
+
+
+def test_a_candidate_whose_runs_fail_is_out_and_the_start_goes_on() -> None:
+    page = np.full((64, 128, 3), 255, np.uint8)
+    works: Any = SimpleNamespace(run=lambda array: [np.zeros((1, 1, *array.shape[2:]))])
+    broken: Any = Broken()
+    single, other = runtime_proof.prove_detection({FP32: works, BF16: broken}, page)
+    assert (single.reads_alike, other.reads_alike) == (True, False)
+    assert "could not create a primitive" in other.detail
+    assert quickest([single, other]) == FP32
+    with pytest.raises(RuntimeError):
+        runtime_proof.prove_detection({FP32: broken, BF16: works}, page)
+
+
+def test_a_library_that_is_installed_and_broken_is_not_tried_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
+    monkeypatch.setattr(openvino_session, "_core", lambda: SimpleNamespace().Core())
+    openvino_session.computes_bf16.cache_clear()
+    try:
+        assert not openvino_session.computes_bf16()
+    finally:
+        openvino_session.computes_bf16.cache_clear()
+    assert "OpenVINO is installed and does not work" in caplog.text
 
 
 def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +299,35 @@ def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypa
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
     with pytest.raises(EngineUnavailable, match="does not compute in bfloat16"):
         open_openvino(models.DETECTION, asked, ModelCache(None))
+
+
+def openvino_double() -> OpenVinoSession:
+    compiled = SimpleNamespace(create_infer_request=lambda: None, outputs=(), get_property=lambda _name: "")
+    return OpenVinoSession(compiled, {}, 0)
+
+
+@pytest.mark.parametrize("open_one", [lambda: open_model(models.DETECTION, SessionConfig("cpu")), openvino_double])
+def test_a_session_goes_with_its_last_user(open_one: Callable[[], Any]) -> None:
+    gc.disable()
+    try:
+        session = open_one()
+        assert session.sessions == (session,)
+        seen = weakref.ref(session)
+        del session
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_where_no_gpu_works_the_cpu_computes_in_what_was_proved_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    key = choice_key("auto", runtime_proof.read_reference_file())
+    assert store_choice(ModelCache(tmp_path), key, RuntimeChoice(FP32, INT8, "stored by the test"))
+    environ = {"OCRSVC_MODEL_CACHE": str(tmp_path), "OCRSVC_ENGINE_THREADS": "1"}
+    settings = read_settings(environ)
+    engine = open_ppocr(settings, plan_for(settings, workers=1))
+    engine.close()
+    assert (engine.describe().device, engine.describe().precision) == ("cpu", "fp32 detection, int8 recognition")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
+from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.unwarp import read_unwarped
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
@@ -197,7 +197,7 @@ def test_who_waits_for_the_model_in_vain_stops_waiting(model: UnwarpingModel) ->
         if checks > 2:
             expire()
 
-    with model._turn, ThreadPoolExecutor(1) as pool:
+    with model._model._turn, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(model.find_grid, picture, check)
         assert isinstance(waiting.exception(timeout=20), DeadlineExceeded)
 

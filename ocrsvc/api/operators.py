@@ -30,7 +30,9 @@ from ocrsvc.telemetry.prometheus import expose, workers_to_list
 _READY_RETRY_S: Final = 2
 # The headers in which proxies name their caller; with any of these the peer is not the caller.
 _FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
-_LIBRARIES: Final = ("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless")
+_LIBRARIES: Final = (
+    *("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless", "openvino"),
+)
 
 
 def make_ops(reader: Reader) -> Blueprint:

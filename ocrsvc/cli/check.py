@@ -23,7 +23,7 @@ from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_li
 HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
-    *("onnxruntime", "onnxruntime-gpu", "cupy-cuda12x", "cupy-cuda13x"),
+    *("onnxruntime", "onnxruntime-gpu", "openvino", "cupy-cuda12x", "cupy-cuda13x"),
     *("tensorrt-cu12-libs", "tensorrt-cu13-libs"),
 )
 _OPEN_S: Final = 300.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.cli.progress import show_progress
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import set_library_threads
+from ocrsvc.system.thread_plan import device_for, set_library_threads
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.runtime_comparison import Comparison, PageSamples
@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Read the pages, compare the runtimes, print the result, and store what is best.
 
     Raises:
-        OperatorError: The engine is another one, or settings name the runtime, or the choice cannot be stored.
+        OperatorError: The engine is another one, or computes on a GPU, or settings name the runtime, or the choice
+            cannot be stored.
         NothingSent: Too little text is on the pages, or there are none.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
@@ -57,6 +58,10 @@ def run(args: argparse.Namespace) -> int:
         raise OperatorError(
             "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice.",
             "Leave both out.",
+        )
+    if device_for(settings) == "cuda":
+        raise OperatorError(
+            "The models compute on a GPU here, and the choice is one for CPUs.", "Set OCRSVC_DEVICE=cpu to make it."
         )
     folder = args.out or settings.model_cache or default_folder()
     if folder is None:

@@ -5,16 +5,15 @@ Its weights are package data of this package, in weights/, with their licence; b
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Final, cast, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.layout.picodet import STRIDES_PX, decode
-from ocrsvc.errors import EngineFailed
+from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.imaging.geometry import turn
 from ocrsvc.imaging.regions import FoundRegion
 from ocrsvc.records import Check, Pixels, RegionType
@@ -26,18 +25,13 @@ _FILE: Final = Path(__file__).parent / "weights" / "cdla.onnx"
 _INPUT_PX: Final = (608, 800)  # width and height
 _MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # red, green, blue, of ImageNet
 _DEVIATIONS: Final = np.array([0.229, 0.224, 0.225], np.float32)
-_CHECK_S: Final = 0.1
 
 
 class LayoutModel:
-    """The model, opened when it is first needed; safe to share between threads, which take turns.
-
-    One run at a time keeps what a run needs from growing with the number of threads.
-    """
+    """The model, opened when it is first needed; safe to share between threads, which take turns."""
 
     def __init__(self) -> None:
-        self._session: Any = None
-        self._turn = threading.Lock()
+        self._model = OnDemandModel(_FILE, "layout")
 
     def find(self, pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
         """The regions of a page, surest first, on the page as it is once it is upright.
@@ -50,16 +44,7 @@ class LayoutModel:
         Raises:
             EngineFailed: ONNX Runtime is not installed.
         """
-        tensor = _to_tensor(pixels, degrees)
-        check()
-        while not self._turn.acquire(timeout=_CHECK_S):
-            check()
-        try:
-            if self._session is None:
-                self._session = _open()
-            outputs = [output[0] for output in self._session.run(None, {"image": tensor})]
-        finally:
-            self._turn.release()
+        outputs = self._model.run(_to_tensor(pixels, degrees), check)
         boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
         height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
         across, down = width / _INPUT_PX[0], height / _INPUT_PX[1]
@@ -77,19 +62,3 @@ def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:
     colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
     normal = (colours.astype(np.float32) / np.float32(255) - _MEANS) / _DEVIATIONS
     return np.ascontiguousarray(np.moveaxis(normal, -1, 0)[None])
-
-
-def _open() -> Any:
-    try:
-        import onnxruntime as ort
-    except ImportError as error:
-        raise EngineFailed(
-            "layout=true needs the package onnxruntime, which is not installed here.",
-            "Install the extra: ocrsvc[cpu]; or leave layout out.",
-        ) from error
-    options = ort.SessionOptions()
-    # One, so that a page has the same regions alone and among others.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = False
-    return ort.InferenceSession(_FILE.read_bytes(), options, providers=["CPUExecutionProvider"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -186,5 +187,12 @@ def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
     )
     batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
     cache = settings.model_cache or default_folder()
+    open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging)
     choice = choose_runtime(config, ModelCache(cache))
-    return PpocrEngine(config, plan.engine_threads, cache, batch, settings.imaging, choice)
+    engine = open_engine(choice)
+    if choice is not None or engine.describe().device != "cpu":
+        return engine
+    # A GPU was meant and does not work: the CPU computes in what is quickest there.
+    engine.close()
+    del engine
+    return open_engine(choose_runtime(replace(config, device="cpu"), ModelCache(cache)))

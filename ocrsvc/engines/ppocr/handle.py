@@ -13,7 +13,7 @@ from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
-from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
+from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads

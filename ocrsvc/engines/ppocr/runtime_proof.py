@@ -67,6 +67,7 @@ _NOT_STORED: Final = (
 )
 
 K = TypeVar("K")
+R = TypeVar("R")
 
 
 def choose_runtime(
@@ -113,11 +114,11 @@ def prove_runtimes(config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
     page = read_reference()
     detection = open_candidates(models.DETECTION, config, cache)
     found = prove_detection(detection, page)
-    outlines = find_lines(next(iter(detection.values())), page)
+    outlines = find_lines_once(next(iter(detection.values())), page)
     recognition = open_candidates(models.RECOGNITION, config, cache)
     read = prove_recognition(recognition, [cut_line(page, outline) for outline in outlines])
     for proof in (*found, *read):
-        times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s)
+        times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s) or "no"
         LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.detail}" if proof.detail else "")
     # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
     del detection, recognition
@@ -157,21 +158,39 @@ def open_candidates(name: str, config: SessionConfig, cache: ModelCache) -> dict
 def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> list[Proof]:
     """A proof of each, of the same page. Single precision comes first."""
     tensor = to_tensor(_for_detection(page))
-    lines = {runtime: find_lines(runner, page) for runtime, runner in runners.items()}
+    lines, failed = _try_each(runners, lambda runner: find_lines_once(runner, page))
     single = next(iter(lines.values()))
-    times_s = time_in_turn({runtime: [partial(runner.run, tensor)] for runtime, runner in runners.items()})
-    return [_proof(runtime, times_s[runtime], outline_fault(single, lines[runtime])) for runtime in runners]
+    times_s = time_in_turn({runtime: [partial(runners[runtime].run, tensor)] for runtime in lines})
+    proofs = [_proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
+    return proofs + failed
 
 
 def prove_recognition(runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
     """A proof of each, of the same lines. Single precision comes first."""
-    texts = {runtime: read_lines(runner, crops) for runtime, runner in runners.items()}
+    texts, failed = _try_each(runners, lambda runner: read_lines(runner, crops))
     single = next(iter(texts.values()))
     by_width = sorted(crops, key=lambda one: one.shape[1])
     timed = [to_tensor(by_width[place]) for place in _spread(len(by_width), _TIMED_LINES)]
-    runs = {runtime: [partial(runner.run, tensor, OUTPUTS) for tensor in timed] for runtime, runner in runners.items()}
+    runs = {runtime: [partial(runners[runtime].run, tensor, OUTPUTS) for tensor in timed] for runtime in texts}
     times_s = time_in_turn(runs)
-    return [_proof(runtime, times_s[runtime], text_fault(single, texts[runtime])) for runtime in runners]
+    proofs = [_proof(runtime, times_s[runtime], text_fault(single, read)) for runtime, read in texts.items()]
+    return proofs + failed
+
+
+def _try_each(
+    runners: Mapping[Runtime, ModelRunner], attempt: Callable[[ModelRunner], R]
+) -> tuple[dict[Runtime, R], list[Proof]]:
+    """What is made of each, and proofs against those whose runs fail. Raises what the first, single precision, does."""
+    made: dict[Runtime, R] = {}
+    failed = []
+    for runtime, runner in runners.items():
+        try:
+            made[runtime] = attempt(runner)
+        except SESSION_ERRORS as error:
+            if not made:
+                raise
+            failed.append(Proof(runtime, (), reads_alike=False, detail=f"a run fails: {error}"))
+    return made, failed
 
 
 def time_in_turn(
@@ -198,8 +217,8 @@ def time_in_turn(
     return {name: tuple(min(times[1:]) for times in of_one) for name, of_one in spent_s.items()}
 
 
-def find_lines(runner: ModelRunner, page: Pixels) -> list[Outline]:
-    """The lines of a page, from one pass at its own scale."""
+def find_lines_once(runner: ModelRunner, page: Pixels) -> list[Outline]:
+    """The lines of a page, from one pass at its own scale; the engine itself may take two."""
     height, width = page.shape[:2]
     return lines_from_map(runner.run(to_tensor(_for_detection(page)))[0][0, 0], width, height).outlines
 

@@ -22,7 +22,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
     lines_from_mask,
 )
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
-from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
+from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import add_ink
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch

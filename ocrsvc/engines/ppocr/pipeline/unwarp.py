@@ -1,6 +1,6 @@
 """Reads curved and folded pages flattened: decides by the lines' bend, flattens, and puts the boxes back.
 
-The evidence that a page needs it comes from the detector's map (line_bend.py) and costs next to nothing. Where lines
+The evidence that a page needs it comes from the detector's map (mask_pieces.py) and costs next to nothing. Where lines
 bend, a model finds how the page lies (page_grid.py), lines are found once more on the flat picture, and that one is
 read if its lines bend clearly less and no text was lost.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.line_bend import LastMask
 from ocrsvc.engines.ppocr.pipeline.line_field import LineField, fit_field
+from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import MOST_SIDE_PX, PageGrid, make_grid
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes

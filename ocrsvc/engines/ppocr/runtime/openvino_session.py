@@ -11,7 +11,9 @@ forked.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import os
 import sys
 import threading
@@ -29,6 +31,8 @@ from ocrsvc.engines.ppocr.runtime.session import SessionConfig, Tensor
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.system.allocator import map_large_blocks
 
+LOG: Final = logging.getLogger("ocrsvc.ppocr")
+
 PROVIDER: Final = "OpenVINO"
 
 MOST_KERNELS: Final = {models.DETECTION: 300, models.RECOGNITION: 3000}
@@ -39,6 +43,9 @@ _SHARED_KERNELS: Final = 3000
 """Kernels that all sessions of the process share, as oneDNN keeps them."""
 
 _TELEMETRY: Final = "openvino_telemetry"
+
+_FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
+"""Of the package; a folder of that name counts as one, with nothing in it."""
 
 # As graph/rewrite.py calls them, which is not imported because it needs the package onnx.
 _FEATURES: Final = "features"
@@ -65,7 +72,8 @@ def computes_bf16() -> bool:
         return False
     try:
         return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    except (ImportError, OSError, RuntimeError):
+    except _FAULTS as error:
+        LOG.warning("OpenVINO is installed and does not work, so it is not tried: %s", error)
         return False
 
 
@@ -105,11 +113,15 @@ class OpenVinoSession:
         self._turn = threading.Lock()
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
-        self.sessions: tuple[OpenVinoSession, ...] = (self,)
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
         bf16 = str(compiled.get_property("INFERENCE_PRECISION_HINT")).endswith("bfloat16'>")
         self.precision = "bf16" if bf16 else "fp32"
         self.metadata = metadata
+
+    @property
+    def sessions(self) -> tuple[OpenVinoSession, ...]:
+        """See Session."""
+        return (self,)
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See Session; the arrays are the caller's own."""
@@ -159,7 +171,7 @@ def open_openvino(name: str, config: SessionConfig, cache: ModelCache) -> list[O
         )
     try:
         return _open(name, config, cache)
-    except (ImportError, OSError, RuntimeError) as error:
+    except _FAULTS as error:
         raise EngineUnavailable(
             f"OpenVINO does not open {name}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
         ) from error
@@ -190,7 +202,7 @@ def _prepared(name: str, cache: ModelCache) -> bytes:
     found = cache.find(entry, key)
     if found is None:
         found = models.prepare_model(name, shipped, openvino=True)
-        with cache.new_file(entry, key, 2 * len(found)) as file:
+        with contextlib.suppress(OSError), cache.new_file(entry, key, 2 * len(found)) as file:
             if file is not None:
                 file.write_bytes(found)
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import onnxruntime as ort
 
+from ocrsvc import __version__
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.providers import Precision, Provider
@@ -102,29 +104,43 @@ def candidates(name: str, provider: Provider) -> list[Runtime]:
 
 
 def choice_key(provider: Provider, reference: bytes) -> str:
-    """Names everything that a choice depends on: models, their preparation, library versions, the processor.
+    """Names everything that a choice depends on: models, their preparation, versions, the processor.
 
     Args:
         provider: As for `candidates`.
         reference: What the proof reads.
     """
-    versions = f"{ort.__version__} {openvino_session.version()} {provider}"
+    versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
     shipped = (models.read_model(name) for name in (models.DETECTION, models.RECOGNITION))
     return cache_key(*shipped, models.preparation_code(), versions.encode(), reference)
 
 
 def load_choice(cache: ModelCache, key: str) -> RuntimeChoice | None:
-    """The choice that was stored under a key, if there is one."""
+    """The choice that was stored under a key, if there is one that can be used: else a proof is made again."""
     found = cache.find(_ENTRY, key)
     if found is None:
         return None
-    stored = json.loads(found)
-    return RuntimeChoice(Runtime(**stored["detection"]), Runtime(**stored["recognition"]), stored["reason"])
+    try:
+        stored = json.loads(found)
+        choice = RuntimeChoice(_known(stored["detection"]), _known(stored["recognition"]), str(stored["reason"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    # The package may be there and not load, on another machine that shares the cache.
+    needs_openvino = BF16 in (choice.detection, choice.recognition)
+    return choice if not needs_openvino or openvino_session.computes_bf16() else None
+
+
+def _known(stored: Mapping[str, Any]) -> Runtime:
+    """One of the runtimes that are proved. Raises ValueError or TypeError for anything else."""
+    found = Runtime(**stored)
+    if found not in (FP32, INT8, BF16):
+        raise ValueError(f"no runtime that is proved: {found}")
+    return found
 
 
 def store_choice(cache: ModelCache, key: str, choice: RuntimeChoice) -> bool:
     """Store it; whether the cache took it."""
-    with cache.new_file(_ENTRY, key, 0) as file:
+    with contextlib.suppress(OSError), cache.new_file(_ENTRY, key, 0) as file:
         if file is not None:
             file.write_text(json.dumps(asdict(choice)), "utf-8")
     return load_choice(cache, key) == choice

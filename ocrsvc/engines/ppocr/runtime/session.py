@@ -101,7 +101,6 @@ class Session:
         self._parts = tuple(parts)
         self._input = first.get_inputs()[0].name
         self._outputs = [output.name for output in first.get_outputs()]
-        self.sessions: tuple[Session, ...] = (self,)
         self.gpu = gpu
         self.provider = str(first.get_providers()[0])
         self.device = "cpu" if self.provider == CPU else "cuda"
@@ -112,6 +111,11 @@ class Session:
         self._shrinking = ort.RunOptions()
         memory = "cpu:0" if self.device == "cpu" else "gpu:0"
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", memory)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """See the attributes. It is not stored: a session that refers to itself would outlive its last user."""
+        return (self,)
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """Run the model on one input (N, 3, H, W) float32; returns the named outputs, or all of them.

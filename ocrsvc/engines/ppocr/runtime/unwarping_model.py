@@ -6,21 +6,20 @@ weights are package data of this package, in weights/, with their licence.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Final, cast
 
 import cv2
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.runtime.providers import CPU
+from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.records import Check, Pixels, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
 _INPUT_PX: Final = (488, 712)  # width and height
-_CHECK_S: Final = 0.1
+_SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
+"""Kernels are made floats when the model is opened, not at every run."""
 
 
 class UnwarpingModel:
@@ -31,8 +30,7 @@ class UnwarpingModel:
     """
 
     def __init__(self) -> None:
-        self._session: ort.InferenceSession | None = None
-        self._turn = threading.Lock()
+        self._model = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
 
     def find_grid(self, pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
         """Where points that lie evenly on the flat page are in its picture.
@@ -45,16 +43,7 @@ class UnwarpingModel:
             (45, 31, 2) float32, x and y in pixels of the picture; the page's top left corner first, row by row. They
             may lie outside the picture.
         """
-        tensor = _to_tensor(pixels)
-        check()
-        while not self._turn.acquire(timeout=_CHECK_S):
-            check()
-        try:
-            if self._session is None:
-                self._session = _open()
-            found = self._session.run(None, {"input": tensor})[0][0]
-        finally:
-            self._turn.release()
+        found = self._model.run(_to_tensor(pixels), check)[0]
         height, width = pixels.shape[:2]
         return cast("NDArray[np.float32]", (np.moveaxis(found, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
 
@@ -64,14 +53,3 @@ def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
     smaller = cv2.resize(pixels, _INPUT_PX, interpolation=cv2.INTER_AREA)
     colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
     return np.ascontiguousarray(np.moveaxis(colours, -1, 0)[None], np.float32) / np.float32(255)
-
-
-def _open() -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    # One, so that a page reads the same alone and among others.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = False
-    # Kernels are made floats when the model is opened, not at every run.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return ort.InferenceSession(_FILE.read_bytes(), options, providers=[(CPU, {})])
