@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -94,3 +97,20 @@ def test_frames_within_frames_are_not_each_looked_at_whole() -> None:
         table[edge + 3 : HEIGHT * 2 - edge - 3, edge + 3 : WIDTH * 2 - edge - 3] = 0
     # What matters is that it ends; the four longest sides of a frame are no line.
     assert len(lines_from_map(table, WIDTH, HEIGHT).outlines) < HEIGHT
+
+
+def test_frames_that_come_apart_into_frames_again_cost_no_more_than_the_map() -> None:
+    side, step = 2048, 12
+    places = range(16, side // 2 - 20, step)
+    found = np.zeros((side, side), np.float32)
+    for place in places:
+        cv2.rectangle(found, (place, place), (side - 1 - place, side - 1 - place), 0.95, 3)
+    for number, place in enumerate(places[:-1], 1):
+        # Bridges that are the less sure the more frames are on both sides of them.
+        bridge = min([0.8, *(level for count, level in ((3, 0.65), (9, 0.45), (27, 0.27)) if number % count == 0)])
+        middle = found[side // 2 - 2 : side // 2 + 3, place + 2 : place + step - 1]
+        np.maximum(middle, bridge, out=middle)
+    began_s = time.thread_time()
+    lines_from_map(found, side, side)
+    # Looked at whole at every level, it takes 3 s.
+    assert time.thread_time() - began_s < 1.5

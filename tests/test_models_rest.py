@@ -27,8 +27,9 @@ from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, js
 from ocrsvc.adapters.kserve.v2_metadata import model_statistics
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, TooManyAtOnce
 from ocrsvc.model_api.metadata import OUTPUT_NAMES, BadTensor
+from ocrsvc.model_api.model import options_in
 from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
-from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, Timing
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, count_model_request
 
@@ -553,3 +554,8 @@ def test_what_perf_analyzer_asked_is_answered(client: FlaskClient) -> None:
             assert list(split_answer(client.post(path, data=data, headers=sent))[1]) == ["text"]
         else:
             assert client.get(path, headers=headers).status_code == 200
+
+
+def test_every_option_that_changes_what_tensors_hold_counts() -> None:
+    parameters = {"decoder": "beam", "spaces": "model", "unwarp": False, "max_side": 900, "sequence_id": 7}
+    assert options_in(parameters) == ReadOptions(decoder="beam", spaces="model", unwarp=False, max_side=900)

@@ -13,7 +13,17 @@ from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, WorkerMetrics, count_model_request
 
-OPTION_NAMES: Final = ("rotate", "detect", "upright_boxes", "max_side", "min_confidence", "unwarp")
+OPTION_NAMES: Final = (
+    "rotate",
+    "detect",
+    "upright_boxes",
+    "max_side",
+    "min_confidence",
+    "decoder",
+    "unwarp",
+    "spaces",
+)
+"""Those that change what the tensors hold; words, tables and regions have none."""
 
 
 class OcrModel:

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.curved_lines import curved_outline, fills
-from ocrsvc.engines.ppocr.pipeline.fused_lines import LEVELS, Division, may_be_looked_at, parts_of, rows_of
+from ocrsvc.engines.ppocr.pipeline.fused_lines import (
+    LEVELS,
+    MOST_LOOKS_AT_PARTS,
+    Division,
+    may_be_looked_at,
+    parts_of,
+    rows_of,
+)
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline, extent, is_curved
@@ -214,7 +221,7 @@ class _MapReader:
         if levels and (not is_rectangle or min(across, along) > THICK * self.usual or _is_tall(contour)):
             rows = rows_of(contour, self.probabilities, levels)
             if rows.parts:
-                return self._all_lines(rows)
+                return self._all_lines(contour, rows)
         if is_rectangle:
             return [_grown(around)]
         curved = curved_outline(contour, self.probabilities, BOX_THRESHOLD * self.certain, UNCLIP_RATIO)
@@ -222,10 +229,13 @@ class _MapReader:
             return [curved]
         if likely or not levels:
             return [_grown(around)] if likely else []
-        return self._all_lines(parts_of(contour, self.probabilities, levels))
+        return self._all_lines(contour, parts_of(contour, self.probabilities, levels))
 
-    def _all_lines(self, division: Division) -> list[Outline]:
-        return [line for part in division.parts for line in self.lines(part, division.levels)]
+    def _all_lines(self, contour: Contour, division: Division) -> list[Outline]:
+        *_, width, height = cv2.boundingRect(contour)
+        allowed = may_be_looked_at(division.parts, width * height, MOST_LOOKS_AT_PARTS)
+        parts = zip(division.parts, allowed, strict=True)
+        return [line for part, divide in parts for line in self.lines(part, division.levels if divide else ())]
 
 
 def _is_tall(contour: Contour) -> bool:

@@ -34,6 +34,10 @@ MOST_PARTS: Final = 24
 MOST_LOOKS: Final = 4.0
 """Times the area of the map that may be looked at on one map; upright frames of ordinary contours hardly overlap."""
 
+MOST_LOOKS_AT_PARTS: Final = 2.0
+"""Times the area of a shape's frame that may be looked at in its parts: on the corpus their frames have 1.2 times its
+area at most; those of shapes inside each other lie in each other."""
+
 SQUAT: Final = 1.25
 """Height of a part of a column by its width: at most that of the least tall one."""
 
@@ -41,10 +45,13 @@ TALLEST: Final = 2.5
 """The same, of the tallest one: two rows that stay together. Words on their side are taller."""
 
 
-def may_be_looked_at(contours: Sequence[Contour], size: int) -> list[bool]:
-    """Which contours may be taken apart on a map of that many pixels: as many as can be at a cost linear in the map."""
+def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_LOOKS) -> list[bool]:
+    """Which contours may be taken apart: as many as have frames of `most` times `size` pixels in all.
+
+    So the cost is linear in the size of what they lie in.
+    """
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
-    allowed: list[bool] = (frames.prod(axis=1).cumsum() <= MOST_LOOKS * size).tolist()
+    allowed: list[bool] = (frames.prod(axis=1).cumsum() <= most * size).tolist()
     return allowed
 
 
