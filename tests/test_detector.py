@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from support import wait_until
 
-from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector, RunLimiter
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import first_scale, input_size
+from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, COMMON_PX, Detector, RunLimiter
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
@@ -150,3 +151,13 @@ def test_the_thread_of_a_page_that_waits_for_something_is_free_for_others(shared
             # Passes only when two threads are inside at once.
             assert sorted(shared_threads.map(lambda _: together.wait(LIMIT_S), range(2))) == [0, 1]
         assert set(shared_threads.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("size", [(1654, 2339), (2480, 3508), (3000, 4000), (1200, 1600)])
+@pytest.mark.parametrize("is_upright", [True, False])
+def test_the_first_pass_over_a_common_page_has_a_size_that_was_warmed_up(
+    size: tuple[int, int], is_upright: bool
+) -> None:
+    width, height = size if is_upright else size[::-1]
+    columns, rows = input_size(height, width, first_scale(height, width))
+    assert (rows, columns) in COMMON_PX

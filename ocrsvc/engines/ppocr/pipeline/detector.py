@@ -90,8 +90,12 @@ _WARM_PX: Final = (
 """The sides of the first passes, and of second passes at pages of the usual forms."""
 
 
-_COMMON_PX: Final = ((COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX), (COARSE_PX, 704), (704, COARSE_PX))
-"""Sides of common first passes: half a page, and pages of A4 and 4 : 3 upright and level."""
+COMMON_PX: Final = (
+    (COARSE_PX // 2 // STRIDE * STRIDE, COARSE_PX),
+    *((COARSE_PX, short) for short in (672, 704)),
+    *((short, COARSE_PX) for short in (672, 704)),
+)
+"""Height and width of common first passes: half a page, and pages of A4 and 4 : 3, upright and level."""
 
 
 class Detector:
@@ -160,7 +164,7 @@ class Detector:
         """One run of each session at an ordinary size; those of a GPU were warmed when they were opened."""
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
-                for height, width in _COMMON_PX if self._one_at_a_time else _COMMON_PX[:1]:
+                for height, width in COMMON_PX if self._one_at_a_time else COMMON_PX[:1]:
                     session.warm_up(np.zeros((1, 3, height, width), np.float32))
 
 

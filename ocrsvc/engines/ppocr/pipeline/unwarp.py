@@ -7,6 +7,7 @@ read if its lines bend clearly less and no text was lost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -88,7 +89,9 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
     if not _keeps_lines(grid, found.outlines):
         return _read(found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
-    if flat.turn_deg > LESS * found.turn_deg or _letters(flat.outlines) < FOUND * _letters(found.outlines):
+    # Few pieces are a weak proof that lines bend, and no proof at all that they do not.
+    left_deg = flat.field.turn_deg if flat.field is not None else math.inf
+    if left_deg > LESS * found.turn_deg or _letters(flat.outlines) < FOUND * _letters(found.outlines):
         return _read(found)
     return _put_back(_read(flat), grid, task)
 

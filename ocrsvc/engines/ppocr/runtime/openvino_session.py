@@ -1,12 +1,12 @@
 """Runs a model on the CPU under OpenVINO, in bfloat16 where the processor computes in that (AMX, AVX512-BF16).
 
 OpenVINO compiles kernels for every new shape of input (20 to 70 ms) and keeps them, with memory in proportion to the
-shape; so the pipeline gives it few different shapes, and how many kernels are kept is bounded. A session runs one input
-at a time: a pool of them (session_pool.py) lets several run. Weights and kernels are a session's own. A session gives
-the same bits whatever it ran before, and with one thread or several.
+shape; so the pipeline gives it few widths of lines, and how many kernels are kept is bounded. A session runs one input
+at a time: a pool of them (session_pool.py) lets several run. Sessions share the kernels that oneDNN's cache holds; what
+they need besides is their own. A session gives the same bits whatever it ran before, and with one thread or several.
 
-OpenVINO is imported in here only, when a model is opened: it starts threads, and a process that has them is not to be
-forked.
+OpenVINO is imported in here only, when a model is opened or a runtime is chosen: it starts threads, and a process that
+has them is not to be forked.
 """
 
 from __future__ import annotations
