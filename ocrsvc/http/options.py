@@ -74,6 +74,12 @@ def parse_words(text: str) -> Words:
     return SEGMENTED
 
 
+def _words_schema() -> dict[str, object]:
+    """What this service accepts: the description of a service names nothing that it refuses."""
+    segmented = [{"const": SEGMENTED}] if find_spec("jieba") is not None else []
+    return {"anyOf": [{"type": "boolean"}, *segmented]}
+
+
 def _bool(default: str, help_text: str) -> Option:
     return Option(parse_flag, "true or false (also 1, 0, yes, no, on, off)", {"type": "boolean"}, default, help_text)
 
@@ -134,7 +140,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "words": Option(
         parse_words,
         "true or false (also 1, 0, yes, no, on, off), or segmented",
-        {"anyOf": [{"type": "boolean"}, {"const": SEGMENTED}]},
+        _words_schema(),
         "false",
         "Give each line its words with boxes and confidences, Chinese by character; segmented joins Chinese characters "
         "to words by a dictionary, if the service has it. The engine ppocr knows words.",
