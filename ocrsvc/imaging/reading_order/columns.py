@@ -15,7 +15,7 @@ from ocrsvc.imaging.reading_order.gutters import Gutter
 from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, cells_of, median, rows_of
 
 LEVEL = 0.15  # distance of two middles that are level, as a share of the smaller height
-LEVEL_OF_NUMBERS = 0.4  # the same where one side is numbers, whose boxes are lower than those of Chinese in their row
+LEVEL_OF_NUMBERS = 0.3  # the same where one side is numbers, whose boxes are lower than those of Chinese in their row
 OVERLAPPING = 0.7  # distance of two middles that are neither level nor above each other
 CHANCE = 0.7  # of the rows of two columns may be level by chance
 CHANCE_OF_WORDS = 0.85  # the same of words, of which tables are seldom made
