@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from ocrsvc.engines.ppocr.handle import PageHandle
 
 T = TypeVar("T")
 
@@ -158,3 +161,31 @@ def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -
         server.wait_for("READY in")
         yield server
         assert server.stop() == 0, server.log
+
+
+@contextmanager
+def page_handle(threads: int = 1) -> Iterator[PageHandle]:
+    """The default engine's handle in this process, in single precision, whatever the processor has."""
+    from ocrsvc.engines.ppocr.engine import PpocrEngine
+    from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+
+    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=threads)
+    handle = engine.open_handle()
+    yield handle
+    handle.close()
+    engine.close()
+
+
+def run_beside_benchmarks(code: str) -> str:
+    """What a program prints that is run beside the benchmarks and must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT / "benchmarks",
+        env=clean_environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from support import ROOT, clean_environment
-
-
-def run(code: str) -> str:
-    """What a program prints that is run beside the benchmarks."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT / "benchmarks",
-        env=clean_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from support import run_beside_benchmarks
 
 
 @pytest.mark.parametrize(
@@ -41,7 +24,7 @@ import json
 from bench.peer_load import quantile
 print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
 """
-    assert json.loads(run(code)) == told
+    assert json.loads(run_beside_benchmarks(code)) == told
 
 
 def test_every_system_has_a_name_in_the_table() -> None:
@@ -50,7 +33,7 @@ from bench.peer_systems import NAMES
 import peers_table
 print([name for name in NAMES if name not in peers_table.NAMES])
 """
-    assert run(code).strip() == "[]"
+    assert run_beside_benchmarks(code).strip() == "[]"
 
 
 def test_a_percentile_that_nobody_has_is_no_column() -> None:
@@ -58,7 +41,7 @@ def test_a_percentile_that_nobody_has_is_no_column() -> None:
     row |= {"peak_rss_mb": 700, "f1": 0.97}
     systems = {"ocrsvc": {"20": row}, "tesseract": {"20": row | {"p95_s": 2.5}}}
     figures = {"systems": systems, "rounds": 1, "pages": 3, "machine": "a processor, Linux", "when": "2026-11-22T09:00"}
-    table = run(f"import peers_table; print(peers_table.table({figures!r}))")
+    table = run_beside_benchmarks(f"import peers_table; print(peers_table.table({figures!r}))")
     assert table.splitlines()[0] == (
         "| clients | system | pages/s | p50, s | p95, s | slowest, s | CPU s a page | peak RSS, MB | token F1 |"
     )

@@ -18,6 +18,7 @@ import pytest
 from bent_page import bend
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from support import page_handle
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph import rewrite
@@ -42,12 +43,9 @@ def load(name: str) -> Pixels:
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2)
-    handle = engine.open_handle()
-    handle.warm_up()
-    yield handle
-    handle.close()
-    engine.close()
+    with page_handle(threads=2) as handle:
+        handle.warm_up()
+        yield handle
 
 
 def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:

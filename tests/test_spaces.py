@@ -11,13 +11,12 @@ from pathlib import Path as FilePath
 import cv2
 import numpy as np
 import pytest
+from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
-from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.script_gaps import blank_columns, measure_gaps
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask, Spaces
 
@@ -189,11 +188,8 @@ def test_the_time_grows_with_the_lines() -> None:
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=1)
-    handle = engine.open_handle()
-    yield handle
-    handle.close()
-    engine.close()
+    with page_handle() as handle:
+        yield handle
 
 
 def read(handle: PageHandle, pixels: Pixels, spaces: Spaces = "auto") -> list[str]:

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from support import ROOT, clean_environment
+from support import run_beside_benchmarks
 
 
 def test_every_stage_is_a_function_of_the_service() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import stage_times; stage_times.Stopwatch().install()"],
-        cwd=ROOT / "benchmarks",
-        env=clean_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_beside_benchmarks("import stage_times; stage_times.Stopwatch().install()")

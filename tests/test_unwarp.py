@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from curved_pages import HEIGHT, WIDTH, bent, flat_page
 from numpy.typing import NDArray
+from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.unwarp import read_unwarped
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
@@ -218,9 +217,8 @@ def test_the_model_gives_the_same_grid_on_any_thread(model: UnwarpingModel) -> N
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2)
-    yield engine.open_handle()
-    engine.close()
+    with page_handle(threads=2) as handle:
+        yield handle
 
 
 def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:

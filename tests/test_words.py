@@ -10,10 +10,9 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import page_handle
 
-from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.records import Box, Decoder, Image, Line, Page, Pixels, ReadOptions, ReadTask, Word
 
 PAGES = Path(__file__).parent / "pages"
@@ -22,11 +21,8 @@ LETTER_GAP_PX = 8  # between letters of line.png and notice.png there are 6 at m
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
-    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=1)
-    handle = engine.open_handle()
-    yield handle
-    handle.close()
-    engine.close()
+    with page_handle() as handle:
+        yield handle
 
 
 def load(name: str) -> Pixels:
