@@ -91,12 +91,17 @@ lock:
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[cpu,openvino,tr,dev]'
 	{ echo '# The versions that are tested together. Made by: make lock'; \
 	  build/lock/bin/python -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^ocrsvc=='; } > constraints.txt
-	$(MAKE) deploy/requirements.txt
+	$(MAKE) $(LOCKS)
 
-# What production needs, in the versions of constraints.txt and with the hash of every file, so that nothing else installs.
-deploy/requirements.txt: pyproject.toml constraints.txt $(TOOLS)/.installed
-	CUSTOM_COMPILE_COMMAND='make lock' $(TOOLS)/bin/pip-compile --quiet --generate-hashes --strip-extras --no-emit-options \
-	  --no-annotate --extra cpu --extra openvino --extra redis --extra tr -c constraints.txt --output-file $@ pyproject.toml
+# What production needs, in the versions of constraints.txt and with the hash of every file, so that nothing else installs;
+# for every Python, system and processor, so that a machine unlike this one gets what it needs, too.
+LOCKS := deploy/requirements.txt deploy/requirements-cuda12.txt deploy/requirements-cuda13.txt
+deploy/requirements.txt: LOCKED := cpu openvino redis tr
+deploy/requirements-cuda12.txt: LOCKED := gpu-cuda12 redis
+deploy/requirements-cuda13.txt: LOCKED := gpu-cuda13 redis
+$(LOCKS): pyproject.toml constraints.txt $(TOOLS)/.installed
+	$(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --custom-compile-command 'make lock' $(LOCKED:%=--extra %) -c constraints.txt -o $@ pyproject.toml
 
 # What the service is made of, for those who must list it: CycloneDX, of deploy/requirements.txt.
 sbom: $(TOOLS)/.installed
@@ -107,7 +112,7 @@ sbom: $(TOOLS)/.installed
 
 $(TOOLS)/.installed:
 	$(PYTHON) -m venv --clear $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5,<8' 'cyclonedx-bom>=7,<8'
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1' 'cyclonedx-bom>=7,<8'
 	@touch $@
 
 clean:

@@ -21,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from chaos import Until
 # bench.faults has made the path known.
 from os_faults import Faults
 from soak import KINDS, WORKERS, Client, Service, make_pictures, serve, wait_until
+
+Start = Callable[[Mapping[str, str], Path], AbstractContextManager[Service]]
 
 
 def is_settled(service: Service) -> bool:
@@ -48,8 +50,12 @@ def is_settled(service: Service) -> bool:
     return len(workers) == WORKERS and all(worker["state"] == "ready" and not worker["reason"] for worker in workers)
 
 
-def run(fault: Fault, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Load, fault and aftermath of one service; what came of it."""
+def run(fault: Fault, args: argparse.Namespace, folder: Path, start: Start = serve) -> dict[str, Any]:
+    """Load, fault and aftermath of one service; what came of it.
+
+    Args:
+        start: Starts the service, with settings and a folder of its own.
+    """
     faults = Faults(folder)
     usual = {
         "OCRSVC_ENGINE": "fake",
@@ -63,7 +69,7 @@ def run(fault: Fault, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         made = fault.made(folder) if fault.made else None
         if made is not None:
             stack.enter_context(made)
-        service = stack.enter_context(serve({**usual, **own, **faults.environment}, folder))
+        service = stack.enter_context(start({**usual, **own, **faults.environment}, folder))
         scene = Scene(service, faults, folder, args.seconds)
         return observe(fault, scene, args)
 
@@ -124,14 +130,24 @@ def row(result: Mapping[str, Any]) -> str:
 
 def main() -> int:
     """Run them, print the table and the result."""
+    args = arguments().parse_args()
+    print_machine()
+    return run_all(args)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What the table can be told."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="only faults whose names contain one of these")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long a fault lasts")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
     parser.add_argument("--log", type=Path, help="a folder to keep the services' logs in")
-    args = parser.parse_args()
-    print_machine()
+    return parser
+
+
+def run_all(args: argparse.Namespace, start: Start = serve) -> int:
+    """The table of all faults, and the result as JSON; the exit code."""
     print(f"settings: {WORKERS} workers, {args.clients} clients, heartbeat {TIMEOUT_S} s, engine fake {args.latency} s")
     print("| Fault | for s | processes failed | answered | failed | max ms | ready again after s | verdict |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
@@ -141,7 +157,7 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                results.append(run(fault, args, Path(folder)))
+                results.append(run(fault, args, Path(folder), start))
                 print(row(results[-1]), flush=True)
             except Skipped as reason:
                 print(f"| {fault.name} | | | | | | | skipped: {reason} |", flush=True)

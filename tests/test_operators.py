@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
 from ocrsvc.api.operators import is_local
+from ocrsvc.cli import health
 from ocrsvc.cli.status import address_of
+from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.prometheus import ENTRY_ROWS, HEAD_ROWS
 from ocrsvc.telemetry.worker_limits import Reason
@@ -337,6 +340,21 @@ def test_status_says_when_nobody_answers(free_port: int) -> None:
     assert (done.returncode, done.stdout) == (78, "")
     assert "does not answer" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_health_ends_with_0_where_the_service_is_ready(ready_server: Server) -> None:
+    done = ocrsvc("health", ready_server.url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"status":"ready"}\n', "")
+
+
+@pytest.mark.parametrize(("status", "said"), [(503, "answers 503"), (None, "does not answer")])
+def test_health_fails_where_no_engine_is_warm_and_where_nobody_answers(
+    status: int | None, said: str, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    if status:
+        monkeypatch.setattr("ocrsvc.cli.health.ask", lambda _url, _path: (status, b""))
+    with pytest.raises(OperatorError, match=said):
+        health.run(Namespace(url=f"http://127.0.0.1:{free_port}"))
 
 
 def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_line_reads_the_same_in_eight_bits_alone_and_beside_others_and_the_eng
 @pytest.fixture(autouse=True)
 def _untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command plans the threads of its process, which here is that of all tests."""
-    monkeypatch.setattr("ocrsvc.cli.optimize.set_library_threads", lambda _environ: None)
+    monkeypatch.setattr("ocrsvc.cli.optimize.set_library_environment", lambda _environ: None)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ocrsvc.system.thread_plan import (
     is_installed,
     plan,
     plan_for,
-    set_library_threads,
+    set_library_environment,
 )
 
 
@@ -129,9 +130,24 @@ def test_without_quotas_the_affinity_holds(tmp_path: Path) -> None:
 
 def test_library_threads_are_set_but_what_the_operator_set_stays() -> None:
     environ = {"OMP_NUM_THREADS": "3"}
-    set_library_threads(environ)
+    set_library_environment(environ)
     assert environ["OMP_NUM_THREADS"] == "3"
     assert environ["OPENBLAS_NUM_THREADS"] == environ["MKL_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_onnx_runtime_keeps_no_events_to_send_where_it_is_told(tmp_path: Path, is_told: bool) -> None:
+    environ = {
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "PATH": os.defpath,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    if is_told:
+        set_library_environment(environ)
+    subprocess.run([sys.executable, "-c", "import onnxruntime"], check=True, env=environ, timeout=60)
+    assert [*tmp_path.rglob("*")] == [] or not is_told
+    assert [*tmp_path.rglob("onnxruntime.db")] or is_told, "ONNX Runtime has changed: is the variable still needed?"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
-from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_threads
+from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
 
 HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (
@@ -66,7 +66,7 @@ def check_runtimes(*, cpu: bool, gpu: bool) -> None:
 def open_once(engine: str) -> str:
     """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
     # Before the numeric libraries load: they read the environment once.
-    set_library_threads(os.environ)
+    set_library_environment(os.environ)
     from ocrsvc.engines.opening import open_engine
 
     settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})

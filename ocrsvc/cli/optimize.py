@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.cli.progress import show_progress
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import device_for, set_library_threads
+from ocrsvc.system.thread_plan import device_for, set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.runtime_comparison import Comparison, PageSamples
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         NothingSent: Too little text is on the pages, or there are none.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
-    set_library_threads(os.environ)
+    set_library_environment(os.environ)
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
     from ocrsvc.engines.ppocr.runtime_comparison import PageSamples, table

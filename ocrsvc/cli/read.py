@@ -17,7 +17,7 @@ from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import plan_for, set_library_threads
+from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.imaging.page_ranges import Ranges
@@ -100,7 +100,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     """Each file with the answer of an engine in this process, in order."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
-    set_library_threads(os.environ)
+    set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
 
     options, ranges = read_options(_options_of(args).items()).read, _ranges_of(args.pages)

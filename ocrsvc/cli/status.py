@@ -48,23 +48,28 @@ def address_of(bind: str) -> str:
 
 def fetch(url: str, path: str) -> bytes:
     """The body of a successful answer. Raises OperatorError."""
+    status, body = ask(url, path)
+    if status != http.client.OK:
+        raise OperatorError(
+            f"{url}{path} answers {status}.",
+            "Ask on the service's own machine, not through a proxy; OCRSVC_OPS says who may.",
+        )
+    return body
+
+
+def ask(url: str, path: str) -> tuple[int, bytes]:
+    """Status and body of the answer to a GET. Raises OperatorError where there is none."""
     connection = _connect(url)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        body = response.read()
+        return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         raise OperatorError(
             f"{url} does not answer: {error}.", "Is the service running, and is this its address?"
         ) from error
     finally:
         connection.close()
-    if response.status != http.client.OK:
-        raise OperatorError(
-            f"{url}{path} answers {response.status}.",
-            "Ask on the service's own machine, not through a proxy; OCRSVC_OPS says who may.",
-        )
-    return body
 
 
 class _UnixConnection(http.client.HTTPConnection):

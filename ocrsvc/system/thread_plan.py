@@ -110,13 +110,15 @@ def plan(
     return ThreadPlan(workers, threads or queue_size + engine_threads + _SPARE_THREADS, engine_threads)
 
 
-def set_library_threads(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
-    """Tell the numeric libraries how many threads a call may use; what the operator set stays.
+def set_library_environment(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
+    """Tell the numeric libraries how many threads a call may use, and to report to nobody; what the operator set stays.
 
     Must run before any of them is imported: they read the environment once, while they load.
     """
     for variable in _LIBRARY_VARIABLES:
         environ.setdefault(variable, str(count))
+    # Else ONNX Runtime 1.31 keeps events of its use under the home, and a thread that sends them to its makers.
+    environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/dev")) -> str:

@@ -19,7 +19,7 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import gpus_for, set_library_threads
+from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
@@ -45,7 +45,7 @@ def configuration_or_exit() -> Mapping[str, object]:
     Runs in the arbiter, at the start and at each SIGHUP, before any numeric library is loaded. Wrong settings are
     reported on stderr; at the start they end the process with exit code 78, at a SIGHUP the ones before stay.
     """
-    set_library_threads(os.environ)
+    set_library_environment(os.environ)
     try:
         settings = read_settings()
     except SettingsError as error:

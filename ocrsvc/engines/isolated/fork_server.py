@@ -28,7 +28,7 @@ from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.sandbox.restrict import end_with_parent, ignore_signals
-from ocrsvc.system.thread_plan import ThreadPlan, set_library_threads
+from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 
 _MESSAGE_BYTES: Final = 1 << 17
 _SPAWN_FDS: Final = 2
@@ -197,7 +197,7 @@ def main() -> None:
     if not first:
         return
     settings, plan = settings_class().model_validate(first["settings"]), ThreadPlan(**first["plan"])
-    set_library_threads(os.environ, plan.library_threads)
+    set_library_environment(os.environ, plan.library_threads)
     limit_arenas()
     preload(settings.engine)
     ForkServer(control, settings, plan).run()
