@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 from ocrsvc.access.records import KeyLimits, StoredKey, Usage
 
 LimitName = Literal["rate", "concurrency", "day", "month"]
+
+LIMIT_NAMES: Final[Mapping[str, LimitName]] = {name: name for name in get_args(LimitName)}
+"""By what a store calls them."""
+
+_KEPT_DAYS: Final = 400
+_DAY_S: Final = 86_400
 
 
 class LimitReached(Exception):
@@ -37,6 +44,11 @@ def period_of(now_s: float) -> Period:
     """Day and month of a moment in Unix seconds."""
     day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
     return Period(day, day[:7])
+
+
+def oldest_period() -> str:
+    """What is counted is kept from this day on: somewhat more than a year."""
+    return period_of(time.time() - _KEPT_DAYS * _DAY_S).day
 
 
 class KeyStore(Protocol):
@@ -71,11 +83,11 @@ class KeyStore(Protocol):
         """Reserve more pages. Raises LimitReached."""
 
     def settle(
-        self, number: str, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
+        self, number: str, /, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
     ) -> None:
         """Count pages as answered, and give back so many reserved pages and requests under way.
 
-        Takes effect once for each `number`, however often it is tried after a failure.
+        Takes effect once for each number, the first argument, however often it is tried after a failure.
         """
 
     def close(self) -> None:
