@@ -95,15 +95,39 @@ class AccessGate:
             QuotaExceeded: One of its limits is reached.
             KeysUnavailable: The store does not answer.
         """
+        return self.enter(self.check(secret, scope, adapter), pages)
+
+    def check(self, secret: str | None, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
+        """The key that this secret text belongs to, if it is good for this. Asks no store, and never waits.
+
+        Args:
+            secret, adapter: As for `admit`.
+            scope: As for `admit`; None where any valid key is good.
+
+        Raises:
+            OcrsvcError: As of `admit`, but for QuotaExceeded.
+        """
         if not secret:
             raise KeyMissing("This service wants an API key, and none was sent.", _HOW_TO_SEND)
         self._check_ready()
         entry, kept = self._secrets.get(id_of(secret), (None, None))
         if not is_same(secret, kept) or entry is None or kept is None:
             raise _refused()
-        if kept.expires_at is not None and self._clock() >= kept.expires_at:
+        now_s = self._clock()
+        if kept.expires_at is not None and now_s >= kept.expires_at:
             raise _refused()
-        return self._enter(entry, scope, adapter, pages)
+        return _checked(entry, now_s, scope, adapter)
+
+    def check_named(self, name: str, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
+        """The key of this name, if it is good for this; see `check`, and `admit_named`."""
+        self._check_ready()
+        return _checked(self._entry_named(name), self._clock(), scope, adapter)
+
+    def enter(self, entry: KeyEntry, pages: int = 0) -> Admission:
+        """Admit a request of a key that was checked a moment ago. Raises QuotaExceeded, KeysUnavailable."""
+        admission = self._admission(entry, self._clock())
+        admission.enter(pages)
+        return admission
 
     def admit_named(self, name: str, scope: Scope, adapter: str | None = None, pages: int = 0) -> Admission:
         """Admit a request whose caller is known otherwise, as by a client certificate, under the key of this name.
@@ -116,8 +140,7 @@ class AccessGate:
             KeyRefused: There is no such key, or it is revoked or expired.
             OcrsvcError: As of `admit`.
         """
-        self._check_ready()
-        return self._enter(self._entry_named(name), scope, adapter, pages)
+        return self.enter(self.check_named(name, scope, adapter), pages)
 
     def resume(self, name: str) -> Admission:
         """Work that this key's holder left here is done now: its pages count, but it is no request under way.
@@ -179,15 +202,6 @@ class AccessGate:
         if entry is None:
             raise _refused()
         return entry
-
-    def _enter(self, entry: KeyEntry, scope: Scope, adapter: str | None, pages: int) -> Admission:
-        now_s = self._clock()
-        if not entry.is_valid(now_s):
-            raise _refused()
-        _check_scope(entry, scope, adapter)
-        admission = self._admission(entry, now_s)
-        admission.enter(pages)
-        return admission
 
     def _admission(self, entry: KeyEntry, now_s: float) -> Admission:
         return Admission(self._store, self._worker, entry, now_s, f"{self._origin}.{next(self._numbers)}")
@@ -269,8 +283,11 @@ def _refused() -> KeyRefused:
     return KeyRefused("The API key is not valid.", "Ask the operator of this service for a key.")
 
 
-def _check_scope(entry: KeyEntry, scope: Scope, adapter: str | None) -> None:
-    if scope not in entry.scopes:
+def _checked(entry: KeyEntry, now_s: float, scope: Scope | None, adapter: str | None) -> KeyEntry:
+    """The key itself. Raises KeyRefused, ScopeMissing."""
+    if not entry.is_valid(now_s):
+        raise _refused()
+    if scope is not None and scope not in entry.scopes:
         raise ScopeMissing(
             f"This API key is for {', '.join(sorted(entry.scopes))}, and this needs {scope}.",
             "Ask the operator of this service for a key with this scope.",
@@ -280,3 +297,4 @@ def _check_scope(entry: KeyEntry, scope: Scope, adapter: str | None) -> None:
             f"This API key is for the formats {', '.join(sorted(entry.adapters))}, and this is {adapter}.",
             "Ask the operator of this service for a key with this format.",
         )
+    return entry
