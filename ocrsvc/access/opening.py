@@ -16,7 +16,7 @@ SQLITE: Final = "sqlite:"
 
 def open_store(address: str) -> KeyStore:
     """The store at an address that the settings accept. It connects when it is first used, so make it before a fork."""
-    return SqliteStore(path_of(address))
+    return SqliteStore(Path(address.removeprefix(SQLITE)))
 
 
 def open_gate(address: str, worker: str) -> AccessGate:
@@ -32,6 +32,8 @@ def open_gate(address: str, worker: str) -> AccessGate:
 def check_store(address: str) -> None:
     """In gunicorn's arbiter, at the start: make a file of keys where there is none. Raises SettingsError."""
     path = path_of(address)
+    if path is None:
+        return
     try:
         open_file(path).close()
     except (sqlite3.Error, OSError) as error:
@@ -41,6 +43,6 @@ def check_store(address: str) -> None:
         ) from error
 
 
-def path_of(address: str) -> Path:
-    """The file of a store of SQLite."""
-    return Path(address.removeprefix(SQLITE))
+def path_of(address: str) -> Path | None:
+    """The file of a store of SQLite; None for another store."""
+    return Path(address.removeprefix(SQLITE)) if address.startswith(SQLITE) else None
