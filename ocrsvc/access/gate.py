@@ -269,7 +269,7 @@ class Admission:
     def _reserve(self, take: Callable[..., Usage], pages: int) -> None:
         entry = self.entry
         try:
-            self._usage = take(entry.name, self._worker, entry.limits, pages, self._period)
+            self._usage = take(self._number, entry.name, self._worker, entry.limits, pages, self._period)
         except LimitReached as reached:
             raise refusal_of(entry.limits, reached, self._now_s) from None
         self._reserved += pages

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.redis_store import RedisStore, check_url
 from ocrsvc.access.sqlite_store import SqliteStore, open_file
 from ocrsvc.access.store import KeyStore
 from ocrsvc.errors import SettingsError
@@ -15,8 +16,13 @@ SQLITE: Final = "sqlite:"
 
 
 def open_store(address: str) -> KeyStore:
-    """The store at an address that the settings accept. It connects when it is first used, so make it before a fork."""
-    return SqliteStore(Path(address.removeprefix(SQLITE)))
+    """The store at an address that the settings accept. It connects when it is first used, so make it before a fork.
+
+    Raises:
+        SettingsError: A Redis is named, and the package redis is not installed.
+    """
+    path = path_of(address)
+    return RedisStore(address) if path is None else SqliteStore(path)
 
 
 def open_gate(address: str, worker: str) -> AccessGate:
@@ -30,9 +36,13 @@ def open_gate(address: str, worker: str) -> AccessGate:
 
 
 def check_store(address: str) -> None:
-    """In gunicorn's arbiter, at the start: make a file of keys where there is none. Raises SettingsError."""
+    """In gunicorn's arbiter, at the start: make a file of keys where there is none. Raises SettingsError.
+
+    A Redis is not asked: workers that cannot reach it are not ready until they can.
+    """
     path = path_of(address)
     if path is None:
+        check_url(address)
         return
     try:
         open_file(path).close()

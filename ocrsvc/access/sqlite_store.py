@@ -84,14 +84,14 @@ class SqliteStore:
                 self._for_upkeep.run("PRAGMA wal_checkpoint(PASSIVE)")
                 self._for_upkeep.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def admit(self, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def admit(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
         """See KeyStore."""
         rate = limits.requests_per_s
         step, burst = (None, None) if rate is None else (1 / rate, burst_s(rate))
         values = (name, worker, self._clock(), step, burst, limits.concurrency, *_pages(limits, pages, period))
         return self._reserve("INSERT INTO admit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values, name, period)
 
-    def reserve(self, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def reserve(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
         """See KeyStore."""
         values = (name, worker, *_pages(limits, pages, period))
         return self._reserve("INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?)", values, name, period)

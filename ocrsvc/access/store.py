@@ -76,10 +76,19 @@ class KeyStore(Protocol):
     def keep_alive(self, worker: str) -> None:
         """This worker lives; and give back what the dead have reserved."""
 
-    def admit(self, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
-        """Count a request as under way, and reserve pages for it. Raises LimitReached."""
+    def admit(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+        """Count a request as under way, and reserve pages for it. Raises LimitReached.
 
-    def reserve(self, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+        Args:
+            number: Of the request, unlike that of any other.
+            name: Of the key.
+            worker: Its worker's name.
+            limits: The key's.
+            pages: So many.
+            period: To which they belong.
+        """
+
+    def reserve(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
         """Reserve more pages. Raises LimitReached."""
 
     def settle(
@@ -87,7 +96,7 @@ class KeyStore(Protocol):
     ) -> None:
         """Count pages as answered, and give back so many reserved pages and requests under way.
 
-        Takes effect once for each number, the first argument, however often it is tried after a failure.
+        Takes effect once for each number, however often it is tried after a failure.
         """
 
     def close(self) -> None:
