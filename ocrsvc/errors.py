@@ -2,6 +2,8 @@
 
 The steps of one request, and the errors that belong to each:
 
+    key    --(KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded,
+              KeysUnavailable)-----------------------------------------------> upload
     upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout,
               RequestStopsWorker)--------------------------------------------> bytes
     bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
@@ -15,6 +17,7 @@ SettingsError and EngineUnavailable stop the start instead; they never answer a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 
@@ -186,6 +189,33 @@ class ClientGone(CallerError):
     title = "The client has gone"
 
 
+class KeyMissing(CallerError):
+    """The service wants an API key, and the request carries none."""
+
+    status = 401
+    code = "key_missing"
+    title = "An API key is needed"
+    exit_code = 77
+
+
+class KeyRefused(CallerError):
+    """The request's API key is not valid; whether it is wrong, revoked or expired is not said."""
+
+    status = 401
+    code = "key_refused"
+    title = "The API key is not valid"
+    exit_code = 77
+
+
+class ScopeMissing(CallerError):
+    """The request's API key is valid, and not for this."""
+
+    status = 403
+    code = "scope_missing"
+    title = "The API key is not for this"
+    exit_code = 77
+
+
 class ServerError(OcrsvcError):
     """The service is at fault."""
 
@@ -219,6 +249,32 @@ class TooManyAtOnce(Refused):
     status = 429
     code = "too_many_at_once"
     title = "Too many requests at once"
+
+
+class QuotaExceeded(Refused):
+    """The request's API key has used up one of its limits.
+
+    Args:
+        detail, remedy, retry_after_s: As of Refused.
+        headers: RateLimit headers of the answer, which say the same to programs.
+    """
+
+    status = 429
+    code = "quota_exceeded"
+    title = "A limit of the API key is reached"
+
+    def __init__(
+        self, detail: str, remedy: str = "", retry_after_s: int = 1, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail, remedy, retry_after_s)
+        self.headers = headers or {}
+
+
+class KeysUnavailable(Refused):
+    """The store of the API keys does not answer, and nobody is admitted without it."""
+
+    code = "keys_unavailable"
+    title = "API keys cannot be checked"
 
 
 class NotReady(Refused):

@@ -22,6 +22,7 @@ LAYERS = {
     "formats": 3,
     "telemetry": 3,
     "serving": 4,
+    "access": 4,
     "engines": 5,
     "pipeline": 6,
     "jobs": 7,

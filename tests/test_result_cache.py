@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis_support import running_redis
 from support import wait_until
 
 from ocrsvc.errors import EngineUnavailable
@@ -87,23 +86,9 @@ def test_threads_do_not_spoil_it() -> None:
 
 @pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
-    """A real Redis on a Unix socket of its own."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed: apt-get install redis-server")
-    wire = tmp_path / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(wire), "--save", "", "--appendonly", "no"]
-    with subprocess.Popen([*command, "--dir", str(tmp_path)], stdout=subprocess.DEVNULL) as server:
-        try:
-            wait_until(lambda: is_listening(wire), "redis-server listens")
-            yield f"unix://{wire}"
-        finally:
-            server.terminate()
-
-
-def is_listening(wire: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(wire)) == 0
+    """A real Redis."""
+    with running_redis(tmp_path) as url:
+        yield url
 
 
 def test_two_processes_would_share_what_is_in_redis(redis_url: str) -> None:

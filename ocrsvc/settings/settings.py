@@ -11,6 +11,7 @@ from pydantic import create_model
 from ocrsvc.errors import SettingsError
 from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, adapters, engines, resolve
 from ocrsvc.settings.group import SettingsGroup
+from ocrsvc.settings.groups.access import AccessSettings
 from ocrsvc.settings.groups.adapters import AdapterSettings
 from ocrsvc.settings.groups.engine import EngineSettings
 from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
@@ -35,6 +36,7 @@ class Settings(
     JobSettings,
     LimitSettings,
     WorkerSettings,
+    AccessSettings,
     AdapterSettings,
     ServiceSettings,
     TrEngineSettings,

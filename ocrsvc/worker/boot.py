@@ -60,6 +60,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
         worker.guard()
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
         _limit_requests(service, worker)
+        service.start_gate(worker.slot_number)
         service.worker.reader = service.make_reader(plan)
         worker.engine_threads = plan.engine_threads
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc import __version__
+from ocrsvc.access.opening import check_store
 from ocrsvc.errors import SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
@@ -100,6 +101,8 @@ def on_starting(server: LastingArbiter) -> None:
     try:
         check_server(server.cfg)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
+        if settings.keys is not None:
+            check_store(settings.keys)
         if service.stores_documents():
             service.tasks = Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
     except SettingsError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     # They need numpy and Flask, which must not come into the arbiter.
     from flask import Flask
 
+    from ocrsvc.access.gate import AccessGate
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.serving.memory_budget import SharedLimits
 
@@ -47,6 +49,7 @@ class ServiceContext:
         metrics: Of all workers.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
+        name: Of this service among those that share a store of API keys.
         worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
 
@@ -63,6 +66,7 @@ class ServiceContext:
         self.metrics = MetricsStore(SLOTS)
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
+        self.name = secrets.token_hex(8)
         self.worker = WorkerContext(self.metrics.common)
 
     def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
@@ -81,6 +85,16 @@ class ServiceContext:
             on_reading=partial(count_reading, self.worker.metrics),
         )
 
+    def start_gate(self, slot_number: int = 0) -> None:
+        """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
+        if self.settings.keys is None or self.worker.gate is not None:
+            return
+        from ocrsvc.access.opening import open_gate
+
+        self.worker.gate = open_gate(self.settings.keys, f"{self.name}:{slot_number}")
+        self.worker.gate.start()
+        self.worker.closing.callback(self.worker.gate.stop)
+
     def make_app(self) -> Flask:
         """The WSGI application over this worker's reader, which may be started later. Loads no model."""
         from ocrsvc.app import create_app
@@ -92,6 +106,7 @@ class ServiceContext:
         if settings.access_log != "off":
             worker.access_log = AccessLog(settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED))
         worker.limits = worker.limits or shared_limits_of(settings)
+        self.start_gate()
         worker.reader = worker.reader or self.make_reader(self.plan())
         image_denylist = self.image_denylist if settings.isolation == "process" else None
         requests = RequestMetrics(
@@ -124,6 +139,7 @@ class WorkerContext:
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
         access_log: None where there is none.
+        gate: Admits requests by their API keys; None where the service is open to everybody.
         closing: What ends with the worker, the last first.
     """
 
@@ -131,4 +147,5 @@ class WorkerContext:
     reader: Reader | None = None
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
+    gate: AccessGate | None = None
     closing: ExitStack = field(default_factory=ExitStack)

@@ -1,0 +1,43 @@
+"""A key as the stores keep it: one JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from ocrsvc.access.records import KeyEntry, KeyLimits, KeySecret, StoredKey
+
+
+def write_key(key: StoredKey) -> str:
+    """The document of a key."""
+    return orjson.dumps(
+        {"entry": entry_to_dict(key.entry), "secrets": list(map(_secret_to_dict, key.secrets))}
+    ).decode()
+
+
+def read_key(document: str | bytes) -> StoredKey:
+    """The key of a document."""
+    value = orjson.loads(document)
+    return StoredKey(_entry_from(value["entry"]), tuple(map(_secret_from, value["secrets"])))
+
+
+def entry_to_dict(entry: KeyEntry) -> dict[str, Any]:
+    """The members of an entry, ready to become JSON."""
+    adapters = None if entry.adapters is None else sorted(entry.adapters)
+    return asdict(entry) | {"scopes": sorted(entry.scopes), "adapters": adapters}
+
+
+def _entry_from(members: dict[str, Any]) -> KeyEntry:
+    adapters = members["adapters"]
+    sets = {"scopes": frozenset(members["scopes"]), "adapters": None if adapters is None else frozenset(adapters)}
+    return KeyEntry(**members | sets | {"limits": KeyLimits(**members["limits"])})
+
+
+def _secret_to_dict(secret: KeySecret) -> dict[str, Any]:
+    return {"id": secret.id, "sha256": secret.digest.hex(), "expires_at": secret.expires_at}
+
+
+def _secret_from(members: dict[str, Any]) -> KeySecret:
+    return KeySecret(members["id"], bytes.fromhex(members["sha256"]), members["expires_at"])

@@ -1,0 +1,58 @@
+"""Opens the store of API keys that OCRSVC_KEYS names, and the gate over it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.redis_store import RedisStore, check_url
+from ocrsvc.access.sqlite_store import SqliteStore, open_file
+from ocrsvc.access.store import KeyStore
+from ocrsvc.errors import SettingsError
+
+SQLITE: Final = "sqlite:"
+
+
+def open_store(address: str) -> KeyStore:
+    """The store at an address that the settings accept. It connects when it is first used, so make it before a fork.
+
+    Raises:
+        SettingsError: A Redis is named, and the package redis is not installed.
+    """
+    path = path_of(address)
+    return RedisStore(address) if path is None else SqliteStore(path)
+
+
+def open_gate(address: str, worker: str) -> AccessGate:
+    """The gate of one worker, which does not know the keys before it is started.
+
+    Args:
+        address: Of the store.
+        worker: A name that no other living worker has, of any service that shares the store.
+    """
+    return AccessGate(open_store(address), worker)
+
+
+def check_store(address: str) -> None:
+    """In gunicorn's arbiter, at the start: make a file of keys where there is none. Raises SettingsError.
+
+    A Redis is not asked: workers that cannot reach it are not ready until they can.
+    """
+    path = path_of(address)
+    if path is None:
+        check_url(address)
+        return
+    try:
+        open_file(path).close()
+    except (sqlite3.Error, OSError) as error:
+        raise SettingsError(
+            f"OCRSVC_KEYS names the file {path}, which cannot be used: {error}.",
+            "Name a file on a disk of this machine, in a folder that the service's user may write to.",
+        ) from error
+
+
+def path_of(address: str) -> Path | None:
+    """The file of a store of SQLite; None for another store."""
+    return Path(address.removeprefix(SQLITE)) if address.startswith(SQLITE) else None

@@ -1,0 +1,197 @@
+"""Keys and their usage in a file of SQLite, for all workers of one machine.
+
+The file is in WAL mode: readers never wait, and writers wait for each other, each for the microseconds of one call (see
+sqlite_schema). It is synchronised with the disk when a key changes, and when its log is folded into it: what is counted
+survives the death of any process, and only a power failure can take the last moments of it.
+
+Times in it are monotonic seconds, which are the same in all processes of a machine, and which no clock that is set can
+make jump.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ocrsvc.access.key_documents import read_key, write_key
+from ocrsvc.access.quotas import burst_s
+from ocrsvc.access.records import KeyLimits, StoredKey, Usage
+from ocrsvc.access.sqlite_schema import PAGE_BYTES, SCHEMA, SCHEMA_VERSION, USAGE
+from ocrsvc.access.store import LIMIT_NAMES, LimitReached, Period, oldest_period
+from ocrsvc.errors import KeysUnavailable
+
+LIMIT_S: Final = 1.0
+"""How long a call waits for the others at most."""
+
+_MOST_LOG_BYTES: Final = 8 << 20
+_OWN_USER_ONLY: Final = 0o600
+
+
+class SqliteStore:
+    """See `ocrsvc.access.store.KeyStore`. Opens the file when it is first used: make it before a fork, use it after.
+
+    Args:
+        path: Of the file, which is made when it is not there.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        # The gate's own thread must not keep requests waiting while it folds the log into the file.
+        self._for_requests = _Connection(path)
+        self._for_upkeep = _Connection(path)
+
+    def version(self) -> int:
+        """See KeyStore."""
+        [[number]] = self._for_upkeep.run("SELECT number FROM change")
+        return int(number)
+
+    def keys(self) -> list[StoredKey]:
+        """See KeyStore."""
+        return [read_key(document) for (document,) in self._for_upkeep.run("SELECT document FROM key ORDER BY name")]
+
+    def put(self, key: StoredKey) -> None:
+        """See KeyStore. On the disk when this returns."""
+        self._for_upkeep.run("PRAGMA synchronous = FULL")
+        self._for_upkeep.run(
+            "INSERT INTO key VALUES (?, ?) ON CONFLICT DO UPDATE SET document = excluded.document",
+            (key.entry.name, write_key(key)),
+        )
+        self._for_upkeep.run("PRAGMA synchronous = NORMAL")
+
+    def usage(self, name: str, period: Period) -> Usage:
+        """See KeyStore."""
+        values = {"name": name, "day": period.day, "month": period.month}
+        [[requests, reserved, today, this_month, full]] = self._for_requests.run(USAGE, values)
+        return Usage(requests, reserved, today, this_month, max(0.0, full - self._clock()))
+
+    def begin_worker(self, worker: str) -> None:
+        """See KeyStore."""
+        self._for_upkeep.run("INSERT INTO begun VALUES (?, ?)", (worker, oldest_period()))
+
+    def keep_alive(self, worker: str) -> None:
+        """See KeyStore; and fold the log into the file when it has grown."""
+        self._for_upkeep.run("INSERT INTO alive VALUES (?, ?)", (worker, self._clock()))
+        with suppress(FileNotFoundError):
+            if Path(f"{self._path}-wal").stat().st_size > _MOST_LOG_BYTES:
+                # Nearly all of it beside the writers; they wait for what came meanwhile.
+                self._for_upkeep.run("PRAGMA wal_checkpoint(PASSIVE)")
+                self._for_upkeep.run("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def admit(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+        """See KeyStore."""
+        rate = limits.requests_per_s
+        step, burst = (None, None) if rate is None else (1 / rate, burst_s(rate))
+        values = (name, worker, self._clock(), step, burst, limits.concurrency, *_pages(limits, pages, period))
+        return self._reserve("INSERT INTO admit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values, name, period)
+
+    def reserve(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+        """See KeyStore."""
+        values = (name, worker, *_pages(limits, pages, period))
+        return self._reserve("INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?)", values, name, period)
+
+    def settle(
+        self, _number: str, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
+    ) -> None:
+        """See KeyStore. What failed has not happened: the number is not needed."""
+        values = (name, worker, requests, reserved, pages, period.day, period.month)
+        self._for_requests.run("INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+    def close(self) -> None:
+        """See KeyStore."""
+        self._for_requests.close()
+        self._for_upkeep.close()
+
+    def _reserve(self, statement: str, values: tuple[object, ...], name: str, period: Period) -> Usage:
+        try:
+            self._for_requests.run(statement, values)
+        except sqlite3.IntegrityError as error:
+            limit = str(error)
+            if limit not in LIMIT_NAMES:
+                raise
+            raise LimitReached(LIMIT_NAMES[limit], self.usage(name, period)) from None
+        return self.usage(name, period)
+
+
+def _pages(limits: KeyLimits, pages: int, period: Period) -> tuple[object, ...]:
+    return pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month
+
+
+class _Connection:
+    """One connection, which is opened when it is first used, and which threads use one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._opened: sqlite3.Connection | None = None
+
+    def run(self, statement: str, values: Any = ()) -> list[Any]:
+        """The rows of one statement, which is a transaction of its own.
+
+        Raises:
+            KeysUnavailable: The file cannot be used, or others keep it busy for a second.
+            sqlite3.IntegrityError: A trigger refused it.
+        """
+        if not self._lock.acquire(timeout=LIMIT_S):
+            raise _unavailable(self._path, "it is busy")
+        try:
+            if self._opened is None:
+                self._opened = open_file(self._path)
+            return self._opened.execute(statement, values).fetchall()
+        except sqlite3.IntegrityError:
+            raise
+        except (sqlite3.Error, OSError) as error:
+            raise _unavailable(self._path, str(error)) from error
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """A connection to the file, which is made when it is not there. Raises sqlite3.Error and OSError."""
+    # For its own user only, whatever the umask says.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWN_USER_ONLY))
+    opened = sqlite3.connect(path, timeout=LIMIT_S, isolation_level=None, check_same_thread=False)
+    try:
+        opened.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("PRAGMA synchronous = NORMAL")
+        # Not in the middle of a request; see keep_alive.
+        opened.execute("PRAGMA wal_autocheckpoint = 0")
+        _make_tables(opened)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _make_tables(opened: sqlite3.Connection) -> None:
+    """Make the tables, unless they are there. Raises sqlite3.DatabaseError for a file of something else."""
+    [[version]] = opened.execute("PRAGMA user_version").fetchall()
+    if version == 0:
+        with suppress(sqlite3.OperationalError):
+            # Fails when another process has just made them.
+            opened.executescript(f"BEGIN IMMEDIATE;\n{SCHEMA}\nCOMMIT;")
+        if opened.in_transaction:
+            opened.execute("ROLLBACK")
+        [[version]] = opened.execute("PRAGMA user_version").fetchall()
+    if version != SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(f"it is not a file of keys of this version ({version}, not {SCHEMA_VERSION})")
+
+
+def _unavailable(path: Path, reason: str) -> KeysUnavailable:
+    return KeysUnavailable(
+        f"The file of the API keys {path} cannot be used: {reason}.", "Send the request again in a moment.", 2
+    )

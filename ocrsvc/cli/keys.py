@@ -1,0 +1,171 @@
+"""`ocrsvc keys`: adds, lists, changes, revokes and rotates the API keys of a service, which need not be running."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from ocrsvc.access.audit import AuditLog, audit_log_of, local_user
+from ocrsvc.access.key_documents import entry_to_dict
+from ocrsvc.access.management import add_key, change_key, key_named, revoke_key, rotate_key
+from ocrsvc.access.opening import open_store
+from ocrsvc.access.records import SCOPES, KeyEntry, StoredKey, Usage
+from ocrsvc.access.store import KeyStore, period_of
+from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
+from ocrsvc.errors import OperatorError
+from ocrsvc.settings.load import read_settings
+
+HELP: Final = "add, list, change, revoke and rotate API keys"
+_COLUMNS: Final = (
+    *("name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"),
+    *("priority", "cache", "ends"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the commands of `ocrsvc keys`."""
+    parser.description = "The API keys in the store that OCRSVC_KEYS names. A running service follows within a second."
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    add = actions.add_parser("add", help="add a key, and print its secret once")
+    add_limits(add)
+    change = actions.add_parser("change", help="change what is given of a key; its secret stays")
+    add_limits(change)
+    listing = actions.add_parser("list", help="list the keys, and what is used of them")
+    listing.add_argument("--json", action="store_true", help="as JSON, one array")
+    revoke = actions.add_parser("revoke", help="end a key for good")
+    rotate = actions.add_parser("rotate", help="give a key a new secret, and print it once")
+    rotate.add_argument(
+        "--grace",
+        type=seconds_of,
+        default=0.0,
+        metavar="TIME",
+        help="how long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all",
+    )
+    for named in (add, change, revoke, rotate):
+        named.add_argument("name", help="name of the key")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; raises OperatorError, and KeysUnavailable when the store does not answer."""
+    settings = read_settings()
+    if settings.keys is None:
+        raise OperatorError(
+            "Nothing says where the keys are stored.",
+            "Set OCRSVC_KEYS for the service and for this command, such as sqlite:/var/lib/ocrsvc/keys.sqlite.",
+        )
+    with closing(open_store(settings.keys)) as store:
+        _ACTIONS[args.action](args, store, audit_log_of(settings))
+    return 0
+
+
+def _add(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+    now_s = time.time()
+    entry = entry_of(args, KeyEntry(args.name, created_at=now_s), now_s)
+    log.check()
+    text = add_key(store, entry)
+    _note(log, "keys.add", now_s, name=args.name, entry=_settled(entry))
+    _print_secret(text)
+
+
+def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+    now_s = time.time()
+    entry = entry_of(args, key_named(store, args.name).entry, now_s)
+    log.check()
+    change_key(store, entry)
+    _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
+
+
+def _revoke(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+    now_s = time.time()
+    log.check()
+    revoke_key(store, args.name, now_s)
+    _note(log, "keys.revoke", now_s, name=args.name)
+
+
+def _rotate(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+    now_s = time.time()
+    log.check()
+    text = rotate_key(store, args.name, args.grace, now_s)
+    _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
+    _print_secret(text)
+
+
+def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
+    now_s = time.time()
+    period, known = period_of(now_s), store.keys()
+    keys = [(key, store.usage(key.entry.name, period)) for key in known]
+    if args.json:
+        print(orjson.dumps([_as_json(key, usage, now_s) for key, usage in keys], option=orjson.OPT_INDENT_2).decode())
+        return
+    for line in _table([_row(key.entry, usage, now_s) for key, usage in keys]):
+        print(line)
+
+
+_ACTIONS: Final = {"add": _add, "change": _change, "list": _list, "revoke": _revoke, "rotate": _rotate}
+
+
+def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
+    log.write(local_user(), action, now_s, **facts)
+
+
+def _settled(entry: KeyEntry) -> Mapping[str, Any]:
+    return {name: value for name, value in entry_to_dict(entry).items() if name not in {"name", "revoked_at"}}
+
+
+def _print_secret(text: str) -> None:
+    print(text, flush=True)
+    print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
+
+
+def _as_json(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
+    return {
+        **entry_to_dict(key.entry),
+        "state": _state(key.entry, now_s),
+        "secrets": [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets],
+        "usage": {
+            "pages_today": usage.today,
+            "pages_this_month": usage.this_month,
+            "pages_reserved": usage.reserved,
+            "requests_under_way": usage.requests,
+        },
+    }
+
+
+def _state(entry: KeyEntry, now_s: float) -> str:
+    if entry.revoked_at is not None:
+        return "revoked"
+    return "valid" if entry.is_valid(now_s) else "expired"
+
+
+def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:
+    limits = entry.limits
+    return (
+        entry.name,
+        _state(entry, now_s),
+        ",".join(sorted(entry.scopes, key=SCOPES.index)),
+        "all" if entry.adapters is None else ",".join(sorted(entry.adapters)),
+        "-" if limits.requests_per_s is None else f"{limits.requests_per_s:g}",
+        "-" if limits.concurrency is None else f"{usage.requests} of {limits.concurrency}",
+        _of(usage.today, limits.pages_a_day),
+        _of(usage.this_month, limits.pages_a_month),
+        entry.priority,
+        "yes" if entry.may_cache else "no",
+        "never" if entry.expires_at is None else f"{datetime.fromtimestamp(entry.expires_at, UTC):%Y-%m-%d %H:%M}",
+    )
+
+
+def _of(used: int, most: int | None) -> str:
+    return str(used) if most is None else f"{used} of {most}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,320 @@
+"""The gate: who is admitted with which key, and what is counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from support import wait_until
+
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.management import add_key, change_key, revoke_key, rotate_key
+from ocrsvc.access.records import KeyEntry, KeyLimits, KeyPriority, Usage
+from ocrsvc.access.secrets import digest_of, make_secret
+from ocrsvc.access.sqlite_store import SqliteStore
+from ocrsvc.access.store import period_of
+from ocrsvc.errors import (
+    KeyMissing,
+    KeyRefused,
+    KeysUnavailable,
+    OcrsvcError,
+    OperatorError,
+    QuotaExceeded,
+    ScopeMissing,
+)
+from ocrsvc.serving.work_queue import PRIORITIES
+
+# 2027-03-31 23:00:00 UTC, an hour before the day and the month end.
+NOW_S = 1_806_534_000.0
+ACME = KeyEntry("acme", created_at=NOW_S)
+
+
+class Setup:
+    """A gate over a file, and clocks that stand still.
+
+    Attributes:
+        now: Unix seconds; the first entry counts.
+        monotonic: Monotonic seconds of the gate.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.now, self.monotonic = [NOW_S], [100.0]
+        self.store = SqliteStore(path, lambda: 5.0)
+        self.gate = AccessGate(self.store, "w1", lambda: self.now[0], lambda: self.monotonic[0])
+        self.gate.refresh()
+
+    def add(self, entry: KeyEntry = ACME) -> str:
+        secret = add_key(self.store, entry)
+        self.gate.refresh()
+        return secret
+
+    def used(self, name: str = "acme") -> Usage:
+        return self.store.usage(name, period_of(self.now[0]))
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    found = Setup(tmp_path / "keys.sqlite")
+    with closing(found.store):
+        yield found
+
+
+def refusal(setup: Setup, secret: str | None) -> OcrsvcError:
+    with pytest.raises(OcrsvcError) as refused:
+        setup.gate.admit(secret, "read", "api", 1)
+    return refused.value
+
+
+def test_a_key_admits_and_its_pages_are_counted(setup: Setup) -> None:
+    secret = setup.add()
+    admission = setup.gate.admit(secret, "read", "api", 1)
+    assert admission.entry == ACME
+    admission.settle(1)
+    admission.release()
+    assert setup.used() == Usage(today=1, this_month=1)
+
+
+def test_without_a_key_the_answer_says_how_to_send_one(setup: Setup) -> None:
+    setup.add()
+    for secret in (None, ""):
+        error = refusal(setup, secret)
+        assert isinstance(error, KeyMissing)
+        assert "Authorization: Bearer" in error.remedy
+
+
+def test_wrong_revoked_and_expired_keys_have_one_answer(setup: Setup) -> None:
+    good, revoked = setup.add(), setup.add(replace(ACME, name="revoked"))
+    expired = setup.add(replace(ACME, name="expired", expires_at=NOW_S + 60))
+    rotated = setup.add(replace(ACME, name="rotated"))
+    rotate_key(setup.store, "rotated", 60.0, NOW_S)
+    revoke_key(setup.store, "revoked", NOW_S)
+    setup.gate.refresh()
+    setup.now[0] += 60
+    wrong_end = good[:-1] + ("A" if good[-1] != "A" else "B")
+    unknown = make_secret()[0]
+    texts = (revoked, expired, rotated, wrong_end, unknown, "x", good + "x", "ocr_" + "é" * 60, "\udcff", "a" * 10_000)
+    answers = [refusal(setup, text) for text in texts]
+    assert {(type(error), str(error), error.status, error.code) for error in answers} == {
+        (KeyRefused, str(answers[0]), 401, "key_refused")
+    }
+    setup.gate.admit(good, "read")
+
+
+def test_a_key_is_good_for_its_scopes_and_formats_only(setup: Setup) -> None:
+    reader = setup.add(replace(ACME, name="reader", adapters=frozenset({"paddlex"})))
+    operator = setup.add(replace(ACME, name="operator", scopes=frozenset({"operate"})))
+    setup.gate.admit(reader, "read", "paddlex")
+    setup.gate.admit(operator, "operate")
+    for secret, scope, adapter in ((reader, "jobs", "paddlex"), (reader, "read", "api"), (operator, "read", "api")):
+        with pytest.raises(ScopeMissing) as refused:
+            setup.gate.admit(secret, scope, adapter)  # type: ignore[arg-type]
+        assert refused.value.status == 403
+
+
+def test_an_old_secret_is_good_until_its_grace_ends(setup: Setup) -> None:
+    old = setup.add()
+    new = rotate_key(setup.store, "acme", 60.0, NOW_S)
+    setup.gate.refresh()
+    for secret in (old, new):
+        setup.gate.admit(secret, "read").settle(1)
+    setup.now[0] += 61
+    assert isinstance(refusal(setup, old), KeyRefused)
+    setup.gate.admit(new, "read")
+    # What was used is the key's, whichever secret it was used with.
+    assert setup.store.usage("acme", period_of(NOW_S)).today == 2
+
+
+def test_a_rotation_without_grace_ends_the_old_secret(setup: Setup) -> None:
+    old = setup.add()
+    rotate_key(setup.store, "acme", 0.0, NOW_S)
+    setup.gate.refresh()
+    assert isinstance(refusal(setup, old), KeyRefused)
+
+
+def test_a_change_of_a_key_is_seen_at_the_next_look(setup: Setup) -> None:
+    secret = setup.add()
+    change_key(setup.store, replace(ACME, limits=KeyLimits(pages_a_day=1)))
+    setup.gate.refresh()
+    setup.gate.admit(secret, "read", pages=1).settle(1)
+    assert isinstance(refusal(setup, secret), QuotaExceeded)
+
+
+def test_a_revoked_key_ends_within_a_second_of_a_running_gate(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "keys.sqlite")) as store:
+        secret = add_key(store, ACME)
+        gate = AccessGate(SqliteStore(tmp_path / "keys.sqlite"), "w1")
+        gate.start()
+        wait_until(lambda: gate.is_ready, "the keys are known", within_s=5.0)
+        gate.admit(secret, "read")
+        revoke_key(store, "acme", NOW_S)
+
+        def is_refused() -> bool:
+            try:
+                gate.check(secret)
+            except KeyRefused:
+                return True
+            return False
+
+        wait_until(is_refused, "it is refused", within_s=5.0)
+        gate.stop()
+
+
+def test_a_quota_is_answered_429_with_when_there_is_more(setup: Setup) -> None:
+    secret = setup.add(replace(ACME, limits=KeyLimits(pages_a_day=3, pages_a_month=50)))
+    setup.gate.admit(secret, "read", pages=2).settle(2)
+    with pytest.raises(QuotaExceeded) as refused:
+        setup.gate.admit(secret, "read", pages=2)
+    error = refused.value
+    assert (error.status, error.retryable, error.retry_after_s) == (429, True, 3600)
+    assert error.headers == {
+        "RateLimit-Policy": '"pages-a-day";q=3;w=86400, "pages-a-month";q=50;w=2678400',
+        "RateLimit": '"pages-a-day";r=1;t=3600, "pages-a-month";r=48;t=3600',
+        "RateLimit-Limit": "3",
+        "RateLimit-Remaining": "1",
+        "RateLimit-Reset": "3600",
+    }
+
+
+def test_a_rate_is_answered_429_with_when_the_next_may_come(setup: Setup) -> None:
+    secret = setup.add(replace(ACME, limits=KeyLimits(requests_per_s=0.25)))
+    admission = setup.gate.admit(secret, "read")
+    assert admission.rate_limit_headers["RateLimit"] == '"requests";r=0;t=4'
+    error = refusal(setup, secret)
+    assert isinstance(error, QuotaExceeded)
+    assert error.retry_after_s == 4
+
+
+def test_requests_at_once_are_answered_429(setup: Setup) -> None:
+    secret = setup.add(replace(ACME, limits=KeyLimits(concurrency=1)))
+    first = setup.gate.admit(secret, "read")
+    assert (first.rate_limit_headers, isinstance(refusal(setup, secret), QuotaExceeded)) == ({}, True)
+    first.release()
+    setup.gate.admit(secret, "read")
+
+
+def test_a_key_without_limits_has_no_headers_and_its_pages_are_counted(setup: Setup) -> None:
+    admission = setup.gate.admit(setup.add(), "read", pages=1)
+    admission.charge(5)
+    assert admission.rate_limit_headers == {}
+    admission.settle(6)
+    assert setup.used() == Usage(today=6, this_month=6)
+
+
+def test_pages_of_a_document_are_reserved_as_they_become_known(setup: Setup) -> None:
+    secret = setup.add(replace(ACME, limits=KeyLimits(pages_a_day=10)))
+    admission = setup.gate.admit(secret, "read", pages=1)
+    admission.charge(8)
+    with pytest.raises(QuotaExceeded):
+        admission.charge(2)
+    admission.charge(1)
+    assert setup.used() == Usage(requests=1, reserved=10)
+    admission.settle(7)
+    assert setup.used() == Usage(today=7, this_month=7)
+
+
+def test_what_is_not_answered_is_not_counted(setup: Setup) -> None:
+    admission = setup.gate.admit(setup.add(replace(ACME, limits=KeyLimits(pages_a_day=10))), "read", pages=4)
+    admission.release()
+    admission.release()
+    assert setup.used() == Usage()
+
+
+def test_a_page_is_counted_once(setup: Setup) -> None:
+    admission = setup.gate.admit(setup.add(), "read", pages=1)
+    admission.settle(1)
+    admission.release()
+    assert setup.used().today == 1
+
+
+def test_pages_belong_to_the_day_on_which_their_request_came(setup: Setup) -> None:
+    admission = setup.gate.admit(setup.add(), "read", pages=1)
+    setup.now[0] += 2 * 3600
+    admission.settle(1)
+    assert setup.used() == Usage()
+    assert setup.store.usage("acme", period_of(NOW_S)) == Usage(today=1, this_month=1)
+
+
+def test_a_caller_known_by_a_certificate_is_admitted_by_the_name_of_a_key(setup: Setup) -> None:
+    setup.add()
+    assert setup.gate.admit_named("acme", "read").entry == ACME
+    for name in ("other", ""):
+        with pytest.raises(KeyRefused):
+            setup.gate.admit_named(name, "read")
+
+
+def test_work_that_was_left_here_counts_and_takes_no_place(setup: Setup) -> None:
+    secret = setup.add(replace(ACME, limits=KeyLimits(concurrency=1, pages_a_day=5)))
+    setup.gate.admit(secret, "read")
+    work = setup.gate.resume("acme")
+    work.charge(2)
+    work.settle(2)
+    assert setup.used() == Usage(requests=1, today=2, this_month=2)
+    revoke_key(setup.store, "acme", NOW_S)
+    setup.gate.refresh()
+    with pytest.raises(KeyRefused):
+        setup.gate.resume("acme")
+
+
+def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_changed(tmp_path: Path) -> None:
+    now = [100.0]
+    with closing(SqliteStore(tmp_path / "keys.sqlite")) as store:
+        secret = add_key(store, ACME)
+        gate = AccessGate(store, "w1", monotonic=lambda: now[0])
+        with pytest.raises(KeysUnavailable):
+            gate.check(secret)
+        gate.refresh()
+        now[0] += 1.9
+        gate.check(secret)
+        now[0] += 0.2
+        assert not gate.is_ready
+        with pytest.raises(KeysUnavailable) as refused:
+            gate.check(secret)
+        assert (refused.value.status, refused.value.retry_after_s) == (503, 2)
+        gate.refresh()
+        gate.check(secret)
+
+
+def test_an_answer_that_cannot_be_counted_is_not_sent_and_its_end_raises_nothing(
+    setup: Setup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admission = setup.gate.admit(setup.add(replace(ACME, limits=KeyLimits(pages_a_day=5))), "read", pages=1)
+
+    def fail(*_: object) -> None:
+        raise KeysUnavailable("The disk is full.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(setup.store, "settle", fail)
+        with pytest.raises(KeysUnavailable):
+            admission.settle(1)
+        with caplog.at_level(logging.WARNING, "ocrsvc.access"):
+            admission.release()
+    assert "The disk is full." in caplog.text
+    assert setup.used().today == 0
+    admission.release()
+    assert setup.used() == Usage()
+
+
+def test_a_name_can_be_used_again_once_its_key_is_revoked(setup: Setup) -> None:
+    old = setup.add()
+    with pytest.raises(OperatorError, match="There is a key named acme"):
+        setup.add()
+    revoke_key(setup.store, "acme", NOW_S)
+    new = setup.add()
+    assert isinstance(refusal(setup, old), KeyRefused)
+    setup.gate.admit(new, "read")
+
+
+def test_the_store_holds_no_secret(setup: Setup, tmp_path: Path) -> None:
+    secret = setup.add()
+    files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.rpartition("_")[2].encode() not in files
+    assert digest_of(secret).hex().encode() in files
+
+
+def test_a_key_knows_the_priorities_of_the_queue() -> None:
+    assert get_args(KeyPriority) == PRIORITIES
