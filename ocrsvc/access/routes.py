@@ -1,0 +1,46 @@
+"""Which routes answer without a key, and which scope each of the others wants; over HTTP and gRPC.
+
+Everything is closed that is not named here or in the registry (`AdapterEntry.health_paths`). A path is compared as a
+whole, as it is routed: nothing in front of it or behind it opens another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
+
+from ocrsvc.registry import AdapterEntry
+
+Scope = Literal["read", "jobs", "operate"]
+
+HEALTH_PATHS: Final[Mapping[str, str]] = {
+    "/healthz": "Liveness: orchestrators ask it, and a probe that fails for want of a key would end the process.",
+    "/readyz": "Readiness: load balancers and rolling upgrades wait for it.",
+    "/grpc.health.v1.Health/Check": "gRPC's standard health check: the same, for probes that speak gRPC.",
+}
+"""The service's own routes that are always open, and why; those of formats are in the registry."""
+
+OPERATORS: Final = ("/ops", "/metrics")
+"""Where operators' paths begin."""
+
+
+class Routes:
+    """What is known of the routes beforehand.
+
+    Args:
+        entries: The adapters that are on.
+    """
+
+    def __init__(self, entries: Collection[AdapterEntry]) -> None:
+        self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
+        self._jobs = tuple(path for entry in entries for path in entry.job_paths)
+
+    def is_open(self, path: str, method: str = "GET") -> bool:
+        """Whether this is answered without a key."""
+        return path in self.health and method in {"GET", "HEAD"}
+
+    def scope_of(self, path: str) -> Scope:
+        """What a key must allow for this path."""
+        if path.startswith(OPERATORS):
+            return "operate"
+        return "jobs" if path.startswith(self._jobs) else "read"
