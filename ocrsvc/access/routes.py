@@ -7,11 +7,10 @@ whole, as it is routed: nothing in front of it or behind it opens another one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, Literal
+from typing import Final
 
+from ocrsvc.access.records import Scope
 from ocrsvc.registry import AdapterEntry
-
-Scope = Literal["read", "jobs", "operate"]
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
     "/healthz": "Liveness: orchestrators ask it, and a probe that fails for want of a key would end the process.",
