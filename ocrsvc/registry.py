@@ -66,6 +66,9 @@ class AdapterEntry:
         health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
             without a key.
         job_paths: Beginnings of the paths of documents that are read while nobody waits: they want the scope `jobs`.
+        key_field: The header, the field of a form, and of a GET the query parameter in which the format's clients send
+            an API key; empty where it has none, and only `Authorization` and `X-API-Key` are read.
+        key_body_paths: Whole paths at which this field may be in the body.
         settings, package: As of an EngineEntry.
     """
 
@@ -79,6 +82,8 @@ class AdapterEntry:
     stores_documents: bool = False
     health_paths: tuple[str, ...] = ()
     job_paths: tuple[str, ...] = ()
+    key_field: str = ""
+    key_body_paths: tuple[str, ...] = ()
     settings: str = ""
     package: str = ""
 
@@ -150,7 +155,13 @@ _ADAPTERS: Final = (
         stores_documents=True,
         job_paths=("/api/doc/",),
     ),
-    AdapterEntry("ocr_space", None, "ocrsvc.adapters.ocr_space.http:make_ocr_space"),
+    AdapterEntry(
+        "ocr_space",
+        None,
+        "ocrsvc.adapters.ocr_space.http:make_ocr_space",
+        key_field="apikey",
+        key_body_paths=("/parse/image", "/Parse/Image"),
+    ),
     AdapterEntry(
         "turboocr",
         8000,

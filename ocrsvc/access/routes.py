@@ -33,13 +33,23 @@ class Routes:
     def __init__(self, entries: Collection[AdapterEntry]) -> None:
         self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
         self._jobs = tuple(path for entry in entries for path in entry.job_paths)
+        self._key_fields = {entry.name: entry.key_field for entry in entries}
+        self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
 
     def is_open(self, path: str, method: str = "GET") -> bool:
         """Whether this is answered without a key."""
         return path in self.health and method in {"GET", "HEAD"}
 
+    def key_field_of(self, adapter: str | None) -> str:
+        """What an adapter's format calls the key; empty where it has no place of its own for one."""
+        return self._key_fields.get(adapter or "", "")
+
+    def may_have_key_in_body(self, path: str, method: str) -> bool:
+        """Whether the format has the key in the body, so that it cannot be asked for before that is there."""
+        return method == "POST" and path in self._key_body_paths
+
     def scope_of(self, path: str) -> Scope:
-        """What a key must allow for this path."""
+        """What a key must allow for this path, as it was routed: before that, slashes may stand in front of it."""
         if path.startswith(OPERATORS):
             return "operate"
         return "jobs" if path.startswith(self._jobs) else "read"
