@@ -9,7 +9,7 @@ from typing import Any
 from flask import Flask
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.routes import Routes
+from ocrsvc.access.routes import routes_of
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
@@ -76,7 +76,7 @@ def create_app(
         # As Flask documents for middleware.
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
     app.register_blueprint(make_api(reader))
-    app.register_blueprint(make_ops(reader))
+    app.register_blueprint(make_ops(reader, gate))
     app.register_blueprint(make_operators(settings, reader, request_metrics))
     model = OcrModel(reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page())
@@ -91,7 +91,7 @@ def create_app(
         install_admission(app, settings, reader, limits)
         choose_by_body(app, settings)
         return app
-    routes = Routes([adapters()[name] for name in settings.dialects])
+    routes = routes_of(settings.dialects)
     install_key_check(app, settings, gate, routes)
     choose_by_key(app, settings, gate)
     install_admission(app, settings, reader, limits)

@@ -21,7 +21,6 @@ LAYERS = {
     "imaging": 3,
     "formats": 3,
     "telemetry": 3,
-    "access": 4,
     "serving": 4,
     "access": 4,
     "engines": 5,

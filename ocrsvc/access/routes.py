@@ -6,11 +6,11 @@ whole, as it is routed: nothing in front of it or behind it opens another one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from ocrsvc.access.records import Scope
-from ocrsvc.registry import AdapterEntry
+from ocrsvc.registry import AdapterEntry, adapters
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
     "/healthz": "Liveness: orchestrators ask it, and a probe that fails for want of a key would end the process.",
@@ -28,12 +28,17 @@ class Routes:
 
     Args:
         entries: The adapters that are on.
+
+    Attributes:
+        health: The paths and gRPC methods that are open.
+        key_headers: Headers in which formats of their own have a key, in capitals.
     """
 
     def __init__(self, entries: Collection[AdapterEntry]) -> None:
         self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
         self._jobs = tuple(path for entry in entries for path in entry.job_paths)
         self._key_fields = {entry.name: entry.key_field for entry in entries}
+        self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
         self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
 
     def is_open(self, path: str, method: str = "GET") -> bool:
@@ -53,3 +58,8 @@ class Routes:
         if path.startswith(OPERATORS):
             return "operate"
         return "jobs" if path.startswith(self._jobs) else "read"
+
+
+def routes_of(names: Iterable[str]) -> Routes:
+    """The routes of the adapters of these names."""
+    return Routes([adapters()[name] for name in names])

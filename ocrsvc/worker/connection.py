@@ -18,6 +18,7 @@ from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers import gthread
 
+from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share
 
@@ -39,12 +40,14 @@ class RequestLimits:
         most_body_bytes: The largest body.
         deadline_s: The longest time for a whole request.
         slow_paths: Where those begin that may take time without the engine, as a download does.
+        check_head: Says why a body is not even received; None where everybody is served.
     """
 
     memory: Budget
     most_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
     slow_paths: tuple[str, ...] = ()
+    check_head: HeadCheck | None = None
 
 
 class ParsedHead:
@@ -135,6 +138,8 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
         self.ahead = rest if length == 0 else self.body.feed(rest)
+        if limits.check_head is not None and not self.body.settled and (refusal := limits.check_head(request)):
+            self.body.fail(refusal)
         if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
