@@ -26,6 +26,9 @@ UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
 which clients that do not read would hold outside of every account."""
 
+SMALL_BODY_BYTES: Final = 1 << 16
+"""Up to here a body that nobody wants is received all the same: a new connection would cost both sides more."""
+
 _RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -138,8 +141,8 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
         self.ahead = rest if length == 0 else self.body.feed(rest)
-        if limits.check_head is not None and not self.body.settled and (refusal := limits.check_head(request)):
-            self.body.fail(refusal)
+        if limits.check_head is not None and _is_worth_a_check(self.body, request):
+            self.body.refuse(limits.check_head(request))
         if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
@@ -221,6 +224,14 @@ class Sender:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
+
+
+def _is_worth_a_check(body: ReceivedBody, request: Any) -> bool:
+    """Whether to look at a key before the rest of the body comes; for a small one the connection would be lost."""
+    left_bytes = body.wanted_bytes
+    is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
+    # Who asks first sends nothing before the answer.
+    return not body.settled and (not is_small or request._expected_100_continue)  # noqa: SLF001  pinned by a test
 
 
 def _body_length(request: Any) -> int | None:
