@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from documents import GRAY, pdf
 from flask import Flask
 from flask.testing import FlaskClient
 from keys_support import WRONG, Keys, bearer, keys_in
+from openapi_spec_validator import validate
 from test_adapters import B64, SENT
 from web_support import TEXT, json_of, picture, running_app
 
 from ocrsvc.access.gate import AccessGate
+from ocrsvc.api.openapi import openapi
 from ocrsvc.errors import KeysUnavailable
 from ocrsvc.http.request import request
 from ocrsvc.serving import work_queue
@@ -289,3 +293,28 @@ def test_requests_of_a_key_are_one_callers_wherever_they_come_from(app: Flask, k
             app.preprocess_request()
             seen.append((request.admitted_caller, request.caller))
     assert seen == [("key reader", "key reader")] * 2
+
+
+def test_what_an_operator_does_is_written_down_with_the_name_of_the_key(keys: Keys, tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    headers = bearer(keys.secrets["operator"])
+    with running_app(Settings(keys=keys.address, audit_log=log), keys.gate) as app:
+        assert app.test_client().delete("/ops/quarantine/abc", headers=headers).status_code == 200
+        assert app.test_client().delete("/ops/quarantine/abc", headers=bearer(WRONG)).status_code == 401
+    [line] = log.read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["who"], entry["action"], entry["digest"]) == ("key:operator", "quarantine.release", "abc")
+
+
+def test_the_description_says_how_a_key_is_sent_where_one_is_wanted(client: FlaskClient, keys: Keys) -> None:
+    described = json_of(client.get("/openapi.json", headers=bearer(keys.secrets["reader"])))
+    validate(described)
+    assert set(described["components"]["securitySchemes"]) == {"bearer", "header", "basic"}
+    assert described["security"]
+    for path, item in described["paths"].items():
+        for operation in item.values():
+            is_open = path in {"/healthz", "/readyz"}
+            assert operation.get("security") == ([] if is_open else None)
+            assert ("401" in operation["responses"]) is not is_open
+    assert described["components"]["schemas"] == openapi()["components"]["schemas"]
+    assert "securitySchemes" not in openapi()["components"]
