@@ -15,7 +15,7 @@ from werkzeug.routing import Rule
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.access import check_format
-from ocrsvc.http.request import Request, request
+from ocrsvc.http.request import Request, current_request, request
 from ocrsvc.registry import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
@@ -51,14 +51,15 @@ def choose_by_key(app: Flask, settings: Settings, gate: AccessGate) -> None:
 
     @app.before_request
     def choose_adapter_of_key() -> None:
-        key = request.key
-        if key is not None and key.adapters is not None and request.url_rule is not None:
-            rivals = shared.get((request.url_rule.rule, request.method), {})
-            here = _adapters_at(request.environ.get("SERVER_PORT", ""), settings.usual_ports)
-            left = key.adapters.intersection(here.intersection(rivals) or rivals)
-            if left and request.blueprint not in left:
-                request.url_rule = rivals[by_head(request, left)]
-        check_format(gate)
+        asked = current_request()
+        if asked.key is None or asked.key.adapters is None or asked.url_rule is None:
+            return
+        rivals = shared.get((asked.url_rule.rule, asked.method), {})
+        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
+        left = asked.key.adapters.intersection(here.intersection(rivals) or rivals)
+        if left and asked.blueprint not in left:
+            asked.url_rule = rivals[by_head(asked, left)]
+        check_format(gate, asked)
 
 
 def choose_by_body(app: Flask, settings: Settings) -> None:

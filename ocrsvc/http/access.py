@@ -13,12 +13,11 @@ from flask import Flask
 
 from ocrsvc.access.credentials import Credential, credential_of
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.records import KeyEntry
 from ocrsvc.access.request_pages import RequestPages
 from ocrsvc.access.routes import Routes
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.origins import check_origin
-from ocrsvc.http.request import Environ, request
+from ocrsvc.http.request import Request, current_request, request
 from ocrsvc.settings.settings import Settings
 
 # The service's own routes belong to no wire format that a key could be for; `api` is one.
@@ -37,12 +36,13 @@ def install_key_check(app: Flask, settings: Settings, gate: AccessGate, routes: 
 
     @app.before_request
     def check_key() -> None:
-        if routes.is_open(request.path, request.method) or (settings.cors and _is_preflight()):
+        asked = current_request()
+        path, method = asked.environ.get("PATH_INFO", ""), asked.method
+        if routes.is_open(path, method) or (settings.cors and _is_preflight(asked)):
             return
-        credential = sent_in_head(request.environ, routes.key_field_of(request.blueprint))
-        if not credential.secret and routes.may_have_key_in_body(request.path, request.method):
-            return
-        _check(gate, routes, credential)
+        credential = sent_in_head(asked, routes.key_field_of(asked.blueprint))
+        if credential.secret or not routes.may_have_key_in_body(path, method):
+            _check(gate, routes, asked, credential)
 
 
 def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
@@ -50,10 +50,11 @@ def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
 
     @app.before_request
     def check_key_in_body() -> None:
-        if request.key is None and routes.may_have_key_in_body(request.path, request.method):
-            field = routes.key_field_of(request.blueprint)
-            _check(gate, routes, credential_of("", request.content.text(field) or "" if field else ""))
-            check_format(gate)
+        asked = current_request()
+        if asked.key is None and routes.may_have_key_in_body(asked.environ.get("PATH_INFO", ""), asked.method):
+            field = routes.key_field_of(asked.blueprint)
+            _check(gate, routes, asked, credential_of("", asked.content.text(field) or "" if field else ""))
+            check_format(gate, asked)
 
 
 def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
@@ -64,12 +65,13 @@ def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
 
     @app.before_request
     def enter() -> None:
-        if request.key is None or request.routing_exception is not None or _format() is None:
+        asked = current_request()
+        if asked.key is None or asked.routing_exception is not None or _format_of(asked) is None:
             return
-        reads = routes.scope_of(_rule()) == "read" and request.method == "POST"
-        view = app.view_functions.get(request.endpoint or "")
-        pages = int(reads and not getattr(view, WITHOUT_ENGINE, False))
-        request.pages = RequestPages(gate.enter(request.key, pages), pages)
+        pages = 0
+        if asked.method == "POST" and routes.scope_of(_rule_of(asked)) == "read":
+            pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
+        asked.pages = RequestPages(gate.enter(asked.key, pages), pages)
 
     @app.teardown_request
     def leave(_error: BaseException | None) -> None:
@@ -77,49 +79,49 @@ def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
             request.pages.release()
 
 
-def check_format(gate: AccessGate) -> None:
-    """Raises ScopeMissing when this request's key is not for the format that was chosen for it."""
-    if request.key is not None:
-        gate.check_named(request.key.name, None, _format())
+def check_format(gate: AccessGate, asked: Request) -> None:
+    """Raises ScopeMissing when a request's key is not for the format that was chosen for it."""
+    if asked.key is not None and asked.key.adapters is not None:
+        gate.check_named(asked.key.name, None, _format_of(asked))
 
 
-def sent_in_head(environ: Environ, field: str) -> Credential:
+def sent_in_head(asked: Request, field: str) -> Credential:
     """The key in the head of a request: in a header, or of a GET in the query where its format has it there.
 
     Args:
-        environ: Of WSGI.
+        asked: The request.
         field: What the format calls it; empty where it has no place of its own for a key.
     """
-    places = [environ.get("HTTP_X_API_KEY", "")]
-    if field:
-        places.append(environ.get(f"HTTP_{field.upper()}", ""))
-    if field and request.method == "GET":
-        places.append(request.args.get(field, ""))
-    return credential_of(environ.get("HTTP_AUTHORIZATION", ""), *places)
+    environ = asked.environ
+    authorization, other = environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")
+    if not field:
+        return credential_of(authorization, other)
+    in_query = asked.args.get(field, "") if asked.method == "GET" else ""
+    return credential_of(authorization, other, environ.get(f"HTTP_{field.upper()}", ""), in_query)
 
 
-def _check(gate: AccessGate, routes: Routes, credential: Credential) -> None:
+def _check(gate: AccessGate, routes: Routes, asked: Request, credential: Credential) -> None:
     """Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable, HostNotAllowed."""
     # What the service says of itself, its web page, and what is not there: any valid key will do.
-    anyone = request.url_rule is None or request.blueprint in {"ops", "page"}
-    entry: KeyEntry = gate.check(credential.secret, None if anyone else routes.scope_of(_rule()))
+    anyone = asked.url_rule is None or asked.blueprint in {"ops", "page"}
+    entry = gate.check(credential.secret, None if anyone else routes.scope_of(_rule_of(asked)))
     if credential.by_browser:
         # It sends the key by itself, also when a page of another site makes it ask.
         check_origin()
-    request.key = entry
+    asked.key = entry
 
 
-def _rule() -> str:
+def _rule_of(asked: Request) -> str:
     """The path as it was routed; as it was sent where there is nothing."""
-    return request.url_rule.rule if request.url_rule is not None else request.path
+    return asked.url_rule.rule if asked.url_rule is not None else asked.path
 
 
-def _format() -> str | None:
+def _format_of(asked: Request) -> str | None:
     """The wire format of the request, as keys name it; None where it is none."""
-    name = request.blueprint or ""
+    name = asked.blueprint or ""
     return None if name in _NO_FORMAT else name
 
 
-def _is_preflight() -> bool:
+def _is_preflight(asked: Request) -> bool:
     """Whether a browser asks what a page of another site may send; it never sends a key with that."""
-    return request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    return asked.method == "OPTIONS" and "Access-Control-Request-Method" in asked.headers

@@ -121,7 +121,7 @@ def _settled(response: Response) -> Response:
     except OcrsvcError as error:
         response.close()
         return current_app.make_response(current_app.handle_user_exception(error))
-    response.headers.update(pages.headers)
+    response.headers.extend(pages.headers)
     return response
 
 
