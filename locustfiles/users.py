@@ -2,12 +2,13 @@
 
 An answer that is wrong fails the run: locust then ends with exit code 1. A refusal (503 with Retry-After) is no
 failure: it is counted under a name of its own, and the user waits as long as it was asked to. A run without a single
-right answer has shown nothing, and ends with exit code 1 too.
+right answer has shown nothing, and ends with exit code 1 too. OCRSVC_API_KEY, where it is set, is the users' key.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 REFUSED = " (refused)"
+KEY = os.environ.get("OCRSVC_API_KEY", "").strip()
 _READY_TRIES = 60
 _PAUSE_S = 1.0
 
@@ -30,6 +32,8 @@ class Reader(FastHttpUser):
 
     def on_start(self) -> None:
         """Ask which engine answers, because the right answer depends on it; wait while there is none yet."""
+        if KEY:
+            self.client.auth_header = f"Bearer {KEY}"
         for _ in range(_READY_TRIES):
             with self.client.get("/version", catch_response=True) as response:
                 engine = _engine_of(response.content) if response.status_code == 200 else None

@@ -8,10 +8,13 @@ from typing import Any
 
 from flask import Flask
 
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.routes import routes_of
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
+from ocrsvc.http.access import install_body_key, install_key_check, install_key_limits
 from ocrsvc.http.admission import guarded, install_admission, shared_limits_of
 from ocrsvc.http.error_responses import install
 from ocrsvc.http.origins import install_origins
@@ -22,7 +25,7 @@ from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
-from ocrsvc.routing import choose_by_body, choose_by_head
+from ocrsvc.routing import choose_by_body, choose_by_head, choose_by_key
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings.settings import Settings
 
@@ -41,6 +44,7 @@ def create_app(
     request_metrics: RequestMetrics | None = None,
     limits: SharedLimits | None = None,
     tasks: Tasks | None = None,
+    gate: AccessGate | None = None,
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
@@ -51,7 +55,13 @@ def create_app(
         request_metrics: Where requests are counted; by default nobody but this application knows it.
         limits: What requests over gRPC share with those here; None shares nothing.
         tasks: Where documents wait to be read while nobody is connected; None takes none in.
+        gate: Admits requests by their API keys; None admits all, and is refused where the settings name keys.
+
+    Raises:
+        ValueError: The settings name keys, and there is no gate.
     """
+    if settings.keys is not None and gate is None:
+        raise ValueError("The settings name API keys, and nothing that checks them was given.")
     request_metrics = request_metrics or metrics_of_one_process()
     limits = limits or shared_limits_of(settings)
     app = App("ocrsvc", static_folder=None, template_folder=None)
@@ -66,7 +76,7 @@ def create_app(
         # As Flask documents for middleware.
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
     app.register_blueprint(make_api(reader))
-    app.register_blueprint(make_ops(reader))
+    app.register_blueprint(make_ops(reader, gate))
     app.register_blueprint(make_operators(settings, reader, request_metrics))
     model = OcrModel(reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page())
@@ -77,6 +87,15 @@ def create_app(
     # A refusal needs its adapter before the body is received, and the right adapter may need the body.
     choose_by_head(app, settings)
     install_origins(app, settings)
+    if gate is None:
+        install_admission(app, settings, reader, limits)
+        choose_by_body(app, settings)
+        return app
+    routes = routes_of(settings.dialects)
+    install_key_check(app, settings, gate, routes)
+    choose_by_key(app, settings, gate)
     install_admission(app, settings, reader, limits)
+    install_body_key(app, gate, routes)
     choose_by_body(app, settings)
+    install_key_limits(app, gate, routes)
     return app

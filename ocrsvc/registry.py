@@ -63,6 +63,12 @@ class AdapterEntry:
             such a request is meant for this adapter.
         slow_paths: Beginnings of paths that may take time without using the engine, as downloads do.
         stores_documents: Whether it takes in documents that are read while nobody waits.
+        health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
+            without a key.
+        job_paths: Beginnings of the paths of documents that are read while nobody waits: they want the scope `jobs`.
+        key_field: The header, the field of a form, and of a GET the query parameter in which the format's clients send
+            an API key; empty where it has none, and only `Authorization` and `X-API-Key` are read.
+        key_body_paths: Whole paths at which this field may be in the body.
         settings, package: As of an EngineEntry.
     """
 
@@ -74,6 +80,10 @@ class AdapterEntry:
     takes_forms: bool = False
     slow_paths: tuple[str, ...] = ()
     stores_documents: bool = False
+    health_paths: tuple[str, ...] = ()
+    job_paths: tuple[str, ...] = ()
+    key_field: str = ""
+    key_body_paths: tuple[str, ...] = ()
     settings: str = ""
     package: str = ""
 
@@ -103,6 +113,11 @@ _ADAPTERS: Final = (
         8000,
         "ocrsvc.adapters.kserve.v2_http:make_kserve_v2",
         "ocrsvc.adapters.kserve.v2_grpc:GRPC_SERVICE",
+        # What the Open Inference Protocol calls its health API: of the server, and of the one model.
+        health_paths=(
+            *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
+            *(f"/inference.GRPCInferenceService/{name}" for name in ("ServerLive", "ServerReady", "ModelReady")),
+        ),
     ),
     AdapterEntry(
         "tfserving",
@@ -118,7 +133,13 @@ _ADAPTERS: Final = (
         members=("image_file", "image_data"),
         takes_forms=True,
     ),
-    AdapterEntry("paddlex", 8080, "ocrsvc.adapters.paddlex.http:make_paddlex", members=("file",)),
+    AdapterEntry(
+        "paddlex",
+        8080,
+        "ocrsvc.adapters.paddlex.http:make_paddlex",
+        members=("file",),
+        health_paths=("/health",),
+    ),
     AdapterEntry("paddlehub", 8868, "ocrsvc.adapters.paddlehub.http:make_paddlehub"),
     AdapterEntry(
         "paddle_serving",
@@ -132,9 +153,22 @@ _ADAPTERS: Final = (
         "ocrsvc.adapters.umi_ocr.http:make_umi_ocr",
         slow_paths=("/api/doc/",),
         stores_documents=True,
+        job_paths=("/api/doc/",),
     ),
-    AdapterEntry("ocr_space", None, "ocrsvc.adapters.ocr_space.http:make_ocr_space"),
-    AdapterEntry("turboocr", 8000, "ocrsvc.adapters.turboocr.http:make_turboocr", members=("image",)),
+    AdapterEntry(
+        "ocr_space",
+        None,
+        "ocrsvc.adapters.ocr_space.http:make_ocr_space",
+        key_field="apikey",
+        key_body_paths=("/parse/image", "/Parse/Image"),
+    ),
+    AdapterEntry(
+        "turboocr",
+        8000,
+        "ocrsvc.adapters.turboocr.http:make_turboocr",
+        members=("image",),
+        health_paths=("/health", "/health/live", "/health/ready"),
+    ),
 )
 
 

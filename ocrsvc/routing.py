@@ -12,8 +12,10 @@ from typing import Final
 from flask import Flask
 from werkzeug.routing import Rule
 
+from ocrsvc.access.gate import AccessGate
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.http.request import Request, request
+from ocrsvc.http.access import check_format
+from ocrsvc.http.request import Request, current_request, request
 from ocrsvc.registry import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
@@ -43,6 +45,23 @@ def choose_by_head(app: Flask, settings: Settings) -> None:
             request.url_rule = rules[next(iter(owners))][0]
 
 
+def choose_by_key(app: Flask, settings: Settings, gate: AccessGate) -> None:
+    """Send a request to an adapter that its key is for, if its path has one; called when the key has been checked."""
+    shared = _shared(_rules_by_adapter(app))
+
+    @app.before_request
+    def choose_adapter_of_key() -> None:
+        asked = current_request()
+        if asked.key is None or asked.key.adapters is None or asked.url_rule is None:
+            return
+        rivals = shared.get((asked.url_rule.rule, asked.method), {})
+        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
+        left = asked.key.adapters.intersection(here.intersection(rivals) or rivals)
+        if left and asked.blueprint not in left:
+            asked.url_rule = rivals[by_head(asked, left)]
+        check_format(gate, asked)
+
+
 def choose_by_body(app: Flask, settings: Settings) -> None:
     """Where the headers leave several adapters, let the body decide; called when requests have been admitted."""
     shared = _shared(_rules_by_adapter(app))
@@ -53,7 +72,9 @@ def choose_by_body(app: Flask, settings: Settings) -> None:
             return
         rivals = shared.get((request.url_rule.rule, request.method), {})
         here = _adapters_at(request.environ.get("SERVER_PORT", ""), settings.usual_ports)
-        left = here.intersection(rivals) or rivals
+        left: Collection[str] = here.intersection(rivals) or rivals
+        if request.key is not None and request.key.adapters is not None:
+            left = request.key.adapters.intersection(left)
         if len(left) > 1:
             name = next((name for name in _by_body(request) if name in left), None)
             request.url_rule = rivals[name] if name else request.url_rule

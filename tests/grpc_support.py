@@ -11,6 +11,7 @@ from typing import Any, cast
 import grpc
 from web_support import DeafReader, KnownEngine
 
+from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import FOLDER, Messages
 from ocrsvc.grpc_server.server import RpcServer
@@ -30,10 +31,13 @@ assert {path.name for path in FOLDER.iterdir() if path.suffix == ".proto"} == se
 
 
 @contextmanager
-def serving(methods: Methods, listener: socket.socket | None = None, **options: Any) -> Iterator[RpcServer]:
+def serving(
+    methods: Methods, listener: socket.socket | None = None, access: CallAccess | None = None, **options: Any
+) -> Iterator[RpcServer]:
     """A server of these methods; must end cleanly."""
     listener = listener or socket.create_server(("127.0.0.1", 0))
     server = RpcServer([listener], methods, **{"threads": 8, "most_bytes": 1 << 26, "limit_s": 30.0} | options)
+    server.access = access
     server.start()
     try:
         yield server

@@ -14,7 +14,7 @@ from openapi_spec_validator import validate
 from web_support import as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.api.openapi import READING_ERRORS, openapi
+from ocrsvc.api.openapi import KEY_ERRORS, READING_ERRORS, openapi
 from ocrsvc.http.options import OPTIONS, read_options
 from ocrsvc.records import ReadOptions
 
@@ -84,7 +84,8 @@ def leaves(error: type[errors.OcrsvcError]) -> set[type[errors.OcrsvcError]]:
 
 def test_every_error_that_answers_a_request_is_described(served: Any) -> None:
     answering = (leaves(errors.CallerError) | leaves(errors.ServerError)) - leaves(errors.OperatorError)
-    assert {error for error in answering if error.__module__ == errors.__name__} <= set(READING_ERRORS)
+    described_errors = {*READING_ERRORS, *KEY_ERRORS}
+    assert {error for error in answering if error.__module__ == errors.__name__} <= described_errors
     described = responses(served, "/v1/ocr", "post")
     for error in READING_ERRORS:
         assert f"{error.code}: " in described[str(error.status)]["description"]

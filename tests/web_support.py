@@ -18,9 +18,11 @@ import numpy as np
 from flask import Flask
 from flask.testing import FlaskClient
 
+from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
+from ocrsvc.jobs.store import Tasks
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import (
     Cell,
@@ -123,13 +125,15 @@ def client_raising(error: Exception) -> FlaskClient:
 
 
 @contextmanager
-def running_app(settings: Settings | None = None) -> Iterator[Flask]:
+def running_app(
+    settings: Settings | None = None, gate: AccessGate | None = None, tasks: Tasks | None = None
+) -> Iterator[Flask]:
     """The application over a real reader with the known engine."""
     settings = settings or Settings()
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
     reader.start()
     try:
-        yield create_app(settings, reader)
+        yield create_app(settings, reader, tasks=tasks, gate=gate)
     finally:
         reader.stop(5.0)
 

@@ -73,6 +73,11 @@ class KeyEntry:
         return self.revoked_at is None and (self.expires_at is None or now_s < self.expires_at)
 
 
+def caller_of(entry: KeyEntry) -> str:
+    """Under which name the requests of a key count together; no address looks like this."""
+    return f"key {entry.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class KeySecret:
     """What is kept of a key's secret text; a key has two of them for a while after it was rotated.

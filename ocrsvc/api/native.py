@@ -21,6 +21,7 @@ from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Reading, total_of
+from ocrsvc.serving.work_queue import Priority
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
 
@@ -58,10 +59,14 @@ def _option_fields(content: Content) -> list[tuple[str, object]]:
 
 def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: RequestedOptions) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
-    context = replace(request.context, priority=asked.priority or request.priority)
+    context = replace(request.context, priority=_priority(asked))
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
         return [read_pages(reader, images[0], asked.read, request.left_s, context)]
     return reader.read_files(images, asked.read, request.left_s, context, asked.pages)
+
+
+def _priority(asked: RequestedOptions) -> Priority:
+    return request.allowed_priority(asked.priority) if asked.priority else request.priority
 
 
 def _raise_if_all_failed(files: Sequence[FileRead]) -> None:

@@ -17,7 +17,9 @@ from ocrsvc.http.options import OPTIONS, Option
 from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
 from ocrsvc.serving.work_queue import PRIORITIES
 
-READING_ERRORS: Final[tuple[type[errors.OcrsvcError], ...]] = (
+Errors = Sequence[type[errors.OcrsvcError]]
+
+READING_ERRORS: Final[Errors] = (
     errors.CallerError,
     errors.NothingSent,
     errors.BadBase64,
@@ -50,8 +52,25 @@ _BASE64_OR_MORE: Final[Node] = {"oneOf": [_BASE64, {"type": "array", "minItems":
 _BINARY: Final[Node] = {"contentMediaType": "application/octet-stream", "description": "An image file."}
 
 
-def openapi() -> Node:
-    """The whole description."""
+KEY_ERRORS: Final[Errors] = (
+    errors.KeyMissing,
+    errors.KeyRefused,
+    errors.ScopeMissing,
+    errors.QuotaExceeded,
+    errors.KeysUnavailable,
+)
+"""What may be answered besides where requests want API keys."""
+
+_KEY_SCHEMES: Final[Node] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "The API key."},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The API key."},
+    "basic": {"type": "http", "scheme": "basic", "description": "For browsers: any name, and the key as password."},
+}
+
+
+def openapi(*, wants_keys: bool = False) -> Node:
+    """The whole description; `wants_keys` where requests want API keys."""
+    schemes = {"securitySchemes": _KEY_SCHEMES} if wants_keys else {}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -61,27 +80,30 @@ def openapi() -> Node:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "paths": _paths(),
+        **({"security": [{name: []} for name in _KEY_SCHEMES]} if wants_keys else {}),
+        "paths": _paths(KEY_ERRORS if wants_keys else (), {"security": []} if wants_keys else {}),
         "components": {
             "schemas": schemas(),
             "headers": {"RequestId": {"description": "Id of the request.", "schema": ID}},
+            **schemes,
         },
     }
 
 
-def _paths() -> Node:
+def _paths(key_errors: Errors, opened: Node) -> Node:
+    """Each path; `opened` are the members of an operation that wants no key."""
     return {
-        "/v1/ocr": {"post": _ocr()},
-        "/healthz": {"get": _get("healthz", "The process is alive.", _state("ok"))},
+        "/v1/ocr": {"post": _ocr([*READING_ERRORS, *key_errors])},
+        "/healthz": {"get": _get("healthz", "The process is alive.", _state("ok")) | opened},
         "/readyz": {
-            "get": _get("readyz", "An engine is warm in this worker.", _state("ready"), [errors.NotReady]),
+            "get": _get("readyz", "An engine is warm in this worker.", _state("ready"), [errors.NotReady]) | opened,
         },
-        "/version": {"get": _get("version", "What answers here.", ref("Version"))},
-        "/openapi.json": {"get": _get("openapi", "This description.", {"type": "object"})},
+        "/version": {"get": _get("version", "What answers here.", ref("Version"), key_errors)},
+        "/openapi.json": {"get": _get("openapi", "This description.", {"type": "object"}, key_errors)},
     }
 
 
-def _ocr() -> Node:
+def _ocr(failures: Errors) -> Node:
     return {
         "operationId": "ocr",
         "summary": "Read one or more page images or documents.",
@@ -91,7 +113,7 @@ def _ocr() -> Node:
             "description": "The options may also be fields of the form or members of the JSON object.",
             "content": _bodies(),
         },
-        "responses": {"200": _read_response()} | _problem_responses(READING_ERRORS),
+        "responses": {"200": _read_response()} | _problem_responses(failures),
     }
 
 
@@ -167,7 +189,7 @@ def _read_response() -> Node:
     }
 
 
-def _get(operation: str, summary: str, schema: Node, failures: Sequence[type[errors.OcrsvcError]] = ()) -> Node:
+def _get(operation: str, summary: str, schema: Node, failures: Errors = ()) -> Node:
     answer = {
         "description": summary,
         "headers": _headers(),
@@ -180,13 +202,13 @@ def _get(operation: str, summary: str, schema: Node, failures: Sequence[type[err
     }
 
 
-def _problem_responses(failures: Sequence[type[errors.OcrsvcError]]) -> Node:
+def _problem_responses(failures: Errors) -> Node:
     """One response for each status, naming its codes."""
     statuses = sorted({failure.status for failure in failures})
     return {str(status): _problem_response([f for f in failures if f.status == status]) for status in statuses}
 
 
-def _problem_response(failures: Sequence[type[errors.OcrsvcError]]) -> Node:
+def _problem_response(failures: Errors) -> Node:
     retry = {"Retry-After": {"description": "Seconds after which a retry is worth it.", "schema": COUNT}}
     headers = _headers() | (retry if any(issubclass(failure, errors.Refused) for failure in failures) else {})
     return {

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
 import orjson
-from flask import Blueprint, Response, abort, request
+from flask import Blueprint, Response, abort
 
 from ocrsvc import __version__
+from ocrsvc.access.audit import audit_log_of
+from ocrsvc.access.gate import AccessGate
 from ocrsvc.api.openapi import openapi
 from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import check_origin, is_loopback_address
+from ocrsvc.http.request import request
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.http.responses import as_json
 from ocrsvc.pipeline.read import Reader
@@ -35,11 +39,11 @@ _LIBRARIES: Final = (
 )
 
 
-def make_ops(reader: Reader) -> Blueprint:
-    """GET /healthz, /readyz, /version and /openapi.json over a reader."""
+def make_ops(reader: Reader, gate: AccessGate | None = None) -> Blueprint:
+    """GET /healthz, /readyz, /version and /openapi.json over a reader, and over a gate where requests want keys."""
     ops = Blueprint("ops", __name__)
     libraries = _library_versions()
-    description = orjson.dumps(openapi(), option=orjson.OPT_INDENT_2)
+    description = orjson.dumps(openapi(wants_keys=gate is not None), option=orjson.OPT_INDENT_2)
 
     @ops.get("/healthz")
     def healthz() -> Response:
@@ -49,6 +53,8 @@ def make_ops(reader: Reader) -> Blueprint:
     def readyz() -> Response:
         if not reader.ready:
             raise NotReady("No engine is warm in this worker.", "Ask again in a moment.", _READY_RETRY_S)
+        if gate is not None and not gate.is_ready:
+            raise NotReady("The store of the API keys does not answer.", "Ask again in a moment.", _READY_RETRY_S)
         return as_json({"status": "ready"})
 
     @ops.get("/version")
@@ -64,7 +70,7 @@ def make_ops(reader: Reader) -> Blueprint:
 
 def make_operators(settings: Settings, reader: Reader, request_metrics: RequestMetrics) -> Blueprint:
     """GET /metrics and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
-    operators = Blueprint("operators", __name__)
+    operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
         return operators
     operators.before_request(check_origin)
@@ -95,9 +101,17 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
     @operators.delete("/ops/quarantine/<digest>")
     def release(digest: str | None = None) -> Response:
         lists = (request_metrics.image_denylist, request_metrics.body_denylist)
-        return as_json({"forgotten": sum(known.forget(digest) for known in lists if known is not None)})
+        audit.check()
+        forgotten = sum(known.forget(digest) for known in lists if known is not None)
+        audit.write(_who(), "quarantine.release", time.time(), digest=digest, forgotten=forgotten)
+        return as_json({"forgotten": forgotten})
 
     return operators
+
+
+def _who() -> str:
+    """Who does something, for the audit log: the key, or without keys the address."""
+    return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
 
 
 def _entries(known: CrashDenylist | None) -> list[dict[str, object]]:

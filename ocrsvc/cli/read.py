@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import orjson
 
+from ocrsvc.cli.api_key import add_argument, read_key
 from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
     where.add_argument("--url", help="address of a service that reads them, instead of this process")
+    add_argument(parser)
     parser.add_argument(
         "--rotate",
         choices=("auto", "0", "90", "180", "270"),
@@ -92,7 +94,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
         raise OperatorError(f"--url needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
 
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
-    with Client(args.url) as client:
+    with Client(args.url, api_key=read_key(args.key_file)) as client:
         answers = client.read_many(images, **_options_of(args) | {"pages": args.pages})
         yield from zip(args.files, answers, strict=True)
 

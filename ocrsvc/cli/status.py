@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from ocrsvc.cli.api_key import add_argument, read_key
+from ocrsvc.client.request import key_header
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
 
@@ -26,13 +28,14 @@ Samples = Sequence[tuple[str, Mapping[str, str], float]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc status`."""
     parser.add_argument("url", nargs="?", help="http://host:port or unix:path; by default where OCRSVC_BIND listens")
+    add_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask, and print; raises OperatorError when there is no answer."""
-    url = args.url or address_of(read_settings().bind)
-    workers = orjson.loads(fetch(url, "/ops/workers"))
-    for line in (*describe_workers(workers), "", *describe_numbers(parse(fetch(url, "/metrics").decode()))):
+    url, key = args.url or address_of(read_settings().bind), read_key(args.key_file)
+    workers = orjson.loads(fetch(url, "/ops/workers", key))
+    for line in (*describe_workers(workers), "", *describe_numbers(parse(fetch(url, "/metrics", key).decode()))):
         print(line)
     return 0
 
@@ -46,22 +49,19 @@ def address_of(bind: str) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def fetch(url: str, path: str) -> bytes:
-    """The body of a successful answer. Raises OperatorError."""
-    status, body = ask(url, path)
+def fetch(url: str, path: str, key: str = "") -> bytes:
+    """The body of a successful answer to a request with this key, if any. Raises OperatorError, BadOption."""
+    status, body = ask(url, path, key_header(key) if key else {})
     if status != http.client.OK:
-        raise OperatorError(
-            f"{url}{path} answers {status}.",
-            "Ask on the service's own machine, not through a proxy; OCRSVC_OPS says who may.",
-        )
+        raise OperatorError(f"{url}{path} answers {status}.", _remedy_of(body))
     return body
 
 
-def ask(url: str, path: str) -> tuple[int, bytes]:
+def ask(url: str, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
     """Status and body of the answer to a GET. Raises OperatorError where there is none."""
     connection = _connect(url)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers or {})
         response = connection.getresponse()
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -70,6 +70,15 @@ def ask(url: str, path: str) -> tuple[int, bytes]:
         ) from error
     finally:
         connection.close()
+
+
+def _remedy_of(body: bytes) -> str:
+    """What the service itself says that can be done, or else what is most often wrong."""
+    try:
+        said = orjson.loads(body).get("remedy")
+    except (AttributeError, orjson.JSONDecodeError):
+        said = None
+    return str(said or "Ask on the service's own machine, not through a proxy; OCRSVC_OPS says who may.")
 
 
 class _UnixConnection(http.client.HTTPConnection):

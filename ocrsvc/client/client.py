@@ -18,7 +18,7 @@ from typing import Any, Final, Self, Unpack
 
 import httpx
 
-from ocrsvc.client.request import PATH, ImageInput, Options, address_of, body_of, headers_of, query_of
+from ocrsvc.client.request import PATH, ImageInput, Options, address_of, body_of, headers_of, own_headers, query_of
 from ocrsvc.client.response import Answer, answer_of
 from ocrsvc.client.retry_policy import Tries
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
@@ -37,11 +37,22 @@ class Client:
         url: Of the service, such as http://127.0.0.1:8000, with a path if it lies behind one.
         timeout_s: How long one image may take, tries and waits included.
         headers: Sent with every request, for what stands before the service.
+        api_key: The service's key; None takes what the environment's OCRSVC_API_KEY holds, if anything.
+
+    Raises:
+        BadOption: The address, or the key, cannot be one.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
-        self._http = httpx.Client(base_url=address_of(url), headers=headers, limits=_LIMITS)
+        self._http = httpx.Client(base_url=address_of(url), headers=own_headers(headers, api_key), limits=_LIMITS)
 
     def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one image.
@@ -130,9 +141,16 @@ class Client:
 class AsyncClient:
     """A service, for a program that awaits; see `Client`, whose arguments and errors it has."""
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(base_url=address_of(url), headers=headers, limits=_LIMITS)
+        self._http = httpx.AsyncClient(base_url=address_of(url), headers=own_headers(headers, api_key), limits=_LIMITS)
 
     async def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one image; see `Client.read`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,30 @@ class Options(TypedDict, total=False):
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None
+
+
+def own_headers(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:
+    """What goes with every request: the caller's own headers, and the key unless they have one.
+
+    Args:
+        headers: The caller's own.
+        api_key: The key; None takes what the environment holds, and an empty one is none.
+
+    Raises:
+        BadOption: The key cannot be one.
+    """
+    sent = dict(headers or {})
+    key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
+    if not key or "authorization" in map(str.lower, sent):
+        return sent
+    return {**sent, **key_header(key)}
+
+
+def key_header(key: str) -> dict[str, str]:
+    """The header that carries a key. Raises BadOption, without the key, when no key looks like this."""
+    if not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise BadOption("The API key holds other signs than visible ASCII.", "Send it as `ocrsvc keys add` printed it.")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def address_of(url: str) -> str:

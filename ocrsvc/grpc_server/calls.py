@@ -12,6 +12,7 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived
 from h2.exceptions import ProtocolError
 
+from ocrsvc.access.records import caller_of
 from ocrsvc.errors import OcrsvcError, QueueFull, Refused
 from ocrsvc.grpc_server.call_metrics import CallRecord
 from ocrsvc.grpc_server.frame_limits import (
@@ -39,6 +40,8 @@ _QUICK_BYTES: Final = 1 << 14
 _EXEMPT_CALLS: Final = 4
 _LONGEST_ID: Final = 128
 _LONGEST_PATH: Final = 256
+# Clients read it as a number of 32 bits.
+_MOST_RETRY_MS: Final = 2**31 - 1
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 
 
@@ -206,12 +209,21 @@ class Calls:
         if "grpc-timeout" in sent:
             limit_s = min(timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
             stream.call = Call(stream.active_s + limit_s, stream.call.gone)
+        caller = self._check_key(stream, sent)
         if stream.method is _NO_METHOD:
             raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
         if not stream.method.quick:
-            caller = network_of(self._connection.caller)
             self._server.callers.enter(caller)
             stream.caller = caller
+
+    def _check_key(self, stream: Stream, sent: dict[str, str]) -> str:
+        """Whose call it is: its key's, or where none is wanted that of an address. Raises OcrsvcError."""
+        access = self._server.access
+        if access is None or access.is_open(sent.get(":path", "")):
+            return network_of(self._connection.caller)
+        key = access.check(sent, stream.method)
+        stream.key = key.name
+        return caller_of(key)
 
     def _take_in(self, stream: Stream, data: bytes) -> None:
         """Hold more of a message. Raises CallFailed, OcrsvcError."""
@@ -244,7 +256,8 @@ class Calls:
 
     def _answer_next(self, stream: Stream) -> None:
         """Answer a message in the loop, which counts with the call if it is small, or in a thread of the pool."""
-        here = stream.method.quick and stream.reader.is_plain(_QUICK_BYTES)
+        # What a key uses is counted in its store, for which the loop does not wait.
+        here = stream.method.quick and not stream.key and stream.reader.is_plain(_QUICK_BYTES)
         if not here and not self._server.has_thread:
             self._wait_for_thread(stream)
             return
@@ -254,7 +267,8 @@ class Calls:
         call = Call(deadline, stream.call.gone, share)
         stream.busy = True
         memory = self._unlimited if here else self._server.memory
-        job = Job(stream.method, sent, call, self._server.most_bytes, memory)
+        access = self._server.access if stream.key else None
+        job = Job(stream.method, sent, call, self._server.most_bytes, memory, access, stream.key)
         if here:
             self.answered(stream, job.outcome())
         else:
@@ -271,7 +285,7 @@ class Calls:
     def _fail(self, stream: Stream, error: BaseException) -> None:
         failure = failure_of(error)
         stream.record.error = error
-        retry_ms = str(error.retry_after_s * 1000) if isinstance(error, Refused) else ""
+        retry_ms = str(min(error.retry_after_s * 1000, _MOST_RETRY_MS)) if isinstance(error, Refused) else ""
         self._end(stream, failure.code, failure.message, retry_ms)
 
     def _end(self, stream: Stream, code: Code, message: str, retry_ms: str = "") -> None:

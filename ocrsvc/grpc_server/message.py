@@ -6,6 +6,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.message_limits import parse
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
@@ -40,6 +41,7 @@ class Job:
         call: What is known of the call; its share holds the bytes of `sent`, and gives back all that is taken here.
         most_bytes: What a message may unpack to.
         memory: Of which the answer takes its share.
+        access: Admits the message by the key of this name; None where no key is wanted.
     """
 
     method: Method
@@ -47,6 +49,8 @@ class Job:
     call: Call
     most_bytes: int
     memory: Budget
+    access: CallAccess | None = None
+    key: str = ""
 
     def outcome(self) -> Answer | BaseException:
         """The answer, or the error that the caller gets in place of it."""
@@ -60,7 +64,13 @@ class Job:
         """Make it. Raises OcrsvcError, CallFailed."""
         # Pixels that an engine still works on are in a part of their own, which is not released here.
         with self.call.share as share:
-            return pack(self.method.answer(self._open(share), self.call), Share(self.memory))
+            if self.access is None:
+                return self._answer(share, self.call)
+            with self.access.admitted(self.key, self.method, self.call) as call:
+                return self._answer(share, call)
+
+    def _answer(self, share: Share, call: Call) -> Answer:
+        return pack(self.method.answer(self._open(share), call), Share(self.memory))
 
     def _open(self, share: Share) -> Any:
         """The message; what it was made of is dropped."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ocrsvc.serving.memory_budget import Share, unlimited
-from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
+from ocrsvc.serving.work_queue import Priority, RequestContext
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,16 +21,20 @@ class Call:
         deadline: Monotonic seconds at which the answer must be there.
         gone: Set once nobody waits for the answer any more: the client cancelled, or has gone.
         share: The account of memory of the request.
+        pages: Where its pages are counted.
+        priority: The highest that it may have.
     """
 
     deadline: float
     gone: threading.Event = field(default_factory=threading.Event)
     share: Share = field(default_factory=unlimited)
+    pages: PageAccount = UNCOUNTED
+    priority: Priority = "interactive"
 
     @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: until the client cancels, or goes."""
-        return RequestContext(is_gone=self.gone.is_set, share=self.share)
+        return RequestContext(self.priority, self.gone.is_set, self.share, self.pages)
 
     @property
     def left_s(self) -> float:

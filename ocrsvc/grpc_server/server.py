@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.http2_settings import MAX_FRAME
@@ -64,6 +65,9 @@ class RpcServer:
             default memory for a few of the largest messages, no limit for callers, and no guard.
         call_metrics: Counts the calls; by default nobody reads the numbers.
         on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
+
+    Attributes:
+        access: Admits calls by their API keys; set before the start, None admits all.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class RpcServer:
         self.most_bytes = most_bytes
         self.limit_s = limit_s
         limits = limits or make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+        self.access: CallAccess | None = None
         self.turn_s = _TURN_S
         self.memory, self.callers = limits.memory, limits.callers
         self.arriving = Budget(int(max(ARRIVING_SHARE * limits.memory.total_bytes, most_bytes + MAX_FRAME)))

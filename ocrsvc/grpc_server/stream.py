@@ -36,6 +36,7 @@ class Stream:
         arriving: Holds the latter also in the budget for messages that arrive.
         record: What is counted and logged of it once it is over.
         exempt: Whether it is served without memory being free for it, as long as it is small.
+        key: The name of its API key; empty where none is wanted.
         caller: Whose call it counts as; None for none.
         unacknowledged: Bytes of its messages that flow control has not given back to the client.
         active_s: When it was last heard of, or answered.
@@ -57,6 +58,7 @@ class Stream:
     arriving: Share
     record: CallRecord
     exempt: bool = False
+    key: str = ""
     caller: str | None = None
     unacknowledged: int = 0
     active_s: float = 0.0

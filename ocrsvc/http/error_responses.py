@@ -13,7 +13,7 @@ import orjson
 from flask import Flask, Response, current_app, has_request_context
 from werkzeug.exceptions import HTTPException
 
-from ocrsvc.errors import OcrsvcError, Refused
+from ocrsvc.errors import KeyRefused, OcrsvcError, QuotaExceeded, Refused
 from ocrsvc.http.request import ID_HEADER, request
 
 LOGGER: Final = logging.getLogger("ocrsvc.web")
@@ -22,6 +22,8 @@ TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
 # Asking would cost more than such a response holds, and the report of a refusal must not be refused.
 _SMALL_RESPONSE_BYTES: Final = 1 << 14
+
+_REALM: Final = "ocrsvc"
 
 # What the router refuses: its code, and what the caller can do.
 ROUTING: Final = {
@@ -84,9 +86,11 @@ def problem(error: Exception) -> Response:
 
 def finish(response: Response) -> Response:
     """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
-    response = _within_memory(response)
+    response = _settled(_within_memory(response))
     if response.status_code >= 400 and request.failures:
         response.headers.update(_headers_of(request.failures[-1]))
+        if response.status_code == 401:
+            _challenge(response, request.failures[-1])
     response.headers[ID_HEADER] = request.id
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response
@@ -107,6 +111,20 @@ def _within_memory(response: Response) -> Response:
     return response
 
 
+def _settled(response: Response) -> Response:
+    """The answer, once its pages are counted for its key; a refusal where they cannot be."""
+    pages = request.pages
+    if pages is None:
+        return response
+    try:
+        pages.settle(succeeded=response.status_code < 400)
+    except OcrsvcError as error:
+        response.close()
+        return current_app.make_response(current_app.handle_user_exception(error))
+    response.headers.extend(pages.headers)
+    return response
+
+
 def install(app: Flask) -> None:
     """Answer every failure of the application; a blueprint's own handlers come first."""
     app.register_error_handler(Exception, problem)
@@ -116,8 +134,16 @@ def install(app: Flask) -> None:
 def _headers_of(failure: OcrsvcError) -> dict[str, str]:
     """What the status asks for."""
     if isinstance(failure, Refused):
-        return {"Retry-After": str(failure.retry_after_s)}
+        limits = failure.headers if isinstance(failure, QuotaExceeded) else {}
+        return {"Retry-After": str(failure.retry_after_s), **limits}
     return {"Allow": failure.allow} if isinstance(failure, RouterRefused) and failure.allow else {}
+
+
+def _challenge(response: Response, failure: OcrsvcError) -> None:
+    """How a key may be sent: by programs, and by browsers, which ask a person for it. A field each, as they read it."""
+    wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
+    response.headers.add("WWW-Authenticate", f'Bearer realm="{_REALM}"{wrong}')
+    response.headers.add("WWW-Authenticate", f'Basic realm="{_REALM}", charset="UTF-8"')
 
 
 def _id_method_path() -> tuple[str, str, str]:

@@ -267,6 +267,11 @@ class ReceivedBody:
         self._request.force_close()
         self.discard()
 
+    def refuse(self, error: OcrsvcError | None) -> None:
+        """There will be no body, for this reason; for None it is received."""
+        if error is not None:
+            self.fail(error)
+
     def discard(self) -> None:
         """Nobody wants the rest of it."""
         self.share.give_back(self._size_bytes)

@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl
 import flask
 from werkzeug.utils import cached_property
 
+from ocrsvc.access.records import KeyEntry, caller_of
+from ocrsvc.access.request_pages import RequestPages
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
 from ocrsvc.http.body_parser import parse_body
@@ -18,6 +20,7 @@ from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.received_body import ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
+from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
 from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
@@ -44,6 +47,8 @@ class Request(flask.Request):
         max_body_bytes: The largest body.
         share: Its account of memory.
         began_s, taken_s: When its head was there, and when a thread took it, on `time.monotonic`.
+        key: The API key that came with it, once it was checked; None where none is wanted.
+        pages: Where its pages are counted for that key; None where they are not.
         admitted_caller: The caller under whose name it counts; None for nobody.
         failures: What its response reports: its own failure, or those of single images in it.
         response: The response, once it is complete; None where there is none.
@@ -57,6 +62,8 @@ class Request(flask.Request):
         self.share = Share(memory) if memory else unlimited()
         if self.received is not None:
             self.share, self.began_s = self.received.share, self.received.began_s
+        self.key: KeyEntry | None = None
+        self.pages: RequestPages | None = None
         self.admitted_caller: str | None = None
         self.failures: list[OcrsvcError] = []
         self.response: flask.Response | None = None
@@ -83,15 +90,21 @@ class Request(flask.Request):
 
     @property
     def priority(self) -> Priority:
-        """The priority that the header asks for, interactive without one. Raises BadOption."""
-        return parse_priority(self.environ.get("HTTP_X_PRIORITY", "interactive"))
+        """The priority that the header asks for, interactive without one, as far as the key goes. Raises BadOption."""
+        return self.allowed_priority(parse_priority(self.environ.get("HTTP_X_PRIORITY", "interactive")))
+
+    def allowed_priority(self, asked: Priority) -> Priority:
+        """The priority asked for, or the highest that the key allows."""
+        return asked if self.key is None or self.key.priority == "interactive" else "batch"
 
     @property
     def caller(self) -> str:
-        """The last entry of the header caller_header, which the nearest proxy has written, else the client's address.
+        """The key's name; without keys the last entry of the header caller_header, which the nearest proxy has written.
 
-        Of an IPv6 address its network.
+        Else the client's address, of IPv6 its network.
         """
+        if self.key is not None:
+            return caller_of(self.key)
         header = self._settings.caller_header
         sent: str = self.environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
         return sent.rpartition(",")[2].strip() or network_of(self.environ.get("REMOTE_ADDR", ""))
@@ -99,7 +112,7 @@ class Request(flask.Request):
     @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: by its header's priority, until the client hangs up. Raises BadOption."""
-        return RequestContext(self.priority, self.is_gone, self.share)
+        return RequestContext(self.priority, self.is_gone, self.share, self.pages or UNCOUNTED)
 
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False where the connection is not known.
@@ -153,6 +166,11 @@ class Request(flask.Request):
 
 request: Final = cast(Request, flask.request)
 """The request that this thread serves."""
+
+
+def current_request() -> Request:
+    """The same without Flask's proxy, which looks the request up at each attribute: for hooks that use several."""
+    return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
 def allowed_s(sent: str | None, limit_s: float) -> float:

@@ -49,10 +49,10 @@ def as_json(answer: object, status: int = 200) -> Response:
 def is_reported_in_a_200(error: Exception) -> bool:
     """Whether formats with error codes of their own put this kind of failure into an HTTP 200.
 
-    Only what the caller got wrong. What the service refuses keeps its status: 403, 408, 413, 429, 503 and 504 are what
-    proxies, browsers and retries look at.
+    Only what the caller got wrong. What the service refuses keeps its status: 401, 403, 408, 413, 429, 503 and 504 are
+    what proxies, browsers and retries look at.
     """
-    return isinstance(error, CallerError) and error.status not in {403, 408, 413}
+    return isinstance(error, CallerError) and error.status not in {401, 403, 408, 413}
 
 
 def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own flag, passed on

@@ -12,14 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
-from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, Refused
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.request_pages import RequestPages
+from ocrsvc.errors import ClientGone, DeadlineExceeded, KeyRefused, OcrsvcError, QuotaExceeded, Refused
 from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import ReadOptions
+from ocrsvc.records import Reading, ReadOptions
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
@@ -38,10 +41,19 @@ class Runner:
         reader: Reads their pages, at low priority.
         page_s: Seconds that a page may take, its wait included.
         is_leaving: Whether this process is to end, so that others should go on.
+        gate: Counts the pages for the keys of those who left the documents; None where there are no keys.
     """
 
-    def __init__(self, tasks: Tasks, reader: Reader, page_s: float, is_leaving: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        reader: Reader,
+        page_s: float,
+        is_leaving: Callable[[], bool],
+        gate: AccessGate | None = None,
+    ) -> None:
         self._tasks, self._reader, self._page_s, self._is_leaving = tasks, reader, page_s, is_leaving
+        self._gate = gate
         self._stopped = threading.Event()
         self._pause_s = 0.0
         self._quiet_until_s = 0.0
@@ -110,10 +122,12 @@ class Runner:
                 about = task.about()
                 with self._reader.open_document(task.data(), math.inf, context) as document:
                     for number in about["numbers"][task.count_pages() :]:
-                        row = self._read_page(task, DocumentPage(document, number), about["options"], context)
+                        row = self._read_page(task, DocumentPage(document, number), about, context)
                         task.add_page({"number": number, **row})
         except StorageFull:
             raise
+        except QuotaExceeded as error:
+            task.finish("failure", str(error))
         except (ClientGone, Refused):
             return
         except OcrsvcError as error:
@@ -127,12 +141,14 @@ class Runner:
             task.finish("success")
 
     def _read_page(
-        self, task: Task, page: DocumentPage, options: Mapping[str, Any], context: RequestContext
+        self, task: Task, page: DocumentPage, about: Mapping[str, Any], context: RequestContext
     ) -> dict[str, Any]:
         """What is written of a page, tried again while others come first, and a few times where it takes too long.
 
         Raises:
             ClientGone: This process ends, or the task was cleared.
+            KeyRefused: The key of who left the document is not valid any more.
+            QuotaExceeded: It has no pages left.
         """
         why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
         times = task.begin(page.number)
@@ -140,9 +156,12 @@ class Runner:
             try:
                 if context.is_gone():
                     raise client_gone()
-                read = self._reader.read(page, ReadOptions(**options), self._page_s, context)
+                read = self._read_counted(page, about, context)
                 return {"page": pack_page(read.page), "took_s": read.timing.total_s, "at_s": time.time()}
             except ClientGone:
+                task.forget_begin(page.number)
+                raise
+            except (KeyRefused, QuotaExceeded):
                 task.forget_begin(page.number)
                 raise
             except (Refused, NeverStarted):
@@ -153,3 +172,16 @@ class Runner:
             except OcrsvcError as error:
                 return {"error": str(error)}
         return {"error": why}
+
+    def _read_counted(self, page: DocumentPage, about: Mapping[str, Any], context: RequestContext) -> Reading:
+        """One page, which counts for the key of who left the document. Raises OcrsvcError."""
+        options = ReadOptions(**about["options"])
+        if self._gate is None or about.get("key") is None:
+            return self._reader.read(page, options, self._page_s, context)
+        pages = RequestPages(self._gate.resume(about["key"]))
+        try:
+            read = self._reader.read(page, options, self._page_s, replace(context, pages=pages))
+            pages.settle(succeeded=True)
+            return read
+        finally:
+            pages.release()

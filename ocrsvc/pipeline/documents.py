@@ -89,6 +89,7 @@ class Documents:
                 with self.open(file, request) as document:
                     kind, total = document.kind, document.count
                     numbers = chosen_pages(document, ranges, min(most or allowed, allowed), cut=most is not None)
+                    request.context.pages.expect(len(numbers))
                     chosen.append((kind, total, numbers))
                     for number in numbers:
                         yield DocumentPage(document, number)

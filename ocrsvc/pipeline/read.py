@@ -75,15 +75,17 @@ class Reader(EngineLifecycle):
         if isinstance(data, OcrsvcError):
             raise data
         request.check()
+        request.context.pages.take()
         page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
-        if self._result_cache is None or not self.ready:
+        if self._result_cache is None or not self.ready or not request.context.pages.may_cache:
             return self._queue(page, request)
         began_s = time.monotonic()
         key = self._result_cache.key_of(page, request.options, self.describe())
         found = self._result_cache.get(key)
         if found is None:
             return self._queue(page, request, key)
-        return self._answer(found, Timing(0.0, 0.0, 0.0, time.monotonic() - began_s), from_cache=True)
+        timing = Timing(0.0, 0.0, 0.0, time.monotonic() - began_s)
+        return self._answer(found, timing, request.context, from_cache=True)
 
     def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> QueuedPage:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
@@ -112,12 +114,13 @@ class Reader(EngineLifecycle):
             LOGGER.info("dropped: its client has gone")
             raise
         page, timing = begun.item.work.restore(served)
-        if self._result_cache is not None:
+        if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
-        return self._answer(page, timing)
+        return self._answer(page, timing, begun.item.context)
 
-    def _answer(self, page: Page, timing: Timing, *, from_cache: bool = False) -> Reading:
+    def _answer(self, page: Page, timing: Timing, context: RequestContext, *, from_cache: bool = False) -> Reading:
         reading = Reading(page, self.describe(), timing, from_cache)
+        context.pages.count()
         self._on_reading(reading)
         return reading
 

@@ -17,6 +17,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 from ocrsvc.serving.memory_budget import Share, unlimited
+from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -44,11 +45,13 @@ class RequestContext:
         is_gone: Whether the client has hung up. Called seldom, from any thread, also under the queue's lock: it must
             not block or raise.
         share: The request's account of memory.
+        pages: Where its pages are counted.
     """
 
     priority: Priority = "interactive"
     is_gone: Callable[[], bool] = bool
     share: Share = field(default_factory=unlimited)
+    pages: PageAccount = UNCOUNTED
 
 
 DEFAULT_CONTEXT: Final = RequestContext()

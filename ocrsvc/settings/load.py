@@ -17,10 +17,14 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from ocrsvc.errors import SettingsError
+from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.describe import PREFIX, accepted, variable_of, without_passwords
 from ocrsvc.settings.settings import Settings, settings_class
 
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
+
+# What begins like a setting and is none.
+_OTHERS: Final = frozenset({CONFIG_VARIABLE, API_KEY_VARIABLE})
 
 Source = Literal["default", "file", "environment"]
 
@@ -83,7 +87,7 @@ def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -
 def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     """What the OCRSVC_ variables give; empty ones give nothing."""
     for variable, value in environ.items():
-        if variable.startswith(PREFIX) and variable != CONFIG_VARIABLE and value != "":
+        if variable.startswith(PREFIX) and variable not in _OTHERS and value != "":
             name = variable.removeprefix(PREFIX)
             # OCRSVC_Engine is not OCRSVC_ENGINE: only one spelling exists, so two can never disagree.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.access.routes import routes_of
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
@@ -59,8 +60,8 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     with _ending_at_failure(worker, service.controller.worker_table.head):
         worker.guard()
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
-        _limit_requests(service, worker)
         service.start_gate(worker.slot_number)
+        _limit_requests(service, worker)
         service.worker.reader = service.make_reader(plan)
         worker.engine_threads = plan.engine_threads
 
@@ -88,7 +89,7 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
     guard = RequestGuard(service.in_flight.recorder(worker.slot_number), service.request_denylist)
     limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
     worker.limits = RequestLimits(
-        limits.memory, settings.max_body_bytes, settings.deadline_s, slow_paths=service.slow_paths()
+        limits.memory, settings.max_body_bytes, settings.deadline_s, service.slow_paths(), service.head_check()
     )
 
 
@@ -150,6 +151,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     """Serve gRPC beside HTTP, if it is asked for."""
     if not service.grpc_listeners:
         return
+    from ocrsvc.grpc_server.access import CallAccess
     from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.grpc_services import make_services
@@ -170,6 +172,8 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         call_metrics=CallMetrics(own.metrics, own.access_log),
         on_call=count,
     )
+    if own.gate is not None:
+        worker.grpc_server.access = CallAccess(own.gate, routes_of(settings.dialects))
     worker.grpc_server.start()
     own.closing.callback(worker.grpc_server.stop, 0.0)
 
@@ -183,7 +187,7 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     def is_leaving() -> bool:
         return worker.entry.state == State.DRAINING or not worker.alive
 
-    runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving)
+    runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving, service.worker.gate)
     runner.start()
     service.worker.closing.callback(runner.stop, _STOP_S)
 

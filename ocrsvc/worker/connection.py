@@ -18,12 +18,16 @@ from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers import gthread
 
+from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
 which clients that do not read would hold outside of every account."""
+
+SMALL_BODY_BYTES: Final = 1 << 16
+"""Up to here a body that nobody wants is received all the same: a new connection would cost both sides more."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
@@ -39,12 +43,14 @@ class RequestLimits:
         most_body_bytes: The largest body.
         deadline_s: The longest time for a whole request.
         slow_paths: Where those begin that may take time without the engine, as a download does.
+        check_head: Says why a body is not even received; None where everybody is served.
     """
 
     memory: Budget
     most_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
     slow_paths: tuple[str, ...] = ()
+    check_head: HeadCheck | None = None
 
 
 class ParsedHead:
@@ -135,6 +141,8 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
         self.ahead = rest if length == 0 else self.body.feed(rest)
+        if limits.check_head is not None and _is_worth_a_check(self.body, request):
+            self.body.refuse(limits.check_head(request))
         if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
@@ -216,6 +224,14 @@ class Sender:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
+
+
+def _is_worth_a_check(body: ReceivedBody, request: Any) -> bool:
+    """Whether to look at a key before the rest of the body comes; for a small one the connection would be lost."""
+    left_bytes = body.wanted_bytes
+    is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
+    # Who asks first sends nothing before the answer.
+    return not body.settled and (not is_small or request._expected_100_continue)  # noqa: SLF001  pinned by a test
 
 
 def _body_length(request: Any) -> int | None:

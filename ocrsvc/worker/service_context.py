@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ocrsvc.access.routes import routes_of
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.registry import adapters
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate
+    from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.serving.memory_budget import SharedLimits
 
@@ -117,7 +119,15 @@ class ServiceContext:
             image_denylist,
             self.request_denylist,
         )
-        return create_app(settings, worker.reader, requests, worker.limits, self.tasks)
+        return create_app(settings, worker.reader, requests, worker.limits, self.tasks, worker.gate)
+
+    def head_check(self) -> HeadCheck | None:
+        """What the event loop asks before it receives a body; None where no key is wanted."""
+        if self.worker.gate is None:
+            return None
+        from ocrsvc.http.head_check import make_head_check
+
+        return make_head_check(self.worker.gate, routes_of(self.settings.dialects))
 
     def slow_paths(self) -> tuple[str, ...]:
         """Where paths begin that may take time without the engine, of the adapters that are on."""

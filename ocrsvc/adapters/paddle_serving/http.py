@@ -31,7 +31,7 @@ GATEWAY_HEADERS: Final = {
 }
 # HTTP status to gRPC code, as the gateway counts.
 INVALID_ARGUMENT, UNKNOWN = 3, 2
-GRPC_CODES: Final[Mapping[int, int]] = {408: 4, 429: 8, 503: 14, 504: 4}
+GRPC_CODES: Final[Mapping[int, int]] = {401: 16, 403: 7, 408: 4, 429: 8, 503: 14, 504: 4}
 
 
 class _WrongType(CallerError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -108,10 +108,14 @@ class _DocumentViews:
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
         with self._reader.open_document(part.data, request.left_s, request.context) as document:
             count = document.count
+            numbers = numbers_of(options, count, self._settings.max_pages)
+            # They are counted when they are read; here a key learns at once that it has too few left.
+            request.context.pages.expect(len(numbers))
         read = to_read_options(options)
         about = {
+            "key": request.key.name if request.key is not None else None,
             "name": name,
-            "numbers": numbers_of(options, count, self._settings.max_pages),
+            "numbers": numbers,
             "options": {"rotate": read.rotate, "max_side": read.max_side},
             "asked": {**options, "count": count},
         }
@@ -139,7 +143,7 @@ class _DocumentViews:
 
     def download(self, task_id: str, name: str) -> Response:
         """A file that was made."""
-        task = self._tasks.find(task_id)
+        task = self._find(task_id)
         data = task.result_file(name) if task is not None else None
         if data is None:
             raise NotFound
@@ -147,11 +151,20 @@ class _DocumentViews:
 
     def clear(self, task_id: str) -> Response:
         """Delete a task."""
-        task = self._tasks.find(task_id)
+        task = self._find(task_id)
         if task is None:
             raise Coded(NOT_THERE, f"{task_id[:100]} does not exist.")
         self._tasks.clear(task)
         return as_json({"code": OK, "data": "Success"})
+
+    def _find(self, sent_id: object) -> Task | None:
+        """The task of this id; with keys, none that was left with another key."""
+        task = self._tasks.find(sent_id)
+        if task is None or request.key is None:
+            return task
+        with suppress(FileNotFoundError):
+            return task if task.about().get("key") == request.key.name else None
+        return None
 
     @contextmanager
     def _asked_for(self, sent: Mapping[str, Any]) -> Iterator[Task]:
@@ -160,7 +173,7 @@ class _DocumentViews:
         if not sent_id:
             raise Coded(NO_ID, "未填写id。")
         unknown = Coded(UNKNOWN_ID, f"任务 {sent_id[:100] if isinstance(sent_id, str) else ''} 不存在。")
-        task = self._tasks.find(sent_id)
+        task = self._find(sent_id)
         if task is None:
             raise unknown
         try:

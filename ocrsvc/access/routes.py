@@ -1,0 +1,65 @@
+"""Which routes answer without a key, and which scope each of the others wants; over HTTP and gRPC.
+
+Everything is closed that is not named here or in the registry (`AdapterEntry.health_paths`). A path is compared as a
+whole, as it is routed: nothing in front of it or behind it opens another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from ocrsvc.access.records import Scope
+from ocrsvc.registry import AdapterEntry, adapters
+
+HEALTH_PATHS: Final[Mapping[str, str]] = {
+    "/healthz": "Liveness: orchestrators ask it, and a probe that fails for want of a key would end the process.",
+    "/readyz": "Readiness: load balancers and rolling upgrades wait for it.",
+    "/grpc.health.v1.Health/Check": "gRPC's standard health check: the same, for probes that speak gRPC.",
+}
+"""The service's own routes that are always open, and why; those of formats are in the registry."""
+
+OPERATORS: Final = ("/ops", "/metrics")
+"""Where operators' paths begin."""
+
+
+class Routes:
+    """What is known of the routes beforehand.
+
+    Args:
+        entries: The adapters that are on.
+
+    Attributes:
+        health: The paths and gRPC methods that are open.
+        key_headers: Headers in which formats of their own have a key, in capitals.
+    """
+
+    def __init__(self, entries: Collection[AdapterEntry]) -> None:
+        self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
+        self._jobs = tuple(path for entry in entries for path in entry.job_paths)
+        self._key_fields = {entry.name: entry.key_field for entry in entries}
+        self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
+        self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
+
+    def is_open(self, path: str, method: str = "GET") -> bool:
+        """Whether this is answered without a key."""
+        return path in self.health and method in {"GET", "HEAD"}
+
+    def key_field_of(self, adapter: str | None) -> str:
+        """What an adapter's format calls the key; empty where it has no place of its own for one."""
+        return self._key_fields.get(adapter or "", "")
+
+    def may_have_key_in_body(self, path: str, method: str) -> bool:
+        """Whether the format has the key in the body, so that it cannot be asked for before that is there."""
+        return method == "POST" and path in self._key_body_paths
+
+    def scope_of(self, path: str) -> Scope:
+        """What a key must allow for this path, as it was routed: before that, slashes may stand in front of it."""
+        if path.startswith(OPERATORS):
+            return "operate"
+        return "jobs" if path.startswith(self._jobs) else "read"
+
+
+def routes_of(names: Iterable[str]) -> Routes:
+    """The routes of the adapters of these names."""
+    return Routes([adapters()[name] for name in names])

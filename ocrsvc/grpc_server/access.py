@@ -1,0 +1,65 @@
+"""Checks the API key of every gRPC call, and takes what each of its messages uses from the key's limits.
+
+The key is checked in memory when a call begins, on the loop's thread. Each message is admitted in a pool thread: a key
+that is revoked ends a stream, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from ocrsvc.access.credentials import credential_of
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.records import KeyEntry
+from ocrsvc.access.request_pages import RequestPages
+from ocrsvc.access.routes import Routes
+from ocrsvc.grpc_server.method import Call, Method
+
+# As its calls are counted; the registry has the name without it.
+_PREFIX: Final = "grpc_"
+
+
+class CallAccess:
+    """What a server whose calls want keys asks.
+
+    Args:
+        gate: Knows the keys.
+        routes: Which methods are open.
+    """
+
+    def __init__(self, gate: AccessGate, routes: Routes) -> None:
+        self._gate, self._routes = gate, routes
+
+    def is_open(self, path: str) -> bool:
+        """Whether this method is answered without a key."""
+        return path in self._routes.health
+
+    def check(self, sent: Mapping[str, str], method: Method) -> KeyEntry:
+        """The key in a call's metadata, in the loop. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
+        credential = credential_of(sent.get("authorization", ""), sent.get("x-api-key", ""))
+        return self._gate.check(credential.secret, "read", _format_of(method))
+
+    @contextmanager
+    def admitted(self, name: str, method: Method, call: Call) -> Iterator[Call]:
+        """The call with one message admitted, in a pool thread; its pages count when the block ends well.
+
+        Raises:
+            OcrsvcError: As `AccessGate.admit`; KeysUnavailable at the end of the block, when the pages cannot be
+                counted.
+        """
+        reserved = 0 if method.quick else 1
+        admission = self._gate.admit_named(name, "read", _format_of(method), reserved)
+        pages = RequestPages(admission, reserved)
+        try:
+            yield replace(call, pages=pages, priority=admission.entry.priority)
+            pages.settle(succeeded=True)
+        finally:
+            pages.release()
+
+
+def _format_of(method: Method) -> str | None:
+    """The wire format, as keys name it; None where there is no such method."""
+    return method.adapter.removeprefix(_PREFIX) if method.adapter.startswith(_PREFIX) else None

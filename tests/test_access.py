@@ -1,0 +1,320 @@
+"""Requests with API keys over HTTP: where a key is read, how each format refuses, and what counts for a key."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import GRAY, pdf
+from flask import Flask
+from flask.testing import FlaskClient
+from keys_support import WRONG, Keys, bearer, keys_in
+from openapi_spec_validator import validate
+from test_adapters import B64, SENT
+from web_support import TEXT, json_of, picture, running_app
+
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.api.openapi import openapi
+from ocrsvc.errors import KeysUnavailable
+from ocrsvc.http.request import request
+from ocrsvc.serving import work_queue
+from ocrsvc.settings.settings import Settings
+
+PAGE = picture()
+OCR = "/v1/ocr"
+DAY_S = 86_400
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keys]:
+    with keys_in(tmp_path_factory.mktemp("keys")) as found:
+        found.add("reader")
+        found.add("spent", pages_a_day=1)
+        found.add("operator", "operate")
+        found.add("tensors", adapters=frozenset({"turboocr", "kserve_v2"}))
+        found.add("batches", priority="batch")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def app(keys: Keys) -> Iterator[Flask]:
+    with running_app(Settings(keys=keys.address, cors=("https://app.example",), caller_requests=9), keys.gate) as found:
+        post(found.test_client(), keys, "spent")
+        yield found
+
+
+def post(client: FlaskClient, keys: Keys, name: str, data: Any = PAGE, **more: Any) -> Any:
+    return client.post(OCR, data=data, headers={**bearer(keys.secrets[name]), **more})
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+def basic(name: str, password: str) -> Mapping[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+
+# Where a key is read.
+
+
+def test_a_key_is_read_in_each_place(client: FlaskClient, keys: Keys) -> None:
+    secret = keys.secrets["reader"]
+    for headers in (bearer(secret), {"X-API-Key": secret}, basic("", secret), basic("anna", secret), basic(secret, "")):
+        response = client.post(OCR, data=PAGE, headers=headers)
+        assert response.status_code == 200, headers
+
+
+@pytest.mark.parametrize("place", ["query", "form", "header"])
+def test_no_other_place_is_read_where_a_format_has_none(client: FlaskClient, keys: Keys, place: str) -> None:
+    secret = keys.secrets["reader"]
+    sent: dict[str, dict[str, Any]] = {
+        "query": {"query_string": {"apikey": secret, "api_key": secret}, "data": PAGE},
+        "form": {"data": {"apikey": secret, "image": B64}},
+        "header": {"headers": {"apikey": secret}, "data": PAGE},
+    }
+    assert client.post(OCR, **sent[place]).status_code == 401
+
+
+def test_ocr_space_has_its_key_in_a_header_or_in_the_form(client: FlaskClient, keys: Keys) -> None:
+    secret, path, image = keys.secrets["reader"], "/parse/image", {"base64Image": f"data:image/png;base64,{B64}"}
+    assert client.post(path, data=image, headers={"apikey": secret}).status_code == 200
+    assert client.post(path, data=image | {"apikey": secret}).status_code == 200
+    form = {"file": (io.BytesIO(PAGE), "a.png"), "apikey": secret}
+    assert client.post("/Parse/Image", data=form).status_code == 200
+    assert client.post(path, data=image | {"apikey": WRONG}).status_code == 401
+    assert client.post(path, data=image | {"apikey": keys.secrets["operator"]}).status_code == 403
+    assert client.post(path, data=image, query_string={"apikey": WRONG}).status_code == 401
+    # Addresses are never fetched, with any key; the query is the only place that a GET has.
+    asked = client.get("/parse/imageurl", query_string={"apikey": secret, "url": "http://example.com/a.png"})
+    assert (asked.status_code, json_of(asked)["OCRExitCode"]) == (200, 3)
+    assert client.get("/parse/imageurl", query_string={"apikey": WRONG}).status_code == 401
+
+
+def test_a_page_of_another_site_cannot_use_the_key_that_a_browser_keeps(client: FlaskClient, keys: Keys) -> None:
+    secret = keys.secrets["reader"]
+    for origin, status in (("http://localhost", 200), ("https://evil.example", 403), ("null", 403)):
+        response = client.post(OCR, data=PAGE, headers={**basic("", secret), "Origin": origin})
+        assert response.status_code == status, origin
+    # A script that has the key itself may be anywhere.
+    assert client.post(OCR, data=PAGE, headers={**bearer(secret), "Origin": "https://evil.example"}).status_code == 200
+
+
+def test_a_browser_may_ask_without_a_key_what_it_may_send_and_nothing_else(client: FlaskClient) -> None:
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    response = client.options(OCR, headers=asked | {"Access-Control-Request-Headers": "authorization"})
+    assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
+    assert client.options(OCR, headers={"Origin": "https://app.example"}).status_code == 401
+    assert client.post(OCR, data=PAGE, headers=asked).status_code == 401
+
+
+# How each format refuses. The statuses are true everywhere, also where errors come in an HTTP 200 otherwise.
+
+REFUSALS: dict[str, Any] = {
+    "api": lambda body, status: body["status"] == status and body["code"] and body["retryable"] is (status == 429),
+    "trwebocr": lambda body, status: set(body) == {"code", "msg"} and body["code"] == status,
+    "rapidocr_api": lambda body, _status: set(body) == {"detail"} and isinstance(body["detail"], str),
+    "paddlex": lambda body, status: set(body) == {"logId", "errorCode", "errorMsg"} and body["errorCode"] == status,
+    "paddlehub": lambda body, _status: body["status"] == "101" and body["results"] == "",
+    "paddle_serving": lambda body, status: body["code"] == {401: 16, 403: 7, 429: 8}[status],
+    "umi_ocr": lambda body, _status: body["code"] == 903,
+    "ocr_space": lambda body, _status: body["IsErroredOnProcessing"] is True and len(body["ErrorMessage"]) == 1,
+    "turboocr": lambda body, _status: set(body["error"]) == {"code", "message"},
+    "kserve_v2": lambda body, _status: set(body) == {"error"},
+    "tfserving": lambda body, _status: set(body) == {"error"},
+    "kserve_v1": lambda body, _status: set(body) == {"error"},
+}
+# Shares its path with PaddleX, whose shape it gets until its body is known.
+SHAPE = {"turboocr": "paddlex"}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {**SENT, "api": (OCR, {"json": {"image": B64}})}
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [(None, 401), ("wrong", 401), ("operator", 403), ("spent", 429), ("reader", 200)]
+)
+@pytest.mark.parametrize("adapter", REQUESTS)
+def test_each_format_refuses_in_its_own_shape(
+    client: FlaskClient, keys: Keys, adapter: str, name: str | None, status: int
+) -> None:
+    path, sent = REQUESTS[adapter]
+    response = client.post(path, **sent, headers=bearer(keys.secrets.get(name, WRONG)) if name else {})
+    assert response.status_code == status
+    assert (TEXT in response.get_data(as_text=True) or "\\u" in response.get_data(as_text=True)) is (status == 200)
+    assert [value.split()[0] for value in response.headers.getlist("WWW-Authenticate")] == (
+        ["Bearer", "Basic"] if status == 401 else []
+    )
+    assert ("Retry-After" in response.headers) is (status == 429)
+    if status != 200 and adapter != "trwebocr_cpp":
+        shape = SHAPE.get(adapter, adapter) if status != 429 else adapter
+        assert REFUSALS[shape](json_of(response), status), response.text
+
+
+def test_a_wrong_key_is_never_repeated(client: FlaskClient) -> None:
+    for path, sent in REQUESTS.values():
+        response = client.post(path, **sent, headers=bearer(WRONG))
+        assert WRONG not in response.get_data(as_text=True) + str(response.headers)
+
+
+def test_a_key_of_a_few_formats_opens_these_and_decides_between_those_that_share_a_path(
+    client: FlaskClient, keys: Keys
+) -> None:
+    headers = bearer(keys.secrets["tensors"])
+    statuses = {name: client.post(path, **sent, headers=headers).status_code for name, (path, sent) in REQUESTS.items()}
+    # Whatever comes to the path that three formats share is TurboOCR's, which finds no image in what is the others'.
+    assert {name for name, status in statuses.items() if status == 200} == {"turboocr", "kserve_v2"}
+    assert (statuses["paddlex"], statuses["rapidocr_api"]) == (400, 400)
+    assert {statuses[name] for name in ("api", "tfserving", "umi_ocr", "ocr_space")} == {403}
+    assert client.get("/version", headers=headers).status_code == 200
+
+
+# What counts.
+
+
+def test_pages_that_are_answered_count_and_those_that_fail_do_not(client: FlaskClient, keys: Keys) -> None:
+    keys.add("counted", pages_a_day=20, concurrency=2)
+    for data, pages in (
+        (PAGE, 1),
+        (b"no image", 0),
+        (pdf(GRAY, GRAY, GRAY), 3),
+        (picture(shade=0), 0),
+        ({"file": [(io.BytesIO(PAGE), "a.png"), (io.BytesIO(b"x"), "b.png"), (io.BytesIO(PAGE), "c.png")]}, 2),
+    ):
+        before = keys.usage("counted")
+        post(client, keys, "counted", data)
+        after = keys.usage("counted")
+        assert (after.today - before.today, after.this_month - before.this_month) == (pages, pages)
+        assert (after.requests, after.reserved) == (0, 0)
+
+
+def test_a_document_of_more_pages_than_are_left_is_refused_as_a_whole(client: FlaskClient, keys: Keys) -> None:
+    keys.add("few", pages_a_day=4)
+    assert post(client, keys, "few", pdf(GRAY, GRAY)).status_code == 200
+    response = post(client, keys, "few", pdf(GRAY, GRAY, GRAY))
+    assert (response.status_code, json_of(response)["code"]) == (429, "quota_exceeded")
+    assert keys.usage("few").today == 2
+    assert post(client, keys, "few", pdf(GRAY, GRAY)).status_code == 200
+    assert post(client, keys, "few").status_code == 429
+    keys.now_s += DAY_S
+    assert post(client, keys, "few").status_code == 200
+    keys.now_s -= DAY_S
+
+
+def test_an_answer_says_what_is_left(client: FlaskClient, keys: Keys) -> None:
+    keys.add("asking", pages_a_day=2)
+    left = []
+    for _ in range(3):
+        response = post(client, keys, "asking")
+        left.append((response.status_code, response.headers["RateLimit-Remaining"], response.headers["RateLimit"]))
+    assert left == [
+        (200, "1", '"pages-a-day";r=1;t=86400'),
+        (200, "0", '"pages-a-day";r=0;t=86400'),
+        (429, "0", '"pages-a-day";r=0;t=86400'),
+    ]
+    assert response.headers["Retry-After"] == "86400"
+    assert "RateLimit" not in post(client, keys, "reader").headers
+
+
+def test_a_key_without_limits_is_counted_as_well(client: FlaskClient, keys: Keys) -> None:
+    before = keys.usage("reader").today
+    post(client, keys, "reader")
+    client.get("/version", headers=bearer(keys.secrets["reader"]))
+    assert keys.usage("reader").today == before + 1
+
+
+def test_pages_that_cannot_be_counted_are_not_answered(
+    client: FlaskClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeysUnavailable("The store is away.", "Later.", 3)
+
+    monkeypatch.setattr(keys.store, "settle", broken)
+    response = post(client, keys, "reader")
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
+    assert TEXT not in response.text
+
+
+def test_nobody_is_admitted_while_the_keys_are_not_known(keys: Keys) -> None:
+    gate = AccessGate(keys.store, "test:1")
+    with running_app(Settings(keys=keys.address), gate) as app:
+        client = app.test_client()
+        assert client.post(OCR, data=PAGE, headers=bearer(keys.secrets["reader"])).status_code == 503
+        assert client.post(OCR, data=PAGE).status_code == 401
+        assert (client.get("/readyz").status_code, client.get("/healthz").status_code) == (503, 200)
+
+
+def test_a_key_has_its_priority_at_most(app: Flask, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    put = work_queue.WorkQueue.put
+
+    def noting(self: Any, work: Any, deadline: float, size: int = 0, context: Any = None) -> Any:
+        seen.append(context.priority)
+        return put(self, work, deadline, size, context)
+
+    monkeypatch.setattr(work_queue.WorkQueue, "put", noting)
+    client = app.test_client()
+    post(client, keys, "batches")
+    post(client, keys, "batches", **{"X-Priority": "interactive"})
+    client.post(OCR + "?priority=interactive", data=PAGE, headers=bearer(keys.secrets["batches"]))
+    post(client, keys, "reader")
+    post(client, keys, "reader", **{"X-Priority": "batch"})
+    assert seen == ["batch", "batch", "batch", "interactive", "batch"]
+
+
+def test_a_page_from_the_cache_counts_and_a_key_may_be_kept_from_the_cache(keys: Keys) -> None:
+    keys.add("cached")
+    keys.add("uncached", may_cache=False)
+
+    def total_s(response: Any) -> float:
+        found: float = json_of(response)["timing"]["engine_s"]
+        return found
+
+    with running_app(Settings(keys=keys.address, cache_bytes=1 << 20), keys.gate) as app:
+        client = app.test_client()
+        uncached = [total_s(post(client, keys, "uncached")) for _ in range(2)]
+        cached = [total_s(post(client, keys, "cached")) for _ in range(2)]
+        again = total_s(post(client, keys, "uncached"))
+    # The engine's own time is 0 for a page from the cache only.
+    assert [bool(spent_s) for spent_s in (*uncached, *cached, again)] == [True, True, True, False, True]
+    assert (keys.usage("cached").today, keys.usage("uncached").today) == (2, 3)
+
+
+def test_requests_of_a_key_are_one_callers_wherever_they_come_from(app: Flask, keys: Keys) -> None:
+    seen = []
+    for address in ("192.0.2.1", "192.0.2.2"):
+        base = {"REMOTE_ADDR": address}
+        headers = bearer(keys.secrets["reader"])
+        with app.test_request_context(OCR, method="POST", headers=headers, environ_base=base):
+            app.preprocess_request()
+            seen.append((request.admitted_caller, request.caller))
+    assert seen == [("key reader", "key reader")] * 2
+
+
+def test_what_an_operator_does_is_written_down_with_the_name_of_the_key(keys: Keys, tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    headers = bearer(keys.secrets["operator"])
+    with running_app(Settings(keys=keys.address, audit_log=log), keys.gate) as app:
+        assert app.test_client().delete("/ops/quarantine/abc", headers=headers).status_code == 200
+        assert app.test_client().delete("/ops/quarantine/abc", headers=bearer(WRONG)).status_code == 401
+    [line] = log.read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["who"], entry["action"], entry["digest"]) == ("key:operator", "quarantine.release", "abc")
+
+
+def test_the_description_says_how_a_key_is_sent_where_one_is_wanted(client: FlaskClient, keys: Keys) -> None:
+    described = json_of(client.get("/openapi.json", headers=bearer(keys.secrets["reader"])))
+    validate(described)
+    assert set(described["components"]["securitySchemes"]) == {"bearer", "header", "basic"}
+    assert described["security"]
+    for path, item in described["paths"].items():
+        for operation in item.values():
+            is_open = path in {"/healthz", "/readyz"}
+            assert operation.get("security") == ([] if is_open else None)
+            assert ("401" in operation["responses"]) is not is_open
+    assert described["components"]["schemas"] == openapi()["components"]["schemas"]
+    assert "securitySchemes" not in openapi()["components"]

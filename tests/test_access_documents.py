@@ -1,0 +1,119 @@
+"""Documents that are read while nobody is connected belong to the key that left them, and their pages count for it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import GRAY, pdf
+from flask.testing import FlaskClient
+from keys_support import Keys, bearer, keys_in
+from support import wait_until
+from web_support import KnownEngine, json_of
+
+from ocrsvc.app import create_app
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+UNKNOWN = 103
+
+
+@dataclass(slots=True)
+class Place:
+    """The document API with keys, in this process."""
+
+    client: FlaskClient
+    keys: Keys
+    tasks: Tasks
+    reader: Reader
+
+    def upload(self, name: str, pages: int) -> Any:
+        """What the holder of a key is answered who leaves a document of so many pages."""
+        form = {"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}
+        return self.client.post("/api/doc/upload", data=form, headers=bearer(self.keys.secrets[name]))
+
+    def ask(self, name: str, task_id: str, **how: object) -> Any:
+        """What the holder of a key is answered who asks for a result."""
+        headers = bearer(self.keys.secrets[name])
+        return json_of(self.client.post("/api/doc/result", json={"id": task_id, **how}, headers=headers))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Documents are read within the block."""
+        runner = Runner(self.tasks, self.reader, 10.0, bool, self.keys.gate)
+        runner.start()
+        try:
+            yield
+        finally:
+            runner.stop(5.0)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with keys_in(tmp_path) as keys:
+        settings, tasks = Settings(keys=keys.address), Tasks(tmp_path / "tasks", 10**8, 3600.0)
+        tasks.folder.mkdir()
+        reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+        reader.start()
+        keys.add("anna", "jobs", pages_a_day=5)
+        keys.add("berta", "jobs")
+        yield Place(create_app(settings, reader, tasks=tasks, gate=keys.gate).test_client(), keys, tasks, reader)
+        reader.stop(5.0)
+
+
+def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
+    task_id = json_of(place.upload("anna", 3))["data"]
+    assert (place.keys.usage().today, place.keys.usage().reserved) == (0, 0)
+    with place.working():
+        wait_until(lambda: place.ask("anna", task_id)["is_done"])
+    assert place.ask("anna", task_id)["state"] == "success"
+    assert (place.keys.usage().today, place.keys.usage().reserved, place.keys.usage().requests) == (3, 0, 0)
+
+
+def test_a_document_of_more_pages_than_are_left_is_not_taken_in(place: Place) -> None:
+    response = place.upload("anna", 6)
+    assert (response.status_code, json_of(response)["code"]) == (429, 903)
+    assert place.tasks.all() == []
+
+
+def test_reading_ends_where_the_pages_of_the_key_do(place: Place) -> None:
+    first, second = (json_of(place.upload("anna", 3))["data"] for _ in range(2))
+    with place.working():
+        wait_until(lambda: place.ask("anna", second)["is_done"])
+    assert place.ask("anna", first)["state"] == "success"
+    failed = place.ask("anna", second)
+    assert (failed["state"], failed["processed_count"]) == ("failure", 2)
+    assert place.keys.usage().today == 5
+
+
+def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
+    task_id = json_of(place.upload("anna", 2))["data"]
+    place.keys.revoke("anna")
+    with place.working():
+        wait_until(place.tasks.all()[0].is_done)
+    task = place.tasks.find(task_id)
+    assert task is not None
+    assert (task.state()[0], task.count_pages()) == ("failure", 0)
+
+
+def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:
+    task_id = json_of(place.upload("anna", 1))["data"]
+    mine, others = (bearer(place.keys.secrets[name]) for name in ("anna", "berta"))
+    with place.working():
+        wait_until(lambda: place.ask("anna", task_id)["is_done"])
+    made = place.client.post("/api/doc/download", json={"id": task_id, "file_types": ["txt"]}, headers=mine)
+    url = json_of(made)["data"]
+    assert place.ask("berta", task_id)["code"] == UNKNOWN
+    assert place.client.get(url, headers=others).status_code == 404
+    assert json_of(place.client.get(f"/api/doc/clear/{task_id}", headers=others))["code"] != 100
+    assert place.client.get(url, headers=mine).status_code == 200
+    assert json_of(place.client.get(f"/api/doc/clear/{task_id}", headers=mine))["code"] == 100
+    assert place.ask("anna", task_id)["code"] == UNKNOWN

@@ -1,0 +1,211 @@
+"""With API keys every route but health is closed: over HTTP the whole URL map is walked, over gRPC every method."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grpc
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from grpc_support import MESSAGES, V2, calling, infer_request, known_model, serving
+from keys_support import WRONG, Keys, bearer, keys_in
+from web_support import TEXT, running_app
+
+from ocrsvc.access.routes import routes_of
+from ocrsvc.grpc_server.access import CallAccess
+from ocrsvc.grpc_server.server import RpcServer
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.registry import adapters
+from ocrsvc.settings.settings import Settings
+
+HEALTH = {
+    *("/healthz", "/readyz", "/health", "/health/live", "/health/ready"),
+    *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
+}
+RPC_HEALTH = {"/grpc.health.v1.Health/Check", f"{V2}ServerLive", f"{V2}ServerReady", f"{V2}ModelReady"}
+# Below these roots an adapter has a table of its own.
+INNER = (
+    *("/v2/models", "/v2/models/stats", "/v2/models/ocr", "/v2/models/ocr/config", "/v2/models/ocr/infer"),
+    *("/v2/repository/index", "/v2/repository/models/ocr/load", "/v2/models/ocr/versions/1/infer"),
+    *("/v1/models/ocr", "/v1/models/ocr:predict", "/v1/models/ocr/metadata", "/v1/models/ocr/versions/1:predict"),
+)
+BAD = ("none", "empty", "wrong", "revoked", "expired", "other scope")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keys]:
+    with keys_in(tmp_path_factory.mktemp("keys")) as found:
+        found.add("gone", "read", "jobs", "operate")
+        found.revoke("gone")
+        found.add("late", "read", "jobs", "operate", expires_at=found.now_s)
+        found.add("reader", "read")
+        found.add("worker", "jobs")
+        found.add("operator", "operate")
+        found.add("all", "read", "jobs", "operate")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def app(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
+    settings = Settings(keys=keys.address, ops="open")
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**6, 60.0)
+    with running_app(settings, keys.gate, tasks) as running:
+        yield running
+
+
+def headers_of(keys: Keys, kind: str, path: str) -> Mapping[str, str]:
+    """What a caller of this kind sends."""
+    if kind in {"none", "empty"}:
+        return {"X-API-Key": ""} if kind == "empty" else {}
+    if kind == "other scope":
+        reads = not path.startswith(("/ops", "/metrics", "/api/doc/"))
+        return bearer(keys.secrets["operator" if reads else "reader"])
+    named = {"revoked": "gone", "expired": "late"}
+    return bearer(keys.secrets[named[kind]] if kind in named else WRONG)
+
+
+def asked(app: Flask) -> list[tuple[str, str]]:
+    """Every method and path that there is, and some that there are not."""
+    found = {
+        (method, path)
+        for rule in app.url_map.iter_rules()
+        for path in (rule.rule.translate({ord("<"): None, ord(">"): None}),)
+        for method in rule.methods or ()
+    }
+    found |= {(method, path) for path in (*INNER, *HEALTH) for method in ("GET", "POST", "HEAD", "OPTIONS")}
+    return sorted(found | {("GET", "/nowhere"), ("DELETE", "/v1/ocr"), ("POST", "/healthz"), ("GET", "//ops/workers")})
+
+
+def send(client: FlaskClient, method: str, path: str, headers: Mapping[str, str]) -> Any:
+    """The response to a request whose path is as it stands here; the client itself would take // for a host."""
+    return client.open("/", method=method, headers=headers, environ_overrides={"PATH_INFO": path})
+
+
+def is_health(method: str, path: str) -> bool:
+    return method in {"GET", "HEAD"} and path in HEALTH
+
+
+# What the service says of itself is for every valid key, whatever its scope.
+FOR_ANY = ("/", "/index.html", "/version", "/openapi.json", "/nowhere", "/healthz", "/readyz", "/static/")
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_no_route_but_health_answers_without_a_right_key(app: Flask, keys: Keys, kind: str) -> None:
+    client, answered = app.test_client(), set()
+    for method, path in asked(app):
+        response = send(client, method, path, headers_of(keys, kind, path.replace("//", "/")))
+        any_scope = kind == "other scope" and (path in FOR_ANY or path.startswith("/static/"))
+        # Where there is nothing, any valid key learns as much.
+        expected = {403, 404, 405} if kind == "other scope" else {401}
+        if is_health(method, path):
+            answered.add(path)
+            assert response.status_code == 200, (method, path)
+        elif not any_scope:
+            # OPTIONS and wrong methods are no exceptions.
+            assert response.status_code in expected, (method, path, response.status_code)
+            assert TEXT not in response.text
+            assert ("WWW-Authenticate" in response.headers) is (response.status_code == 401)
+    assert answered == HEALTH
+
+
+def test_a_right_key_finds_every_route(app: Flask, keys: Keys) -> None:
+    client = app.test_client()
+    for method, path in asked(app):
+        response = send(client, method, path, bearer(keys.secrets["all"]))
+        assert response.status_code not in {401, 403}, (method, path, response.status_code)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "status"),
+    [
+        ("operator", "/metrics", 200),
+        ("operator", "/ops/workers", 200),
+        ("operator", "//ops/workers", 200),
+        ("reader", "/ops/workers", 403),
+        ("reader", "//ops/workers", 403),
+        ("worker", "/api/doc/get_options", 200),
+        ("reader", "/api/doc/get_options", 403),
+        ("worker", "/api/ocr/get_options", 403),
+        ("reader", "/api/ocr/get_options", 200),
+        ("operator", "/static/page.js", 200),
+        ("operator", "/version", 200),
+        ("worker", "/", 200),
+    ],
+)
+def test_a_scope_opens_its_own_routes_and_what_the_service_says_of_itself(
+    app: Flask, keys: Keys, name: str, path: str, status: int
+) -> None:
+    response = send(app.test_client(), "GET", path, bearer(keys.secrets[name]))
+    assert response.status_code == status
+
+
+def test_the_open_routes_are_those_that_are_listed() -> None:
+    assert routes_of(adapters()).health == HEALTH | RPC_HEALTH
+    assert routes_of(()).health == {"/healthz", "/readyz", "/grpc.health.v1.Health/Check"}
+
+
+def test_settings_that_name_keys_make_no_application_that_checks_none(keys: Keys) -> None:
+    with pytest.raises(ValueError, match="API keys"), running_app(Settings(keys=keys.address)):
+        pass
+
+
+# gRPC.
+
+
+@pytest.fixture
+def rpc(keys: Keys) -> Iterator[tuple[RpcServer, int]]:
+    """All services over the known engine, closed by keys, and where they are."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    access, port = CallAccess(keys.gate, routes_of(adapters())), int(listener.getsockname()[1])
+    with known_model() as methods, serving(methods, listener, access) as server:
+        yield server, port
+
+
+def call(channel: grpc.Channel, path: str, metadata: Mapping[str, str]) -> grpc.StatusCode:
+    """The status of a call with an empty message; of a stream of its first answer."""
+    sent = tuple((name.lower(), value) for name, value in metadata.items())
+    try:
+        if path.endswith("ModelStreamInfer"):
+            next(channel.stream_stream(path)(iter([b""]), metadata=sent, timeout=10))
+        else:
+            channel.unary_unary(path)(b"", metadata=sent, timeout=10)
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def test_no_method_but_health_answers_without_a_right_key(rpc: tuple[RpcServer, int], keys: Keys) -> None:
+    server, port = rpc
+    assert set(server.methods) >= RPC_HEALTH
+    with calling(port) as channel:
+        for kind in BAD:
+            _check_methods(channel, server, keys, kind)
+
+
+def _check_methods(channel: grpc.Channel, server: RpcServer, keys: Keys, kind: str) -> None:
+    expected = grpc.StatusCode.PERMISSION_DENIED if kind == "other scope" else grpc.StatusCode.UNAUTHENTICATED
+    answered = set()
+    for path in (*server.methods, "/no.Service/Method", f"/{V2}ServerLive"):
+        code = call(channel, path, headers_of(keys, kind, path))
+        # An empty message names no model.
+        if code in {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}:
+            answered.add(path)
+        else:
+            assert code is expected, path
+    assert answered == RPC_HEALTH
+
+
+def test_a_right_key_finds_every_method(rpc: tuple[RpcServer, int], keys: Keys) -> None:
+    server, port = rpc
+    closed = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+    with calling(port) as channel:
+        for path in server.methods:
+            assert call(channel, path, bearer(keys.secrets["reader"])) not in closed, path
+        request = infer_request(b"no image").SerializeToString()
+        infer = channel.unary_unary(f"{V2}ModelInfer", response_deserializer=MESSAGES["inference.ModelInferResponse"])
+        with pytest.raises(grpc.RpcError) as raised:
+            infer(request, metadata=(("x-api-key", keys.secrets["reader"]),), timeout=10)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,217 @@
+"""A real service with API keys: no body is taken in for a wrong key, nothing of a key is logged, and clients work."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+import pytest
+from grpc_support import MESSAGES, V2, infer_request, unary
+from keys_support import WRONG, bearer
+from support import ROOT, Server, clean_environment, run_server, wait_until
+from web_support import picture
+
+from ocrsvc.access.management import add_key, revoke_key
+from ocrsvc.access.opening import open_store
+from ocrsvc.access.records import KeyEntry, KeyLimits, Scope
+from ocrsvc.access.store import KeyStore
+from ocrsvc.client import Client
+from ocrsvc.errors import KeyRefused, QuotaExceeded, ScopeMissing
+
+PAGE = picture()
+OCR = "/v1/ocr"
+# Larger than what comes with a head, and than the kernel's buffers of a loopback connection.
+LARGE_BYTES = 50_000_000
+_ANSWER_S = 20.0
+
+
+@dataclass(slots=True)
+class Place:
+    """A service with keys.
+
+    Attributes:
+        server: The service, with one worker.
+        rpc: Where it speaks gRPC.
+        store: Its keys.
+        secrets: Of the keys that were added, by name.
+    """
+
+    server: Server
+    rpc: str
+    store: KeyStore
+    secrets: dict[str, str]
+
+    def add(self, name: str, *scopes: Scope, **limits: int) -> str:
+        """Add a key, and wait until the service knows it."""
+        secret = add_key(self.store, KeyEntry(name, frozenset(scopes or ("read",)), limits=KeyLimits(**limits)))
+        self.secrets[name] = secret
+        wait_until(lambda: self.status_of(secret) == 200, f"the key {name}")
+        return secret
+
+    def status_of(self, secret: str) -> int:
+        """What a question that any valid key may ask is answered."""
+        return httpx.get(f"{self.server.url}/version", headers=bearer(secret), timeout=_ANSWER_S).status_code
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    address = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        rpc = f"127.0.0.1:{listener.getsockname()[1]}"
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_GRPC_BIND": rpc, "OCRSVC_ACCESS_LOG": "json"}
+    with run_server(env) as server:
+        store = open_store(address)
+        found = Place(server, rpc, store, {})
+        found.add("reader")
+        found.add("operator", "operate")
+        yield found
+        store.close()
+
+
+def raw(place: Place, *lines: str, body: bytes = b"", path: str = OCR) -> bytes:
+    """What comes back, until the server hangs up or has answered, for a request of which no more is sent."""
+    url = urlsplit(place.server.url)
+    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: image/png", *lines, "", ""))
+    with socket.create_connection((url.hostname or "", url.port or 0), _ANSWER_S) as wire:
+        wire.sendall(head.encode("latin-1") + body)
+        return wire.recv(65536)
+
+
+@pytest.mark.parametrize(
+    ("key", "status"), [("", 401), (f"Authorization: Bearer {WRONG}", 401), ("X-API-Key: {operator}", 403)]
+)
+@pytest.mark.parametrize("framing", [f"Content-Length: {LARGE_BYTES}", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("expect", ["", "Expect: 100-continue"])
+def test_a_body_is_not_waited_for_without_a_right_key(
+    place: Place, key: str, status: int, framing: str, expect: str
+) -> None:
+    lines = [line.format(**place.secrets) for line in (key, framing, expect) if line]
+    answer = raw(place, *lines)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert b"Connection: close" in answer
+    assert b'"code":"%s"' % {401: b"key_refused" if key else b"key_missing", 403: b"scope_missing"}[status] in answer
+
+
+def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(place: Place) -> None:
+    expecting = (f"Content-Length: {len(PAGE)}", "Expect: 100-continue")
+    assert raw(place, f"X-API-Key: {place.secrets['reader']}", *expecting).startswith(b"HTTP/1.1 100 ")
+    assert raw(place, *expecting, path="/parse/image").startswith(b"HTTP/1.1 100 ")
+    # Also however the path is written.
+    assert raw(place, *expecting, path="/parse%2Fimage").startswith(b"HTTP/1.1 100 ")
+    assert raw(place, *expecting, path="/parse/images").startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_small_request_with_a_wrong_key_keeps_its_connection(place: Place) -> None:
+    with httpx.Client(base_url=place.server.url, timeout=_ANSWER_S) as client:
+        for headers, status in ((bearer(WRONG), 401), (bearer(place.secrets["reader"]), 200)):
+            response = client.post(OCR, content=PAGE, headers=headers)
+            assert (response.status_code, response.headers.get("Connection")) == (status, "keep-alive")
+
+
+def test_a_key_that_is_revoked_ends_at_once_over_http_and_in_a_stream(place: Place) -> None:
+    secret = place.add("short", concurrency=1)
+    sent = infer_request(PAGE).SerializeToString()
+    with grpc.insecure_channel(place.rpc) as channel:
+        requests = iter(lambda: sent, None)
+        answers = channel.stream_stream(f"{V2}ModelStreamInfer")(requests, metadata=(("x-api-key", secret),))
+        next(answers)
+        revoke_key(place.store, "short", 1.0)
+        wait_until(lambda: place.status_of(secret) == 401)
+        with pytest.raises(grpc.RpcError) as raised:
+            for _ in answers:
+                pass
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_call_with_a_wrong_key_ends_before_its_message(place: Place) -> None:
+    with grpc.insecure_channel(place.rpc) as channel:
+        # A client that says nothing, and does not end.
+        over = threading.Event()
+        silence = iter(lambda: over.wait(_ANSWER_S) and b"", b"")
+        answers = channel.stream_stream(f"{V2}ModelStreamInfer")(silence, metadata=(("x-api-key", WRONG),))
+        with pytest.raises(grpc.RpcError) as raised:
+            next(answers)
+        over.set()
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_pages_over_grpc_count_and_a_limit_says_when_to_come_again(place: Place) -> None:
+    metadata = (("authorization", f"Bearer {place.add('tensors', pages_a_day=3)}"),)
+    with grpc.insecure_channel(place.rpc) as channel:
+        infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
+        infer(infer_request(PAGE, PAGE), metadata=metadata)
+        with pytest.raises(grpc.RpcError) as raised:
+            infer(infer_request(PAGE, PAGE), metadata=metadata)
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        trailers = dict(raised.value.trailing_metadata())
+        assert 0 < int(trailers["grpc-retry-pushback-ms"]) <= 86_400_000
+        infer(infer_request(PAGE), metadata=metadata)
+        with pytest.raises(grpc.RpcError):
+            infer(infer_request(PAGE), metadata=metadata)
+        ready = unary(channel, f"{V2}ServerReady", "inference.ServerReadyResponse")
+        assert ready(MESSAGES["inference.ServerReadyRequest"]()).ready
+
+
+def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) -> None:
+    with Client(place.server.url, api_key=place.add("client", pages_a_day=1)) as client:
+        assert client.read(PAGE).pages
+        with pytest.raises(QuotaExceeded):
+            client.read(PAGE)
+    for secret, refusal in ((WRONG, KeyRefused), (place.secrets["operator"], ScopeMissing)):
+        with Client(place.server.url, api_key=secret) as client, pytest.raises(refusal):
+            client.read(PAGE)
+
+
+def test_commands_ask_with_a_key(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(place.secrets["operator"])
+    image = tmp_path / "page.png"
+    image.write_bytes(PAGE)
+
+    def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ocrsvc", *args]
+        return subprocess.run(
+            command, env=clean_environment(env), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    status = ocrsvc("status", place.server.url, "--key-file", str(tmp_path / "key"))
+    assert (status.returncode, "1 workers" in status.stdout) == (0, True), status.stderr
+    refused = ocrsvc("status", place.server.url)
+    assert (refused.returncode, "Authorization: Bearer" in refused.stderr) == (78, True)
+    read = ocrsvc("read", str(image), "--url", place.server.url, OCRSVC_API_KEY=place.secrets["reader"])
+    assert (read.returncode, read.stdout.strip() != "") == (0, True), read.stderr
+    assert ocrsvc("read", str(image), "--url", place.server.url).returncode == 77
+
+
+def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
+    secret = place.secrets["reader"]
+    image = {"base64Image": "data:image/png;base64,AAAA"}
+    with httpx.Client(base_url=place.server.url, timeout=_ANSWER_S) as client:
+        for key in (secret, WRONG):
+            client.post(OCR, content=PAGE, headers=bearer(key))
+            client.post(OCR, content=PAGE, auth=("anna", key))
+            client.get("/parse/imageurl", params={"apikey": key})
+            client.get("/parse/imageurl", params={"apikey": key}, headers={"Accept": key, "X-Request-Id": "last"})
+            client.post("/parse/image", data=image | {"apikey": key})
+        metrics = client.get("/metrics", headers=bearer(place.secrets["operator"])).text
+        quarantine = client.get("/ops/quarantine", headers=bearer(place.secrets["operator"])).text
+    # Heads that are no HTTP, with a key in them.
+    for line in (f"Authorization : Bearer {secret}", f"Authorization: Bearer {secret}\x01", f" {secret}"):
+        raw(place, line, "Content-Length: 0")
+    with grpc.insecure_channel(place.rpc) as channel, pytest.raises(grpc.RpcError):
+        channel.unary_unary(f"{V2}ModelInfer")(b"", metadata=(("x-api-key", WRONG),), timeout=_ANSWER_S)
+    place.server.wait_for('"id":"last"', count=2)
+    written = place.server.log + metrics + quarantine
+    assert secret not in written
+    assert WRONG not in written
+    assert secret[-20:] not in written
+    events = [json.loads(line) for line in place.server.lines if line.startswith('{"time"')]
+    assert {"ok", "key_missing", "key_refused", "scope_missing"} <= {event["code"] for event in events}

@@ -1,0 +1,106 @@
+"""The key in what a caller sends, and the key with which our own programs ask."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.access.credentials import LONGEST, credential_of
+from ocrsvc.cli.api_key import read_key
+from ocrsvc.client.request import own_headers
+from ocrsvc.errors import BadOption, OperatorError
+from ocrsvc.settings.load import read_settings
+
+SECRET = "ocr_live-0123456789"
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("authorization", "others", "secret", "by_browser"),
+    [
+        (f"Bearer {SECRET}", (), SECRET, False),
+        (f"bearer  {SECRET} ", (), SECRET, False),
+        (basic(f"anna:{SECRET}"), (), SECRET, True),
+        (basic(f":{SECRET}"), (), SECRET, True),
+        (basic(f"{SECRET}:"), (), SECRET, True),
+        (basic(SECRET), (), SECRET, True),
+        ("", (SECRET,), SECRET, False),
+        ("", ("", f" {SECRET} "), SECRET, False),
+        (f"Bearer {SECRET}", ("another",), SECRET, False),
+        ("Digest username=x", (SECRET,), SECRET, False),
+        ("Bearer", (SECRET,), SECRET, False),
+        ("Basic %%%", (SECRET,), SECRET, False),
+        (SECRET, (), "", False),
+        (basic(":"), (), "", False),
+        ("", (), "", False),
+    ],
+)
+def test_where_a_key_is_read(authorization: str, others: tuple[str, ...], secret: str, *, by_browser: bool) -> None:
+    found = credential_of(authorization, *others)
+    assert (found.secret, found.by_browser) == (secret, by_browser)
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_whatever_is_sent_is_a_short_text_and_never_printed(authorization: str, other: str) -> None:
+    found = credential_of(authorization, other)
+    assert len(found.secret) <= LONGEST + 1
+    assert repr(found) in {"Credential(by_browser=False)", "Credential(by_browser=True)"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "given_key", "headers", "sent"),
+    [
+        (SECRET, None, None, {"Authorization": f"Bearer {SECRET}"}),
+        ("", None, None, {}),
+        ("other", SECRET, None, {"Authorization": f"Bearer {SECRET}"}),
+        (SECRET, "", None, {}),
+        (SECRET, None, {"authorization": "Basic eA=="}, {"authorization": "Basic eA=="}),
+        (f" {SECRET}\n", None, {"X-A": "b"}, {"X-A": "b", "Authorization": f"Bearer {SECRET}"}),
+    ],
+)
+def test_the_client_sends_the_key_that_it_is_given_or_the_environments(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: str,
+    given_key: str | None,
+    headers: Mapping[str, str] | None,
+    sent: Mapping[str, str],
+) -> None:
+    monkeypatch.setenv("OCRSVC_API_KEY", environment)
+    assert own_headers(headers, given_key) == sent
+
+
+def test_what_cannot_be_a_key_is_refused_and_not_repeated() -> None:
+    with pytest.raises(BadOption) as raised:
+        own_headers(None, "a secret\r\nX-Evil: 1")
+    assert "secret" not in str(raised.value)
+
+
+def test_commands_read_the_key_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRSVC_API_KEY", "other")
+    assert read_key(None) == "other"
+    file = tmp_path / "key"
+    file.write_text(f"{SECRET}\n")
+    assert read_key(file) == SECRET
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe", b"x" * 2000])
+def test_a_file_without_a_key_is_refused_and_not_repeated(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    with pytest.raises(OperatorError, match="does not hold one key") as raised:
+        read_key(file)
+    assert "two words" not in str(raised.value)
+    with pytest.raises(OperatorError, match="cannot be read"):
+        read_key(tmp_path / "nowhere")
+
+
+def test_the_key_of_a_client_is_no_setting_of_the_service() -> None:
+    assert read_settings({"OCRSVC_API_KEY": SECRET}) == read_settings({})
