@@ -11,6 +11,7 @@ from h2.events import DataReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message import Answer, Job
@@ -58,6 +59,7 @@ class StubServer(RpcServer):
         self.arriving = Budget(90_000)
         self.callers = Callers(2)
         self.call_metrics = self.records = Records()
+        self.access: CallAccess | None = None
 
     @property
     def has_thread(self) -> bool:
