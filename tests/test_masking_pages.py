@@ -366,6 +366,17 @@ def test_a_picture_drawn_by_an_adapter_is_black_where_it_is_masked(client: Flask
     assert pixels[6:14, 194:290].min() > 200
 
 
+def test_every_picture_of_paddlex_is_black_where_it_is_masked(client: FlaskClient) -> None:
+    sent = {"file": as_base64(picture(400, 100, 255)), "fileType": 1, "useDocOrientationClassify": True}
+    (result,) = json_of(client.post("/ocr", json=sent, headers={"X-Mask": "id"}))["result"]["ocrResults"]
+    names = {"ocrImage", "inputImage", "docPreprocessingImage"}
+    assert names <= set(result)
+    for name in names:
+        pixels = decoded(pybase64.b64decode(result[name]))
+        assert pixels[4:16, 4:176].max() < 40, name
+        assert pixels[6:14, 194:290].min() > 200, name
+
+
 @pytest.mark.parametrize("sent", ["", "all", "id;phone", "id,", "id,id,id,id,id,id", "身份证"])
 def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> None:
     for response in (

@@ -37,7 +37,8 @@ def make_read_request(options: ReadOptions, limit_s: float, context: RequestCont
     """This thread's request, whose answer is worth having for so many seconds from now."""
     deadline = time.monotonic() + limit_s
     check = make_check(context, deadline, time.monotonic)
-    wanted = {*options.mask, *context.mask}
-    mask = tuple(kind for kind in MASK_KINDS if kind in wanted)
-    for_engine = replace(options, mask=(), characters=True) if mask else options
+    mask, for_engine = (*options.mask, *context.mask), options
+    if mask:
+        mask = tuple(kind for kind in MASK_KINDS if kind in mask)
+        for_engine = replace(options, mask=(), characters=True)
     return ReadRequest(for_engine, mask, options, deadline, context, check, current_request())
