@@ -45,15 +45,10 @@ def compile_pattern(pattern: str) -> Any:
         raise ValueError(f"not a pattern of RE2: {error}") from error
 
 
-def _accepted() -> str:
-    """In words, with what is missing on this machine."""
-    needs = "" if find_spec("re2") else ", with the extra ocrsvc[mask], which is not installed"
-    return (
-        f"up to {_MOST_PATTERNS} regular expressions of RE2, one a line (in the file a list), each of up to "
-        f"{_MOST_LETTERS} letters and none of which finds empty text{needs}"
-    )
-
-
+_ACCEPTED: Final = (
+    f"with the extra ocrsvc[mask], up to {_MOST_PATTERNS} regular expressions of RE2, one a line (in the file a list), "
+    f"each of up to {_MOST_LETTERS} letters and none of which finds empty text"
+)
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_split_lines), AfterValidator(_check_patterns)]
 
 
@@ -66,5 +61,5 @@ class MaskingSettings(SettingsGroup):
         (),
         "Patterns of your own that mask=own masks, such as EMP-[0-9]{6}; RE2 matches them, in linear time whatever "
         "they are.",
-        accepted=_accepted,
+        accepted=_ACCEPTED,
     )
