@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ Decoder = Literal["greedy", "beam"]
 Spaces = Literal["auto", "model", "visible"]
 
 Words = bool | Literal["segmented"]
+
+MaskKind = Literal["id", "phone", "card", "mail", "own"]
+MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
+"""What can be masked in an answer; own are the patterns of the operator."""
 
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
@@ -90,6 +94,7 @@ class ReadOptions:
             dictionary, which needs the package jieba. Engines that do not know where characters stand give none.
         characters: True gives each word its characters; it asks for words, too.
         layout: True asks for the regions of the page as well.
+        mask: What is to be masked in the answer; engines and the result cache never know.
     """
 
     rotate: Rotate = "auto"
@@ -104,6 +109,7 @@ class ReadOptions:
     words: Words = False
     characters: bool = False
     layout: bool = False
+    mask: tuple[MaskKind, ...] = ()
 
     @property
     def wants_words(self) -> bool:
@@ -254,6 +260,24 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedPart:
+    """A part of a line whose signs were replaced by stars.
+
+    Attributes:
+        kind: Of the rule that found it.
+        line: Which of the page's lines it is in, from 0; what goes on in the next line is a part of each.
+        begin, end: The first of its signs in the line's text, from 0, and the one after its last.
+        box: Where it stands: the whole height of its line.
+    """
+
+    kind: MaskKind
+    line: int
+    begin: int
+    end: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What was read on one page.
 
@@ -264,6 +288,7 @@ class Page:
         number: From 1, within the document.
         tables: From top to bottom; found only if the options ask for them.
         regions: In reading order, every line in one of them; found only if the options ask for the layout.
+        masked: What was masked, in the order of the text; None where nothing was to be.
     """
 
     width: int
@@ -273,6 +298,7 @@ class Page:
     number: int = 1
     tables: tuple[Table, ...] = ()
     regions: tuple[Region, ...] = ()
+    masked: tuple[MaskedPart, ...] | None = None
 
     @property
     def text(self) -> str:

@@ -20,6 +20,7 @@ LAYERS = {
     "system": 2,
     "imaging": 3,
     "formats": 3,
+    "masking": 3,
     "telemetry": 3,
     "serving": 4,
     "access": 4,

@@ -15,6 +15,8 @@ from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.error_responses import PROBLEM_TYPE
 from ocrsvc.http.options import OPTIONS, Option
 from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
+from ocrsvc.masking.kinds import HEADER as MASK_HEADER
+from ocrsvc.masking.kinds import PATTERN
 from ocrsvc.serving.work_queue import PRIORITIES
 
 Errors = Sequence[type[errors.OcrsvcError]]
@@ -140,6 +142,12 @@ def _header_parameters() -> list[Node]:
             "in": "header",
             "description": "Whose turn it is when many wait; the option priority wins.",
             "schema": {"type": "string", "enum": list(PRIORITIES), "default": "interactive"},
+        },
+        {
+            "name": MASK_HEADER,
+            "in": "header",
+            "description": "What is masked in the answer, in any format, beside what the option mask names.",
+            "schema": {"type": "string", "pattern": PATTERN},
         },
         {
             "name": ID_HEADER,

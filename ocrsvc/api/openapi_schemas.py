@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from ocrsvc.records import RegionType
+from ocrsvc.records import MASK_KINDS, RegionType
 
 Node = dict[str, Any]
 
@@ -58,6 +58,7 @@ def schemas() -> Node:
         "FailedPage": record({"page": NUMBER, "error": ref("Problem"), "source": _source()}, optional=("source",)),
         "Line": _line(),
         "Region": _region(),
+        "MaskedPart": _masked_part(),
         "Table": _table(),
         "Cell": _cell(),
         "Word": _word(),
@@ -87,9 +88,11 @@ def _page() -> Node:
             "lines": list_of(ref("Line")) | {"description": "In reading order; left out with lines=false."},
             "regions": list_of(ref("Region")) | {"description": "In reading order; only with layout=true."},
             "tables": list_of(ref("Table")) | {"description": "From top to bottom; only with tables=true."},
+            "masked": list_of(ref("MaskedPart"))
+            | {"description": "In the order of the text; only where masking was asked for."},
             "source": _source(),
         },
-        optional=("lines", "regions", "tables", "source"),
+        optional=("lines", "regions", "tables", "masked", "source"),
     )
 
 
@@ -119,6 +122,19 @@ def _region() -> Node:
             "box": _box(),
             "lines": list_of({"type": "integer", "minimum": 0})
             | {"description": "Which of the page's lines are in it, from 0."},
+        }
+    )
+
+
+def _masked_part() -> Node:
+    index = {"type": "integer", "minimum": 0}
+    return record(
+        {
+            "kind": {"enum": list(MASK_KINDS)},
+            "line": index | {"description": "Which of the page's lines it is in, from 0."},
+            "begin": index | {"description": "The first of its characters in the line's text, from 0."},
+            "end": COUNT | {"description": "The character after its last."},
+            "box": _box(),
         }
     )
 

@@ -71,6 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
     parser.add_argument("--layout", action="store_true", help="find regions too; --format json has them")
     parser.add_argument("--tables", action="store_true", help="find tables too; --format json has them")
+    parser.add_argument(
+        "--mask", help="what becomes stars: id, phone, card, mail, own, separated by commas; see docs/masking.md"
+    )
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
 
 
@@ -125,6 +128,7 @@ def _options_of(args: argparse.Namespace) -> Options:
         "spaces": args.spaces,
         "words": words,
         "characters": args.characters,
+        "mask": args.mask,
     }
 
 

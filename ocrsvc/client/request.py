@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     spaces: Literal["auto", "model", "visible"] | None
     words: bool | Literal["segmented"] | None
     characters: bool | None
+    mask: str | None
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None

@@ -93,6 +93,17 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedPart:
+    """A part of a line that was replaced by stars: its kind, its line (from 0), its first sign and the one after it."""
+
+    kind: str
+    line: int
+    begin: int
+    end: int
+    box: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What was read on one page; `lines`, `tables` and `regions` are empty when they were not asked for.
 
@@ -104,6 +115,7 @@ class Page:
         lines: In reading order.
         tables: From top to bottom.
         regions: In reading order.
+        masked: In the order of the text; None where the option `mask` was not sent.
     """
 
     number: int
@@ -114,6 +126,7 @@ class Page:
     lines: tuple[Line, ...]
     tables: tuple[Table, ...] = ()
     regions: tuple[Region, ...] = ()
+    masked: tuple[MaskedPart, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +238,13 @@ def page_of(data: Data) -> Page:
         Region(region["type"], region["confidence"], _box_of(region), tuple(region["lines"]))
         for region in data.get("regions", ())
     )
-    return Page(data["page"], data["width"], data["height"], data["angle"], data["text"], lines, tables, regions)
+    size, masked = (data["width"], data["height"]), data.get("masked")
+    parts = None if masked is None else tuple(map(_masked_of, masked))
+    return Page(data["page"], *size, data["angle"], data["text"], lines, tables, regions, parts)
+
+
+def _masked_of(data: Data) -> MaskedPart:
+    return MaskedPart(data["kind"], data["line"], data["begin"], data["end"], _box_of(data))
 
 
 def _table_of(data: Data) -> Table:

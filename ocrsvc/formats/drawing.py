@@ -1,4 +1,4 @@
-"""Draws a page's image with a frame around each line, as a JPEG."""
+"""Draws a page's image with a frame around each line and what is masked in black, as a JPEG."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 import cv2
 import numpy as np
 
-from ocrsvc.records import Check, Page, Pixels, no_check
+from ocrsvc.records import Box, Check, Page, Pixels, no_check
 
 # Red, green, blue, purple; as OpenCV has them, blue first.
 COLOURS = ((0, 0, 255), (0, 128, 0), (255, 0, 0), (128, 0, 128))
@@ -16,7 +16,7 @@ JPEG_QUALITY = 75
 
 
 def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
-    """A JPEG of the image with a frame around each line, in turns red, green, blue and purple.
+    """A JPEG of the image with a frame around each line, in turns red, green, blue and purple; what is masked is black.
 
     Args:
         pixels: (H, W) gray or (H, W, 3) BGR image that the page was read from; drawn on, unless it needs a copy: in
@@ -25,6 +25,9 @@ def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
         check: Called before each line, and before the JPEG is made.
     """
     canvas = _canvas(pixels, page)
+    for part in page.masked or ():
+        check()
+        _black_out(canvas, part.box)
     for number, line in enumerate(page.lines):
         check()
         corners = np.array(line.box, np.float32).round().astype(np.int32)
@@ -32,6 +35,13 @@ def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
     check()
     _, encoded = cv2.imencode(".jpg", canvas, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     return encoded.tobytes()
+
+
+def _black_out(canvas: Pixels, box: Box) -> None:
+    """Fill a box, and what of it is in a pixel beside."""
+    corners = np.array(box, np.float32).round().astype(np.int32)
+    cv2.fillPoly(canvas, [corners], color=(0, 0, 0))
+    cv2.polylines(canvas, [corners], isClosed=True, color=(0, 0, 0), thickness=3)
 
 
 def drawing_bytes(pixels: Pixels, page: Page) -> int:

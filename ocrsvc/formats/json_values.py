@@ -9,7 +9,7 @@ from typing import Final
 
 from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
 from ocrsvc.formats.table_markup import to_html, to_markdown
-from ocrsvc.records import Box, Cell, Line, Page, ReadOptions, Region, Table, Timing, Word
+from ocrsvc.records import Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Timing, Word
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
@@ -41,7 +41,19 @@ def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, line
         answer["regions"] = [_region_to_dict(region) for region in page.regions]
     if asked.tables:
         answer["tables"] = [_table_to_dict(table) for table in page.tables]
+    if page.masked is not None:
+        answer["masked"] = [_masked_to_dict(part) for part in page.masked]
     return answer
+
+
+def _masked_to_dict(part: MaskedPart) -> dict[str, object]:
+    return {
+        "kind": part.kind,
+        "line": part.line,
+        "begin": part.begin,
+        "end": part.end,
+        "box": _box_to_list(part.box),
+    }
 
 
 def _region_to_dict(region: Region) -> dict[str, object]:

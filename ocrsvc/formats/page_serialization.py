@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, cast, get_args
 
-from ocrsvc.records import Box, Cell, Character, Line, Page, Region, RegionType, Table, Word
+from ocrsvc.records import (
+    MASK_KINDS,
+    Box,
+    Cell,
+    Character,
+    Line,
+    MaskedPart,
+    Page,
+    Region,
+    RegionType,
+    Table,
+    Word,
+)
 
 _TYPES: Final = get_args(RegionType)
 _ANGLES: Final = (0, 90, 180, 270)
@@ -20,12 +33,13 @@ def pack_page(page: Page) -> list[object]:
     """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
     lines = [_pack_line(line) for line in page.lines]
     packed = [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
-    if not (page.tables or page.regions):
+    if not (page.tables or page.regions) and page.masked is None:
         # Pages of documents lie on disk, written by versions that knew neither.
         return packed
     tables = [_pack_table(table) for table in page.tables]
     regions = [[region.type, float(region.confidence), region.lines, *_pack_box(region.box)] for region in page.regions]
-    return [*packed, tables, regions]
+    masked = [[part.kind, part.line, part.begin, part.end, *_pack_box(part.box)] for part in page.masked or ()]
+    return [*packed, tables, regions] + ([] if page.masked is None else [masked])
 
 
 def _pack_table(table: Table) -> list[object]:
@@ -60,21 +74,33 @@ def unpack_page(row: Any) -> Page:
             width > 0 < height and angle in _ANGLES
         ):
             lines = tuple(_unpack_line(line) for line in rows)
-            return Page(width, height, angle, lines, number, *_unpack_rest(rest, len(lines)))
+            return Page(width, height, angle, lines, number, *_unpack_rest(rest, lines))
     raise InvalidData("a page that is none")
 
 
-def _unpack_rest(rest: list[Any], lines: int) -> tuple[tuple[Table, ...], tuple[Region, ...]]:
-    """The tables and regions of a page with so many lines."""
+def _unpack_rest(
+    rest: list[Any], lines: Sequence[Line]
+) -> tuple[tuple[Table, ...], tuple[Region, ...], tuple[MaskedPart, ...] | None]:
+    """The tables, regions and masked parts of a page with these lines."""
     match rest:
         case []:
-            return (), ()
-        case [list(tables), list(regions)]:
+            return (), (), None
+        case [list(tables), list(regions), *masked] if len(masked) < 2:
             return (
-                tuple(_unpack_table(table, lines) for table in tables),
-                tuple(_unpack_region(region, lines) for region in regions),
+                tuple(_unpack_table(table, len(lines)) for table in tables),
+                tuple(_unpack_region(region, len(lines)) for region in regions),
+                tuple(_unpack_masked(part, lines) for part in masked[0]) if masked else None,
             )
-    raise InvalidData("tables and regions that are no lists")
+    raise InvalidData("tables, regions and masked parts that are no lists")
+
+
+def _unpack_masked(row: Any, lines: Sequence[Line]) -> MaskedPart:
+    match row:
+        case [str(kind), int(line), int(begin), int(end), *numbers] if (
+            kind in MASK_KINDS and 0 <= line < len(lines) and 0 <= begin < end <= len(lines[line].text)
+        ):
+            return MaskedPart(kind, line, begin, end, _unpack_box(numbers))
+    raise InvalidData("a masked part of no kind, or outside of its line")
 
 
 def _unpack_region(row: Any, lines: int) -> Region:

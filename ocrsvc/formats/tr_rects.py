@@ -29,7 +29,8 @@ def shrink_page(page: Page, max_side: int) -> Page:
         return page
     x_scale, y_scale = width / page.width, height / page.height
     lines = tuple(replace(line, box=_scale(line.box, x_scale, y_scale)) for line in page.lines)
-    return replace(page, width=width, height=height, lines=lines)
+    masked = page.masked and tuple(replace(part, box=_scale(part.box, x_scale, y_scale)) for part in page.masked)
+    return replace(page, width=width, height=height, lines=lines, masked=masked)
 
 
 def _scale(box: Box, x_scale: float, y_scale: float) -> Box:

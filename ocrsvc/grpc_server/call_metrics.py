@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
+from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, WorkerMetrics
 
 
@@ -83,7 +84,7 @@ def _event(record: CallRecord, why: str, seconds: float) -> Event:
         id=record.id,
         client=record.caller,
         method="POST",
-        path=record.path,
+        path=loggable_path(record.path),
         door=record.adapter,
         status=int(record.code),
         code=why,

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from h2.errors import ErrorCodes
@@ -28,6 +29,7 @@ from ocrsvc.grpc_server.sender import Sender
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.stream import STREAM_BYTES, Stream
 from ocrsvc.grpc_server.wire import PREFIX_BYTES, MessageReader, escaped, timeout_s
+from ocrsvc.masking.kinds import HEADER, kinds_of_header
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 # Beyond this a message is parsed in a pool thread, however quick its answer is.
 _QUICK_BYTES: Final = 1 << 14
 # Calls of a connection that are answered even where no memory is left, if they need neither the engine nor time.
+_MASK: Final = HEADER.lower()
 _EXEMPT_CALLS: Final = 4
 _LONGEST_ID: Final = 128
 _LONGEST_PATH: Final = 256
@@ -210,6 +213,8 @@ class Calls:
             limit_s = min(timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
             stream.call = Call(stream.active_s + limit_s, stream.call.gone)
         caller = self._check_key(stream, sent)
+        if _MASK in sent:
+            stream.call = replace(stream.call, mask=kinds_of_header(sent[_MASK]))
         if stream.method is _NO_METHOD:
             raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
         if not stream.method.quick:
@@ -264,7 +269,7 @@ class Calls:
         sent = stream.take_message(self._clock())
         deadline = min(stream.call.deadline, self._clock() + self._server.limit_s)
         share = Share(self._unlimited) if here else stream.hand_over(sent)
-        call = Call(deadline, stream.call.gone, share)
+        call = replace(stream.call, deadline=deadline, share=share)
         stream.busy = True
         memory = self._unlimited if here else self._server.memory
         access = self._server.access if stream.key else None

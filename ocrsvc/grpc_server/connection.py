@@ -33,6 +33,7 @@ from ocrsvc.grpc_server.sender import Sender
 from ocrsvc.grpc_server.shutdown import Shutdown
 from ocrsvc.grpc_server.status_codes import LOGGER
 from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.telemetry.loggable import loggable_error
 
 if TYPE_CHECKING:
     from ocrsvc.grpc_server.server import RpcServer
@@ -175,8 +176,8 @@ class Connection:
         except FrameRefused as refused:
             self._abort(refused.code)
             self._server.note_refused(self.caller, refused.detail)
-        except Exception:  # noqa: BLE001  the edge: it must not end the loop that serves all others
-            LOGGER.exception("A connection failed")
+        except Exception as error:  # noqa: BLE001  the edge: it must not end the loop that serves all others
+            LOGGER.error("A connection failed", exc_info=loggable_error(error))
             self.broken = True
             self.close()
         self._sender.collect()

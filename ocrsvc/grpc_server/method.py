@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.serving.work_queue import Priority, RequestContext
@@ -23,6 +24,7 @@ class Call:
         share: The account of memory of the request.
         pages: Where its pages are counted.
         priority: The highest that it may have.
+        mask: What its metadata asks to be masked in the answer.
     """
 
     deadline: float
@@ -30,11 +32,12 @@ class Call:
     share: Share = field(default_factory=unlimited)
     pages: PageAccount = UNCOUNTED
     priority: Priority = "interactive"
+    mask: tuple[MaskKind, ...] = ()
 
     @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: until the client cancels, or goes."""
-        return RequestContext(self.priority, self.gone.is_set, self.share, self.pages)
+        return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask)
 
     @property
     def left_s(self) -> float:

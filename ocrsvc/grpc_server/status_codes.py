@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.telemetry.loggable import loggable_error
 
 LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 
@@ -62,7 +63,7 @@ def failure_of(error: BaseException) -> CallFailed:
     if isinstance(error, OcrsvcError):
         code = _OF_STATUS.get(error.status, Code.INVALID_ARGUMENT)
         if code is Code.INTERNAL:
-            LOGGER.error("failed %s: %s", error.code, error.detail, exc_info=error)
+            LOGGER.error("failed %s: %s", error.code, error.detail, exc_info=loggable_error(error))
         return CallFailed(code, str(error.without_frames()))
-    LOGGER.error("unexpected error", exc_info=error)
+    LOGGER.error("unexpected error", exc_info=loggable_error(error))
     return CallFailed(Code.INTERNAL, "Something went wrong here; it is in the service's log.")

@@ -19,6 +19,7 @@ from ocrsvc.serving.request_guard import RequestGuard
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import Percentage, bytes_of
 from ocrsvc.system.memory import read_memory_bytes
+from ocrsvc.telemetry.loggable import loggable_path
 
 WITHOUT_ENGINE: Final = "is_without_engine"
 """A view function with this attribute, true, answers without the engine, so that no free place is needed."""
@@ -59,7 +60,7 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
     """A WSGI application whose requests are on record while they are worked on; see serving.request_guard."""
 
     def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
-        with guard.request(get_path_info(environ)):
+        with guard.request(loggable_path(get_path_info(environ))):
             return application(environ, start_response)
 
     return run

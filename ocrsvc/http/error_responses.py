@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import KeyRefused, OcrsvcError, QuotaExceeded, Refused
 from ocrsvc.http.request import ID_HEADER, request
+from ocrsvc.telemetry.loggable import loggable_error, loggable_path
 
 LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -49,11 +50,17 @@ def failure_of(error: BaseException) -> OcrsvcError:
     if isinstance(error, OcrsvcError):
         failure = error
         if error.status == OcrsvcError.status:
-            LOGGER.error("failed id=%s %s %s code=%s: %s", *_id_method_path(), error.code, error.detail, exc_info=error)
+            LOGGER.error(
+                "failed id=%s %s %s code=%s: %s",
+                *_id_method_path(),
+                error.code,
+                error.detail,
+                exc_info=loggable_error(error),
+            )
     elif isinstance(error, HTTPException):
         failure = RouterRefused(error)
     else:
-        LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=error)
+        LOGGER.error("unexpected error id=%s %s %s", *_id_method_path(), exc_info=loggable_error(error))
         failure = OcrsvcError(
             "Something went wrong here; it is in the service's log under the id of this answer.",
             "If it happens again, tell the operator the id.",
@@ -150,4 +157,4 @@ def _id_method_path() -> tuple[str, str, str]:
     """Id, method and path of the request; what comes by another way than HTTP has none."""
     if not has_request_context():
         return "-", "-", "-"
-    return request.id, request.method, request.path
+    return request.id, request.method[:20], loggable_path(request.path)

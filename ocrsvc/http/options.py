@@ -11,6 +11,8 @@ from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
+from ocrsvc.masking import kinds
+from ocrsvc.masking.kinds import parse_kinds
 from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
@@ -146,6 +148,15 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "to words by a dictionary, if the service has it. The engine ppocr knows words.",
     ),
     "characters": _bool("false", "Give each word its characters with boxes and confidences; asks for words, too."),
+    "mask": Option(
+        parse_kinds,
+        kinds.ACCEPTED,
+        {"type": "string", "pattern": kinds.PATTERN},
+        None,
+        "What becomes stars in the answer: numbers of persons, organizations and accounts (id), telephone numbers "
+        "(phone), payment cards (card), mail addresses (mail), the service's own patterns (own); JSON lists the "
+        "places.",
+    ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,

@@ -19,6 +19,8 @@ from ocrsvc.http.body_parser import parse_body
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.received_body import ReceivedBody
+from ocrsvc.masking.kinds import kinds_of_header
+from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
@@ -98,6 +100,13 @@ class Request(flask.Request):
         return asked if self.key is None or self.key.priority == "interactive" else "batch"
 
     @property
+    def mask(self) -> tuple[MaskKind, ...]:
+        """What its header X-Mask, or `mask` in its query, asks to be masked in any format. Raises BadOption."""
+        sent = self.environ.get("HTTP_X_MASK")
+        in_query = self.args.get("mask") if "mask=" in self.environ.get("QUERY_STRING", "") else None
+        return tuple(kind for text in (sent, in_query) if text is not None for kind in kinds_of_header(text))
+
+    @property
     def caller(self) -> str:
         """The key's name; without keys the last entry of the header caller_header, which the nearest proxy has written.
 
@@ -111,8 +120,8 @@ class Request(flask.Request):
 
     @property
     def context(self) -> RequestContext:
-        """How the reader is to treat it: by its header's priority, until the client hangs up. Raises BadOption."""
-        return RequestContext(self.priority, self.is_gone, self.share, self.pages or UNCOUNTED)
+        """How the reader is to treat it: by its headers, until the client hangs up. Raises BadOption."""
+        return RequestContext(self.priority, self.is_gone, self.share, self.pages or UNCOUNTED, self.mask)
 
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False where the connection is not known.

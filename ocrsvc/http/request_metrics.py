@@ -13,6 +13,7 @@ from ocrsvc.errors import Refused
 from ocrsvc.http.request import request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
+from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics_store import (
     FAILURES,
     IN_FLIGHT,
@@ -100,7 +101,7 @@ def _event(response: Response, adapter: str, code: str, seconds: float) -> Event
         id=request.id,
         client=request.remote_addr or "",
         method=request.method,
-        path=get_path_info(request.environ),
+        path=loggable_path(get_path_info(request.environ)),
         door=adapter,
         status=response.status_code,
         code=code,

@@ -24,6 +24,7 @@ from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Reading, ReadOptions
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
+from ocrsvc.telemetry.loggable import loggable_error
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
 _POLL_S: Final = 1.0
@@ -94,8 +95,9 @@ class Runner:
         now_s = time.monotonic()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            cause = None if isinstance(error, StorageFull) else error
-            LOGGER.error("documents cannot be read; tried again later: %s", error, exc_info=cause)
+            shown = loggable_error(error)
+            cause = None if isinstance(error, StorageFull) else shown
+            LOGGER.error("documents cannot be read; tried again later: %s", shown, exc_info=cause)
         self._stopped.wait(self._pause_s)
 
     def _read_all(self) -> None:
@@ -132,10 +134,10 @@ class Runner:
             return
         except OcrsvcError as error:
             task.finish("failure", str(error))
-        except Exception:
+        except Exception as error:
             if not task.is_there():
                 return
-            LOGGER.exception("a document cannot be read")
+            LOGGER.error("a document cannot be read", exc_info=loggable_error(error))
             task.finish("failure", "Something went wrong here; it is in the service's log.")
         else:
             task.finish("success")

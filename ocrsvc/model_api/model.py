@@ -22,6 +22,7 @@ OPTION_NAMES: Final = (
     "decoder",
     "unwarp",
     "spaces",
+    "mask",
 )
 """Those that change what the tensors hold; words, tables and regions have none."""
 

@@ -15,6 +15,7 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle
@@ -49,6 +50,7 @@ class Reader(EngineLifecycle):
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         self._documents = Documents(settings, self._limits, plan.engine_threads + 1)
         self._decoder = PageDecoder(self._limits, plan.engine_threads)
+        self._masking = AnswerMasking(settings)
 
     def read(
         self,
@@ -75,6 +77,7 @@ class Reader(EngineLifecycle):
         if isinstance(data, OcrsvcError):
             raise data
         request.check()
+        self._masking.check(request)
         request.context.pages.take()
         page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
         if self._result_cache is None or not self.ready or not request.context.pages.may_cache:
@@ -85,7 +88,7 @@ class Reader(EngineLifecycle):
         if found is None:
             return self._queue(page, request, key)
         timing = Timing(0.0, 0.0, 0.0, time.monotonic() - began_s)
-        return self._answer(found, timing, request.context, from_cache=True)
+        return self._answer(self._masking.masked(found, request), timing, request.context, from_cache=True)
 
     def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> QueuedPage:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
@@ -116,12 +119,13 @@ class Reader(EngineLifecycle):
         page, timing = begun.item.work.restore(served)
         if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
-        return self._answer(page, timing, begun.item.context)
+        return self._answer(self._masking.masked(page, begun.item.work.request), timing, begun.item.context)
 
     def _answer(self, page: Page, timing: Timing, context: RequestContext, *, from_cache: bool = False) -> Reading:
         reading = Reading(page, self.describe(), timing, from_cache)
         context.pages.count()
         self._on_reading(reading)
+        self._masking.log_text(page)
         return reading
 
     def read_many(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ocrsvc.records import Check, ReadOptions
+from ocrsvc.records import MASK_KINDS, Check, MaskKind, ReadOptions
 from ocrsvc.serving.request_guard import GuardedRequest, current_request
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
@@ -15,7 +15,9 @@ class ReadRequest:
     """How pages are to be read, for whom, and until when.
 
     Attributes:
-        options: What the request asks for.
+        options: What the request asks of the engine; with places of characters where something is to be masked.
+        mask: What is to be masked in its answers.
+        asked: The options as they came.
         deadline: Monotonic seconds from which nobody waits for the answer.
         context: Its priority, its account of memory, and whether anybody still waits for it.
         check: Raises DeadlineExceeded or ClientGone once nobody does; for any thread.
@@ -23,6 +25,8 @@ class ReadRequest:
     """
 
     options: ReadOptions
+    mask: tuple[MaskKind, ...]
+    asked: ReadOptions
     deadline: float
     context: RequestContext
     check: Check
@@ -33,4 +37,8 @@ def make_read_request(options: ReadOptions, limit_s: float, context: RequestCont
     """This thread's request, whose answer is worth having for so many seconds from now."""
     deadline = time.monotonic() + limit_s
     check = make_check(context, deadline, time.monotonic)
-    return ReadRequest(options, deadline, context, check, current_request())
+    mask, for_engine = (*options.mask, *context.mask), options
+    if mask:
+        mask = tuple(kind for kind in MASK_KINDS if kind in mask)
+        for_engine = replace(options, mask=(), characters=True)
+    return ReadRequest(for_engine, mask, options, deadline, context, check, current_request())

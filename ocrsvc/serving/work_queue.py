@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
+from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 
@@ -46,12 +47,14 @@ class RequestContext:
             not block or raise.
         share: The request's account of memory.
         pages: Where its pages are counted.
+        mask: What is to be masked in its answers, whatever its options say.
     """
 
     priority: Priority = "interactive"
     is_gone: Callable[[], bool] = bool
     share: Share = field(default_factory=unlimited)
     pages: PageAccount = UNCOUNTED
+    mask: tuple[MaskKind, ...] = ()
 
 
 DEFAULT_CONTEXT: Final = RequestContext()

@@ -21,6 +21,7 @@ from ocrsvc.settings.groups.isolation import IsolationSettings
 from ocrsvc.settings.groups.jobs import JobSettings
 from ocrsvc.settings.groups.limits import LimitSettings
 from ocrsvc.settings.groups.logging import LoggingSettings
+from ocrsvc.settings.groups.masking import MaskingSettings
 from ocrsvc.settings.groups.result_cache import CacheSettings
 from ocrsvc.settings.groups.service import ServiceSettings
 from ocrsvc.settings.groups.workers import WorkerSettings
@@ -31,6 +32,7 @@ from ocrsvc.settings.groups.workers import WorkerSettings
 class Settings(
     FakeEngineSettings,
     LoggingSettings,
+    MaskingSettings,
     CacheSettings,
     IsolationSettings,
     JobSettings,

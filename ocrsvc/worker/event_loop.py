@@ -26,6 +26,7 @@ from gunicorn.workers import gthread
 
 from ocrsvc.http.received_body import READER_STALL_S, Pace
 from ocrsvc.serving.memory_budget import Budget
+from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.worker.connection import Connection, RequestLimits, Sender
 
 HEAD_S: Final = 10.0
@@ -224,8 +225,8 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         """Act on a connection; whatever goes wrong ends this one alone, and never the loop."""
         try:
             act(conn)
-        except Exception:
-            self.log.exception("A connection failed")
+        except Exception as error:
+            self.log.error("A connection failed", exc_info=loggable_error(error))
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:

@@ -21,6 +21,7 @@ from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
+from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
@@ -172,7 +173,7 @@ def post_worker_init(worker: RecyclingWorker) -> None:
 
 def pre_request(worker: RecyclingWorker, request: Any) -> None:
     """Worker, in the thread of each request, before it."""
-    worker.log.debug("%s %s", request.method, request.path)
+    worker.log.debug("%s %s", request.method, loggable_path(request.path))
     worker.balance(request)
 
 

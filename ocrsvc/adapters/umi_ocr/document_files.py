@@ -6,7 +6,8 @@ import csv
 import io
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import orjson
 from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.formats.text_pdf import text_pdf
+from ocrsvc.formats.text_pdf import picture_pdf, text_pdf
 from ocrsvc.imaging.text_layer import add_text_layer
 from ocrsvc.jobs.store import Task
 from ocrsvc.records import Page
@@ -34,7 +35,22 @@ ENDINGS: Final[Mapping[str, str]] = {
 """What can be downloaded, and how each file's name ends."""
 
 
-def make_files(task: Task, sent: Mapping[str, Any], dpi: int, deadline: float) -> tuple[str, bytes]:
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What files are made with.
+
+    Attributes:
+        dpi: Pixels to an inch at which pages were drawn.
+        deadline: Monotonic seconds at which they must be there.
+        picture_of: A page of the document as a JPEG, with what is masked in black.
+    """
+
+    dpi: int
+    deadline: float
+    picture_of: Callable[[Page], bytes]
+
+
+def make_files(task: Task, sent: Mapping[str, Any], making: Making) -> tuple[str, bytes]:
     """The files that are asked for, as one, and its name.
 
     Raises:
@@ -51,17 +67,17 @@ def make_files(task: Task, sent: Mapping[str, Any], dpi: int, deadline: float) -
         raise Coded(UNKNOWN_TYPE, f"初始化输出器失败。{unknown[0]}: {', '.join(ENDINGS)}")
     stem = f"[OCR]_{PurePath(task.about()['name']).stem}"
     files = {
-        f"{stem}{ENDINGS[kind]}": _file_of(kind, task, dpi, deadline, ignores_blank=ignores_blank)
+        f"{stem}{ENDINGS[kind]}": _file_of(kind, task, making, ignores_blank=ignores_blank)
         for kind in dict.fromkeys(kinds)
     }
     return next(iter(files.items())) if len(files) == 1 else (f"{stem}.zip", _zipped(files))
 
 
-def _file_of(kind: str, task: Task, dpi: int, deadline: float, *, ignores_blank: bool) -> bytes:
+def _file_of(kind: str, task: Task, making: Making, *, ignores_blank: bool) -> bytes:
     about, rows = task.about(), task.pages()
     if kind in {"pdfLayered", "pdfOneLayer"}:
         pages = [unpack_page(row["page"]) for row in rows if "page" in row]
-        return text_pdf(pages, dpi) if kind == "pdfOneLayer" else _layered_pdf(task, pages, deadline)
+        return text_pdf(pages, making.dpi) if kind == "pdfOneLayer" else _layered_pdf(task, pages, making)
     if kind == "jsonl":
         return b"".join(orjson.dumps(page_of(row, about)) + b"\n" for row in rows)
     texts = [page_of(row, about, "text") for row in rows]
@@ -99,9 +115,15 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def _layered_pdf(task: Task, pages: Sequence[Page], deadline: float) -> bytes:
+def _layered_pdf(task: Task, pages: Sequence[Page], making: Making) -> bytes:
+    """The document with its text over it; where anything was to be masked, pictures of its pages in place of them.
+
+    Black over a page of the document itself would leave beneath it what is masked.
+    """
+    if task.about()["options"].get("mask"):
+        return picture_pdf(pages, [making.picture_of(page) for page in pages], making.dpi)
     try:
-        return add_text_layer(task.data(), pages, max(0.0, deadline - time.monotonic()))
+        return add_text_layer(task.data(), pages, max(0.0, making.deadline - time.monotonic()))
     except BrokenImage as error:
         raise Coded(NOT_MADE, f"输出失败：{error}") from error
 

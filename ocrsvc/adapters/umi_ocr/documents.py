@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
-from ocrsvc.adapters.umi_ocr.document_files import from_front, make_files, page_of
+from ocrsvc.adapters.umi_ocr.document_files import Making, from_front, make_files, page_of
 from ocrsvc.adapters.umi_ocr.image_requests import (
     OK,
     OPTIONS,
@@ -34,6 +35,7 @@ from ocrsvc.errors import (
     TooManyPages,
     UnsupportedImage,
 )
+from ocrsvc.formats.drawing import draw_page, drawing_bytes
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
@@ -42,7 +44,9 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.jobs.store import Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Check, Page
 from ocrsvc.serving.limiter import Limiter
+from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import deadline_passed
 from ocrsvc.settings.settings import Settings
 
@@ -116,7 +120,7 @@ class _DocumentViews:
             "key": request.key.name if request.key is not None else None,
             "name": name,
             "numbers": numbers,
-            "options": {"rotate": read.rotate, "max_side": read.max_side},
+            "options": {"rotate": read.rotate, "max_side": read.max_side, "mask": request.context.mask},
             "asked": {**options, "count": count},
         }
         return as_json({"code": OK, "data": self._tasks.add(part.data, about, request.caller).id})
@@ -136,10 +140,26 @@ class _DocumentViews:
                 raise deadline_passed()
 
         with self._asked_for(sent) as task, self._make_limiter.take(check):
-            name, data = make_files(task, sent, self._settings.pdf_dpi, request.deadline)
+            with request.share.part() as held:
+                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(task, held, check))
+                name, data = make_files(task, sent, making)
             self._tasks.put_result_file(task, name, data)
             url = f"{request.host_url}{PATH[1:]}download/{task.id}/{quote(name)}"
             return as_json({"code": OK, "data": url, "name": name})
+
+    def _picture_maker(self, task: Task, held: Share, check: Check) -> Callable[[Page], bytes]:
+        """What draws a page of the task's document; the pictures stay in the account."""
+
+        def picture_of(page: Page) -> bytes:
+            bare = replace(page, lines=())
+            decoded = self._reader.decoded_image(task.data(), page.number, request.left_s, request.context)
+            with decoded as image, held.holding(drawing_bytes(image.pixels, bare)):
+                picture = draw_page(image.pixels, bare, check)
+            # Once more in the file that is made of them.
+            held.take(2 * len(picture))
+            return picture
+
+        return picture_of
 
     def download(self, task_id: str, name: str) -> Response:
         """A file that was made."""

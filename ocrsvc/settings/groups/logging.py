@@ -19,3 +19,8 @@ class LoggingSettings(SettingsGroup):
         "off",
         "One line on stdout for each request, as key=value or as JSON, without its query and without any content.",
     )
+    log_text: Literal["off", "masked"] = setting(
+        "off",
+        "Whether the service's own log has the recognised text of each page, at the level info: never, or with all "
+        "that the rules of masking find as stars.",
+    )

@@ -1,0 +1,81 @@
+"""Masks a page: its lines with their words and characters, and the cells of its tables."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from ocrsvc.masking.places import place_of
+from ocrsvc.masking.rules import Rules, find_spans, mask_spans
+from ocrsvc.masking.text_forms import Span
+from ocrsvc.masking.words import mask_words
+from ocrsvc.records import Cell, Line, MaskedPart, Page, Table
+
+
+def mask_page(page: Page, rules: Rules) -> Page:
+    """The page with stars in place of what the rules find, and with a list of it.
+
+    Rules see the lines in reading order, so that a number with a check digit is found that goes on in the next line. A
+    table's cell is masked where its lines are, and where the rules find something in the cell alone.
+
+    Args:
+        page: As it was read; its boxes stay.
+        rules: What is masked.
+    """
+    starts = list(accumulate((len(line.text) + 1 for line in page.lines), initial=0))
+    parts = tuple(_parts_of(find_spans(page.text, rules), page.lines, starts))
+    by_line: dict[int, list[tuple[int, int]]] = {}
+    for part in parts:
+        by_line.setdefault(part.line, []).append((part.begin, part.end))
+    lines = tuple(_masked_line(line, by_line.get(number)) for number, line in enumerate(page.lines))
+    tables = tuple(_masked_table(table, page.lines, lines, rules) for table in page.tables)
+    return replace(page, lines=lines, tables=tables, masked=parts)
+
+
+def _parts_of(spans: Sequence[Span], lines: Sequence[Line], starts: Sequence[int]) -> Iterator[MaskedPart]:
+    """Each span of the page's text as parts of the lines that it touches."""
+    for begin, end, kind in spans:
+        for number in range(bisect_right(starts, begin) - 1, bisect_right(starts, end - 1)):
+            line, start = lines[number], starts[number]
+            first, last = max(0, begin - start), min(len(line.text), end - start)
+            if first < last:
+                yield MaskedPart(kind, number, first, last, place_of(line, first, last))
+
+
+def _masked_line(line: Line, spans: Sequence[tuple[int, int]] | None) -> Line:
+    if not spans:
+        return line
+    text = mask_spans(line.text, spans)
+    words = None if line.words is None else mask_words(line.words, line.text, text)
+    return replace(line, text=text, words=words)
+
+
+def _masked_table(table: Table, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Table:
+    return replace(table, cells=tuple(_masked_cell(cell, before, after, rules) for cell in table.cells))
+
+
+def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Cell:
+    """A cell holds whole lines, or the piece of one that stands in it."""
+    text = cell.text
+    for number in cell.lines:
+        if before[number].text != after[number].text:
+            text = _with_line_masked(text, before[number].text, after[number].text)
+    found = [(begin, end) for begin, end, _ in find_spans(cell.text, rules)]
+    return replace(cell, text=mask_spans(text, found))
+
+
+def _with_line_masked(cell: str, line: str, masked: str) -> str:
+    """A cell's text after a line of it was masked."""
+    at = cell.find(line)
+    if at >= 0:
+        return cell[:at] + masked + cell[at + len(line) :]
+    at = line.find(cell)
+    if at >= 0:
+        return masked[at : at + len(cell)]
+    # A piece of the line beside others: each of its words as the line has it.
+    for word, stars in sorted(zip(line.split(), masked.split(), strict=True), key=lambda pair: -len(pair[0])):
+        if word != stars:
+            cell = cell.replace(word, stars)
+    return cell

@@ -1,0 +1,43 @@
+"""What may be written to a log of paths and of errors: nothing that may hold what a client has sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ocrsvc.errors import CallerError, OcrsvcError
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~\-]{0,64}")
+_HIDDEN: Final = "…"
+_WITHOUT_MESSAGE: Final = "(its message may hold what was sent, and is not logged)"
+# Of these the message is about this machine; of others it quotes the value that went wrong.
+_ABOUT_THE_MACHINE: Final = (MemoryError, RuntimeError, ImportError)
+
+
+def loggable_path(path: str) -> str:
+    """The path of a request with … in place of each part that is no plain word, as the name of a file is none.
+
+    Names of files come in the paths under which files are downloaded, in brackets.
+    """
+    return "/".join(part if _PLAIN.fullmatch(part) else _HIDDEN for part in path.split("/"))
+
+
+def loggable_error(error: BaseException) -> BaseException:
+    """An error of the same name and with the same stack, and of its causes too, for a logger's `exc_info`.
+
+    Its message is there only where it cannot hold a client's text or the name of a file.
+    """
+    kind = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    found: BaseException = kind(_message_of(error))
+    found.__traceback__ = error.__traceback__
+    found.__cause__ = None if error.__cause__ is None else loggable_error(error.__cause__)
+    if error.__context__ is not None and error.__cause__ is None and not error.__suppress_context__:
+        found.__context__ = loggable_error(error.__context__)
+    return found
+
+
+def _message_of(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    about_the_service = isinstance(error, OcrsvcError) and not isinstance(error, CallerError)
+    return str(error) if about_the_service or isinstance(error, _ABOUT_THE_MACHINE) else _WITHOUT_MESSAGE

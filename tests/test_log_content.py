@@ -1,0 +1,192 @@
+"""Logs hold nothing of what was sent or read: no text, no bytes, no names of files; text where asked for, masked."""
+
+from __future__ import annotations
+
+import io
+import logging
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import requests
+from documents import pdf
+from support import run_server, wait_until
+from web_support import KnownEngine, client_raising, picture
+
+from ocrsvc.errors import BadOption, EngineFailed, OcrsvcError
+from ocrsvc.grpc_server.status_codes import failure_of
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Line, Page, ReadOptions, ReadTask
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.loggable import loggable_error, loggable_path
+
+PERSON, PHONE = "11010519491231002X", "13800138000"
+NAME = "zhangsan-11010519491231002X"
+SECRET = "SECRETBYTES"
+WAIT_S = 20.0
+
+
+# Paths and errors
+
+
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        ("/v1/ocr", "/v1/ocr"),
+        ("/v2/models/ocr/versions/1/infer", "/v2/models/ocr/versions/1/infer"),
+        ("/v1/models/ocr/versions/1:predict", "/v1/models/ocr/versions/1:predict"),
+        ("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/ModelInfer"),
+        (f"/api/doc/download/0-1/[OCR]_{NAME}.txt", "/api/doc/download/0-1/…"),
+        (f"/api/doc/download/0-1/%5BOCR%5D_{NAME}.txt", "/api/doc/download/0-1/…"),
+        ("/身份证.png", "/…"),
+        ("/" + "x" * 65, "/…"),
+        ("", ""),
+    ],
+)
+def test_a_logged_path_has_no_name_of_a_file(path: str, logged: str) -> None:
+    assert loggable_path(path) == logged
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError(f"invalid literal: {PERSON!r}"), False),
+        (KeyError(PERSON), False),
+        (UnicodeDecodeError("utf-8", PERSON.encode() + b"\xff", 18, 19, "invalid start byte"), False),
+        (BadOption(f"The option is {PERSON!r}"), False),
+        (OSError(28, "No space left on device", f"/tmp/{PERSON}"), False),
+        (RuntimeError("the pool is closed"), True),
+        (EngineFailed("No run of the model ended."), True),
+    ],
+)
+def test_a_logged_error_has_a_message_only_where_nothing_of_a_client_can_be_in_it(
+    error: Exception, shown: bool
+) -> None:
+    logged = text_of(loggable_error(error))
+    assert type(error).__name__ in logged
+    assert PERSON not in logged
+    assert (str(error) in logged) == shown
+
+
+def test_a_logged_error_keeps_its_stack_and_the_names_of_its_causes() -> None:
+    def fail() -> None:
+        try:
+            int(PERSON)
+        except ValueError as error:
+            raise EngineFailed("Nonsense.") from error
+
+    with pytest.raises(EngineFailed) as caught:
+        fail()
+    logged = text_of(loggable_error(caught.value))
+    assert "in fail" in logged
+    assert "Nonsense." in logged
+    assert "ValueError" in logged
+    assert PERSON not in logged
+
+
+def text_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def test_an_unexpected_error_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert client_raising(ValueError(PERSON)).post("/v1/ocr", data=picture()).status_code == 500
+        failure_of(LookupError(PERSON))
+    assert "ValueError" in caplog.text
+    assert "LookupError" in caplog.text
+    assert PERSON not in caplog.text
+
+
+# A service
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_whole_log_of_a_service_at_debug_has_nothing_of_what_it_reads(form: str, tmp_path: Path) -> None:
+    env = {
+        "OCRSVC_ENGINE": "fake",
+        "OCRSVC_LOG_LEVEL": "debug",
+        "OCRSVC_ACCESS_LOG": form,
+        "OCRSVC_DIALECTS": "trwebocr,umi_ocr,paddlex",
+        "OCRSVC_TASKS_DIR": str(tmp_path),
+    }
+    with run_server(env) as server:
+        told = send_everything(server.url)
+        log = server.log
+        assert "/v1/ocr" in log, "the log is on"
+    for secret in (*told, NAME, SECRET, PERSON, PHONE):
+        assert secret not in server.log
+
+
+def send_everything(url: str) -> list[str]:
+    """Pages, good and bad, with names, in several formats; what the service read, which its log must not have."""
+    told = []
+    for shade in (10, 20):
+        file = picture(40 + shade, 33, shade)
+        page = requests.post(f"{url}/v1/ocr", files={"file": (f"{NAME}.png", file)}, timeout=WAIT_S).json()["pages"][0]
+        told += page["text"].split("\n")
+        requests.post(f"{url}/api/tr-run/", files={"file": (f"{NAME}.png", file)}, timeout=WAIT_S)
+    bad = {
+        "no image": {"files": {"file": (f"{NAME}.jpg", SECRET.encode() * 9)}},
+        "cut off": {"files": {"file": (f"{NAME}.png", picture()[:60] + SECRET.encode())}},
+        "wrong option": {"params": {"mask": PERSON, PERSON: PHONE}, "data": picture()},
+        "wrong header": {"headers": {"X-Priority": PERSON, "X-Request-Timeout": PHONE}, "data": picture()},
+        "no JSON": {"data": f'{{"image": "{SECRET}"', "headers": {"Content-Type": "application/json"}},
+        "wrong field": {"files": {NAME: (f"{NAME}.png", picture())}},
+        "no base64": {"json": {"image": f"{SECRET}*"}},
+    }
+    for asked in bad.values():
+        response = requests.post(f"{url}/v1/ocr", timeout=WAIT_S, **asked)  # type: ignore[arg-type]
+        assert response.status_code >= 400
+    requests.post(f"{url}/ocr", json={"file": SECRET, "fileType": PERSON}, timeout=WAIT_S)
+    requests.get(f"{url}/[{NAME}].png", timeout=WAIT_S)
+    return told + document(url)
+
+
+def document(url: str) -> list[str]:
+    """A document of Umi-OCR's with a name, read and downloaded; the lines of its text."""
+    form = {"file": (f"{NAME}.pdf", io.BytesIO(pdf(b"0.5 g 0 0 100 100 re f")))}
+    task = requests.post(f"{url}/api/doc/upload", files=form, timeout=WAIT_S).json()["data"]
+    asked = {"id": task, "is_data": True, "is_unread": False, "format": "text"}
+
+    def answer() -> dict[str, object]:
+        found: dict[str, object] = requests.post(f"{url}/api/doc/result", json=asked, timeout=WAIT_S).json()
+        return found
+
+    wait_until(lambda: answer()["is_done"])
+    made = requests.post(f"{url}/api/doc/download", json={"id": task, "file_types": ["txt"]}, timeout=WAIT_S).json()
+    assert NAME in made["name"]
+    assert requests.get(made["data"], timeout=WAIT_S).ok
+    return str(answer()["data"]).split("\n")
+
+
+# Asked for
+
+
+class NumberEngine(KnownEngine):
+    """Reads one line on every page."""
+
+    def open_handle(self) -> NumberEngine:
+        return self
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        line = Line(f"Name 张三 {PERSON} {PHONE}", 0.9, ((0, 0), (9, 0), (9, 9), (0, 9)))
+        return [Page(task.image.width, task.image.height, 0, (line,)) for task in tasks]
+
+
+@pytest.mark.parametrize(("log_text", "count"), [("off", 0), ("masked", 1)])
+def test_recognised_text_is_logged_where_it_is_asked_for_and_masked(
+    log_text: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(log_text=log_text)  # type: ignore[arg-type]
+    reader = Reader(settings, ThreadPlan(1, 4, 1), engine_opener=NumberEngine)
+    reader.start()
+    try:
+        with caplog.at_level(logging.DEBUG):
+            assert PERSON in reader.read(picture(), ReadOptions(), 30.0).page.text
+    finally:
+        reader.stop(5.0)
+    assert caplog.text.count(f"Name 张三 {'*' * 18} {'*' * 11}") == count
+    assert PERSON not in caplog.text
+    assert PHONE not in caplog.text

@@ -1,0 +1,470 @@
+"""What masking does to pages: lines, words, characters, cells, places, pictures, and every form of an answer."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import cv2
+import grpc
+import numpy as np
+import pybase64
+import pypdfium2
+import pytest
+from documents import pdf
+from flask.testing import FlaskClient
+from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
+from web_support import INFO, KnownEngine, as_base64, json_of, picture
+
+from ocrsvc.app import create_app
+from ocrsvc.cli.read import _options_of, add_arguments
+from ocrsvc.client.response import answer_of
+from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.formats.drawing import draw_page
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
+from ocrsvc.formats.text_pdf import picture_pdf, text_pdf
+from ocrsvc.formats.tr_rects import shrink_page
+from ocrsvc.grpc_server.method import Call
+from ocrsvc.grpc_services import make_services
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.masking.kinds import kinds_of_header, parse_kinds
+from ocrsvc.masking.mask_page import mask_page
+from ocrsvc.masking.places import place_of
+from ocrsvc.masking.rules import make_rules
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import (
+    Box,
+    Cell,
+    Character,
+    EngineInfo,
+    Line,
+    MaskKind,
+    Page,
+    Pixels,
+    ReadOptions,
+    ReadTask,
+    Table,
+    Word,
+)
+from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PERSON, CARD, PHONE = "11010519491231002X", "4111 1111 1111 1111", "13800138000"
+BUILT_IN: tuple[MaskKind, ...] = ("id", "phone", "card", "mail")
+ALL = make_rules(BUILT_IN)
+STARS = "*" * 18
+LETTER_PX = 10.0
+
+
+def frame(left: float, top: float, right: float, bottom: float) -> Box:
+    """An upright box."""
+    return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+def line(text: str, row: int = 0, *, words: bool = False) -> Line:
+    """A line of letters that are ten pixels wide; with its words and characters, if asked."""
+    top = 40.0 * row
+    box = frame(0, top, LETTER_PX * len(text), top + 20)
+    if not words:
+        return Line(text, 0.9, box)
+    found, at = [], 0
+    for part in text.split(" "):
+        places = [frame(LETTER_PX * (at + i), top, LETTER_PX * (at + i + 1), top + 20) for i in range(len(part))]
+        characters = tuple(Character(sign, 0.9, place) for sign, place in zip(part, places, strict=True))
+        found.append(Word(part, 0.9, frame(places[0][0][0], top, places[-1][1][0], top + 20), characters))
+        at += len(part) + 1
+    return Line(text, 0.9, box, tuple(found))
+
+
+def page(*lines: Line, tables: tuple[Table, ...] = ()) -> Page:
+    """A page of them."""
+    return Page(600, 400, 0, lines, tables=tables)
+
+
+# Pages
+
+
+def test_a_line_its_words_and_its_characters_are_masked_alike() -> None:
+    masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
+    (only,) = masked.lines
+    assert only.text == f"ID: {STARS} ok"
+    assert only.words is not None
+    assert [word.text for word in only.words] == ["ID:", STARS, "ok"]
+    assert [character.text for character in only.words[1].characters] == ["*"] * 18
+    assert masked.text == only.text
+
+
+def test_a_page_without_anything_to_mask_says_so() -> None:
+    plain = page(line("Total 12.50"))
+    assert plain.masked is None
+    assert mask_page(plain, ALL) == replace(plain, masked=())
+
+
+def test_a_number_that_goes_on_in_the_next_line_is_masked_in_both() -> None:
+    masked = mask_page(page(line("身份证 1101051949"), line("1231002X 有效", 1)), ALL)
+    assert [one.text for one in masked.lines] == ["身份证 **********", "******** 有效"]
+    assert masked.masked is not None
+    assert [(part.line, part.begin, part.end) for part in masked.masked] == [(0, 4, 14), (1, 0, 8)]
+
+
+def test_a_phone_does_not_go_on_in_the_next_line() -> None:
+    masked = mask_page(page(line("数量 1380"), line("0138000 元", 1)), ALL)
+    assert masked.masked == ()
+
+
+def test_words_that_are_not_the_lines_text_are_masked_whole() -> None:
+    odd = replace(
+        line(f"ID {PERSON}"), words=(Word("11O105", 0.5, frame(0, 0, 9, 9)), Word("949", 0.5, frame(0, 0, 9, 9)))
+    )
+    (masked,) = mask_page(page(odd), ALL).lines
+    assert masked.words is not None
+    assert [word.text for word in masked.words] == ["******", "***"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "masked"),
+    [
+        (f"No. {PERSON}", f"No. {STARS}"),
+        (f"Name\nNo. {PERSON}", f"Name\nNo. {STARS}"),
+        (PERSON, STARS),
+        (f"x {PERSON}", f"x {STARS}"),
+        ("1101051949\n1231002X", "**********\n********"),
+        ("Total", "Total"),
+    ],
+)
+def test_a_cell_is_masked_as_its_lines_are(cell: str, masked: str) -> None:
+    first = line(f"No. {PERSON}")
+    cells = (Cell(0, 0, 1, 1, frame(0, 0, 9, 9), cell, (0,)), Cell(0, 1, 1, 1, frame(9, 0, 18, 9), "", ()))
+    found = mask_page(page(first, tables=(Table(frame(0, 0, 18, 9), 1, 2, cells),)), ALL)
+    assert [one.text for one in found.tables[0].cells] == [masked, ""]
+
+
+# Places
+
+
+def test_the_place_of_a_part_is_that_of_its_characters_and_as_tall_as_the_line() -> None:
+    masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
+    assert masked.masked is not None
+    (part,) = masked.masked
+    (left, top), (right, _), (_, bottom), _ = part.box
+    assert (top, bottom) == (0.0, 20.0)
+    assert 36 <= left <= 40
+    assert 220 <= right <= 224
+
+
+def test_without_places_of_characters_the_part_is_larger_than_its_share() -> None:
+    masked = mask_page(page(line(f"ID: {PERSON} and more than that")), ALL)
+    assert masked.masked is not None
+    (left, _), (right, _), *_ = masked.masked[0].box
+    assert left < 40 - LETTER_PX
+    assert right > 220 + LETTER_PX
+
+
+def test_a_word_whose_characters_are_not_known_is_covered_whole() -> None:
+    found = line("aa bb cc", words=True)
+    bare = replace(found, words=tuple(replace(word, characters=()) for word in found.words or ()))
+    (left, _), (right, _), *_ = place_of(bare, 4, 5)
+    assert left <= 30
+    assert right >= 50
+
+
+def test_the_place_in_a_slanted_line_is_slanted() -> None:
+    slanted = Line("0123456789", 0.9, ((0.0, 0.0), (100.0, 100.0), (90.0, 110.0), (-10.0, 10.0)))
+    a, b, c, d = place_of(slanted, 0, 5)
+    assert a == (0.0, 0.0)
+    assert d == (-10.0, 10.0)
+    assert b[0] == pytest.approx(b[1])
+    assert (b[0] - c[0], c[1] - b[1]) == pytest.approx((10, 10))
+
+
+def test_a_page_in_a_smaller_frame_has_its_places_there() -> None:
+    masked = mask_page(page(line(PERSON)), ALL)
+    small = shrink_page(masked, 300)
+    assert masked.masked is not None
+    assert small.masked is not None
+    assert small.masked[0].box[1][0] == masked.masked[0].box[1][0] / 2
+
+
+# Pictures and forms
+
+
+def white(height: int = 400, width: int = 600) -> Pixels:
+    return np.full((height, width, 3), 255, np.uint8)
+
+
+def decoded(jpeg: bytes) -> Pixels:
+    return cast(Pixels, cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))
+
+
+def test_a_drawn_page_is_black_where_it_is_masked() -> None:
+    text = line(f"ID: {PERSON} ok", words=True)
+    masked = mask_page(page(text), ALL)
+    drawn = decoded(draw_page(white(), masked))
+    assert drawn[3:17, 42:218].max() < 40
+    assert drawn[5:15, 5:32].min() > 200
+    assert decoded(draw_page(white(), page(text)))[5:15, 42:218].min() > 200
+
+
+def test_a_packed_page_keeps_what_is_masked() -> None:
+    masked = mask_page(page(line(PERSON, words=True)), ALL)
+    assert unpack_page(pack_page(masked)) == masked
+    nothing = mask_page(page(line("x")), ALL)
+    assert unpack_page(pack_page(nothing)).masked == ()
+    assert unpack_page(pack_page(page(line("x")))).masked is None
+
+
+@pytest.mark.parametrize(
+    "part", [["id", 1, 0, 2], ["who", 0, 0, 2], ["id", 0, 2, 2], ["id", 0, 0, 99], ["id", -1, 0, 2]]
+)
+def test_a_masked_part_that_is_none_is_refused(part: list[object]) -> None:
+    packed = cast("list[Any]", pack_page(mask_page(page(line("x")), ALL)))
+    packed[-1] = [part + [0.0] * 8]
+    with pytest.raises(InvalidData):
+        unpack_page(packed)
+
+
+def test_no_form_of_an_answer_has_what_is_masked() -> None:
+    masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
+    written = [form.write([masked], INFO) for form in OUTPUT_FORMATS.values()]
+    assert all(PERSON not in text and "4111" not in text and STARS in text for text in written)
+
+
+def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:
+    masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
+    made = picture_pdf([masked], [draw_page(white(), replace(masked, lines=()))], 72)
+    with pypdfium2.PdfDocument(made) as document:
+        shown = document[0]
+        assert shown.get_size() == (600.0, 400.0)
+        assert STARS in shown.get_textpage().get_text_range()
+        pixels = shown.render(scale=1).to_numpy()
+    assert pixels[3:17, 42:218].max() < 40
+    assert pixels[5:15, 5:32].min() > 200
+
+
+def test_a_text_pdf_is_what_it_was() -> None:
+    made = text_pdf([page(line("plain"))], 72)
+    with pypdfium2.PdfDocument(made) as document:
+        assert "plain" in document[0].get_textpage().get_text_range()
+    assert b"/XObject" not in made
+
+
+# Requests
+
+
+class NumberEngine(KnownEngine):
+    """Reads one line on every page; counts the pages, and tells the options that it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[ReadOptions] = []
+
+    def open_handle(self) -> NumberEngine:
+        return self
+
+    def describe(self) -> EngineInfo:
+        return INFO
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        return [self._page(task) for task in tasks]
+
+    def _page(self, task: ReadTask) -> Page:
+        self.seen.append(task.options)
+        only = line(f"{PERSON} {PHONE}", words=task.options.wants_words)
+        return Page(task.image.width, task.image.height, 0, (only,))
+
+
+@pytest.fixture(scope="module")
+def engine() -> NumberEngine:
+    return NumberEngine()
+
+
+@pytest.fixture(scope="module")
+def reader(engine: NumberEngine) -> Iterator[Reader]:
+    """A reader with a result cache."""
+    reader = Reader(Settings(cache_bytes=1 << 20), ThreadPlan(1, 4, 2), engine_opener=lambda: engine)
+    reader.start()
+    yield reader
+    reader.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def client(reader: Reader) -> FlaskClient:
+    return create_app(Settings(cache_bytes=1 << 20), reader).test_client()
+
+
+def read(client: FlaskClient, query: str = "", data: bytes | None = None, **headers: str) -> Any:
+    """The first page of an answer."""
+    sent = client.post(f"/v1/ocr{query}", data=data or picture(), headers=headers)
+    return json_of(sent)["pages"][0]
+
+
+def test_an_answer_is_masked_as_its_request_asks(client: FlaskClient) -> None:
+    assert read(client)["text"] == f"{PERSON} {PHONE}"
+    assert "masked" not in read(client)
+    assert read(client, "?mask=id")["text"] == f"{STARS} {PHONE}"
+    assert read(client, "?mask=phone")["text"] == f"{PERSON} {'*' * 11}"
+    both = read(client, "?mask=phone,id")
+    assert both["text"] == f"{STARS} {'*' * 11}"
+    assert [part["kind"] for part in both["masked"]] == ["id", "phone"]
+    assert [(part["line"], part["begin"], part["end"]) for part in both["masked"]] == [(0, 0, 18), (0, 19, 30)]
+    assert "words" not in both["lines"][0]
+
+
+def test_words_and_characters_come_masked_where_they_are_asked_for(client: FlaskClient) -> None:
+    words = read(client, "?mask=id&words=true")["lines"][0]["words"]
+    assert [word["text"] for word in words] == [STARS, PHONE]
+    assert all("characters" not in word for word in words)
+    words = read(client, "?mask=id&characters=true")["lines"][0]["words"]
+    assert [character["text"] for character in words[0]["characters"]] == ["*"] * 18
+
+
+def test_the_result_cache_holds_pages_as_they_were_read(client: FlaskClient, engine: NumberEngine) -> None:
+    file = picture(shade=77)
+    masked, before = read(client, "?mask=id", file), len(engine.seen)
+    assert read(client, "?mask=phone", file)["text"] == f"{PERSON} {'*' * 11}"
+    assert read(client, "?mask=id", file) == masked
+    assert read(client, "?characters=true", file)["text"] == f"{PERSON} {PHONE}"
+    assert len(engine.seen) == before, "all four were one page of the cache"
+    assert all(options.mask == () for options in engine.seen)
+
+
+def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient) -> None:
+    headers = {"X-Mask": "id"}
+    sent = {
+        "/api/tr-run/": {"data": {"img": as_base64(picture())}},
+        "/api/ocr": {"json": {"base64": as_base64(picture())}},
+        "/ocr": {"json": {"file": as_base64(picture()), "fileType": 1, "visualize": False}},
+        "/api/trocr": {"data": {"img": as_base64(picture())}},
+        "/parse/image": {"data": {"base64Image": f"data:image/png;base64,{as_base64(picture())}"}},
+        "/predict/ocr_system": {"json": {"images": [as_base64(picture())]}},
+    }
+    answered = 0
+    for path, body in sent.items():
+        response = client.post(path, headers=headers, **cast("dict[str, Any]", body))
+        if response.status_code == 200:
+            answered += 1
+            assert PERSON not in response.get_data(as_text=True), path
+            assert STARS in response.get_data(as_text=True), path
+            assert PERSON in client.post(path, **cast("dict[str, Any]", body)).get_data(as_text=True), path
+            in_query = client.post(f"{path}?mask=id", **cast("dict[str, Any]", body)).get_data(as_text=True)
+            assert PERSON not in in_query, path
+    assert answered >= 4
+
+
+def test_a_picture_drawn_by_an_adapter_is_black_where_it_is_masked(client: FlaskClient) -> None:
+    file = picture(400, 100, 255)
+    form = {"img": as_base64(file), "compress": "0"}
+    drawn = json_of(client.post("/api/tr-run/", data=form, headers={"X-Mask": "id"}))["data"]["img_detected"]
+    pixels = decoded(pybase64.b64decode(drawn.partition(",")[2]))
+    assert pixels[4:16, 4:176].max() < 40
+    assert pixels[6:14, 194:290].min() > 200
+
+
+def test_every_picture_of_paddlex_is_black_where_it_is_masked(client: FlaskClient) -> None:
+    sent = {"file": as_base64(picture(400, 100, 255)), "fileType": 1, "useDocOrientationClassify": True}
+    (result,) = json_of(client.post("/ocr", json=sent, headers={"X-Mask": "id"}))["result"]["ocrResults"]
+    names = {"ocrImage", "inputImage", "docPreprocessingImage"}
+    assert names <= set(result)
+    for name in names:
+        pixels = decoded(pybase64.b64decode(result[name]))
+        assert pixels[4:16, 4:176].max() < 40, name
+        assert pixels[6:14, 194:290].min() > 200, name
+
+
+@pytest.mark.parametrize("sent", ["", "all", "id;phone", "id,", "id,id,id,id,id,id", "身份证"])
+def test_a_kind_that_there_is_not_is_refused(client: FlaskClient, sent: str) -> None:
+    for response in (
+        client.post("/v1/ocr", query_string={"mask": sent}, data=picture()),
+        client.post("/v1/ocr", headers={"X-Mask": sent.encode().decode("latin-1")}, data=picture()),
+    ):
+        assert response.status_code == 400
+        assert json_of(response)["code"] == "bad_option"
+
+
+def test_own_patterns_that_the_service_has_not_are_refused(client: FlaskClient) -> None:
+    response = client.post("/v1/ocr?mask=own", data=picture())
+    assert (response.status_code, json_of(response)["code"]) == (400, "bad_option")
+    assert "OCRSVC_MASK_PATTERNS" in json_of(response)["remedy"]
+
+
+def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Reader) -> None:
+    read = reader.read(picture(), ReadOptions(mask=("phone",)), 30.0, RequestContext(mask=("id",)))
+    assert read.page.text == f"{STARS} {'*' * 11}"
+    assert Call(0.0, mask=("id",)).context.mask == ("id",)
+
+
+def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
+    response = client.post("/v1/ocr?mask=id", data=picture())
+    (found,) = answer_of(200, None, response.data).pages
+    assert found.masked is not None
+    assert (found.masked[0].kind, found.masked[0].begin, found.masked[0].end) == ("id", 0, 18)
+    assert answer_of(200, None, client.post("/v1/ocr", data=picture()).data).pages[0].masked is None
+
+
+def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
+    assert parse_kinds(" Phone , id,id") == ("id", "phone")
+    assert kinds_of_header("card") == ("card",)
+    with pytest.raises(BadOption, match="X-Mask is 'x'"):
+        kinds_of_header("x")
+
+
+def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_path: Any) -> None:
+    tasks = Tasks(tmp_path, 1 << 26, 3600.0)
+    umi = create_app(Settings(), reader, tasks=tasks).test_client()
+    runner = Runner(tasks, reader, 30.0, lambda: False)
+    runner.start()
+    try:
+        file = pdf(b"BT /F 20 Tf 10 50 Td (secret beneath) Tj ET", size=(400, 100))
+        form = {"file": (io.BytesIO(file), "a.pdf"), "json": "{}"}
+        task = json_of(umi.post("/api/doc/upload", data=form, headers={"X-Mask": "id"}))["data"]
+        while not json_of(umi.post("/api/doc/result", json={"id": task}))["is_done"]:
+            tasks.added.wait(0.01)
+        for kind in ("txt", "jsonl", "csv", "pdfOneLayer", "pdfLayered"):
+            made = json_of(umi.post("/api/doc/download", json={"id": task, "file_types": [kind]}))
+            data = umi.get(made["data"].partition("localhost")[2]).data
+            text = _text_of(data) if data.startswith(b"%PDF") else data.decode()
+            assert STARS in text, kind
+            assert PERSON not in text, kind
+            assert "secret" not in text, "the page itself is no longer there"
+    finally:
+        runner.stop(10.0)
+
+
+def _text_of(data: bytes) -> str:
+    with pypdfium2.PdfDocument(data) as document:
+        return "".join(page.get_textpage().get_text_range() for page in document)
+
+
+# gRPC
+
+
+def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with serving(make_services(model_over(reader)), listener), calling(listener.getsockname()[1]) as channel:
+        infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
+
+        def text(metadata: Sequence[tuple[str, str]] = (), **parameters: Any) -> str:
+            response = infer(infer_request(picture(), **parameters), timeout=30.0, metadata=metadata)
+            return strings(raw_outputs(response)["text"])[0]
+
+        assert text() == f"{PERSON} {PHONE}"
+        assert text(mask="id") == f"{STARS} {PHONE}"
+        assert text([("x-mask", "phone")]) == f"{PERSON} {'*' * 11}"
+        assert text([("x-mask", "phone")], mask="id") == f"{STARS} {'*' * 11}"
+        with pytest.raises(grpc.RpcError) as refused:
+            text([("x-mask", "everything")])
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "X-Mask" in refused.value.details()
+
+
+def test_the_words_of_a_command_line_ask_for_masking() -> None:
+    arguments = argparse.ArgumentParser()
+    add_arguments(arguments)
+    assert _options_of(arguments.parse_args(["--mask", "id,card", "a.png"]))["mask"] == "id,card"
+    assert _options_of(arguments.parse_args(["a.png"]))["mask"] is None
