@@ -15,10 +15,12 @@ import pytest
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS, first_steps
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.openvino_recognizer import STEPS, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.runtimes import BF16, FP32, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import prove_runtimes
@@ -54,6 +56,20 @@ def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: 
     for width in reversed(widths):
         again = second.run(to_tensor(line(width)), WITH_LOGITS)
         assert all(np.array_equal(mine, other) for mine, other in zip(found[width], again, strict=True))
+
+
+def test_what_is_chosen_for_a_line_is_the_same_bits_alone_and_among_others(cache: ModelCache) -> None:
+    (session,) = open_openvino(models.RECOGNITION, replace(CONFIG, sessions=1), cache)
+    assert isinstance(session, OpenVinoRecognizer)
+    # 6 to 80 steps: lines begin and end inside runs, a long one goes over two, and the same line stands twice in a row.
+    lines = [session.features(to_tensor(line(width))) for width in (48, 640, 96, 96, 224, 448, 64)]
+    alone = [session.classify([one])[0] for one in lines]
+    together = session.classify(lines)
+    assert sum(map(len, lines)) % STEPS
+    for (best, shares), (expected, expected_shares) in zip(together, alone, strict=True):
+        assert np.array_equal(best, expected)
+        assert np.array_equal(shares, expected_shares)
+        assert len(shares) == len(first_steps(best))
 
 
 def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit_what_it_decides(

@@ -23,7 +23,8 @@ from ocrsvc.engines.ppocr.engine import open_ppocr
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
-from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession, open_openvino
+from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.runtimes import (
     BF16,
@@ -281,7 +282,7 @@ def test_a_library_that_is_installed_and_broken_is_not_tried_and_the_log_says_wh
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
-    monkeypatch.setattr(openvino_session, "_core", lambda: SimpleNamespace().Core())
+    monkeypatch.setattr(openvino_session, "core", lambda: SimpleNamespace().Core())
     openvino_session.computes_bf16.cache_clear()
     try:
         assert not openvino_session.computes_bf16()

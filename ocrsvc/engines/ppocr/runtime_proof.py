@@ -23,7 +23,7 @@ import onnxruntime as ort
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import input_size, lines_from_map
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, SingleLineRunner
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -227,7 +227,7 @@ def read_lines(runner: ModelRunner, crops: Sequence[Pixels]) -> list[LineText]:
     """What the crops say."""
     threads = SharedThreads(1)
     try:
-        return Recognizer(SingleLineRunner(runner, threads), read_characters(runner.metadata)).read(crops)
+        return Recognizer(make_line_runner(runner, threads), read_characters(runner.metadata)).read(crops)
     finally:
         threads.close()
 

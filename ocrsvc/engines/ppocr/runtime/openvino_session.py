@@ -11,7 +11,6 @@ has them is not to be forked.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
 import os
@@ -23,11 +22,8 @@ from importlib import metadata
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig, Tensor
+from ocrsvc.engines.ppocr.runtime.session import Tensor
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.system.allocator import map_large_blocks
 
@@ -35,22 +31,13 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
-MOST_KERNELS: Final = {models.DETECTION: 100, models.RECOGNITION: 600}
-"""Kernels of one kind that a session keeps, the least recently used go first: of about 3 shapes of pages
-and half the widths of lines. With four times as many a corpus of pages of all sizes costs the same processor time and
-90 MB more."""
-
 _SHARED_KERNELS: Final = 500
 """Kernels that all sessions of the process share, as oneDNN keeps them."""
 
 _TELEMETRY: Final = "openvino_telemetry"
 
-_FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
+FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
 """Of the package; a folder of that name counts as one, with nothing in it."""
-
-# As graph/rewrite.py calls them, which is not imported because it needs the package onnx.
-_FEATURES: Final = "features"
-_LOGITS: Final = "logits"
 
 
 def is_installed() -> bool:
@@ -72,14 +59,15 @@ def computes_bf16() -> bool:
     if not is_installed():
         return False
     try:
-        return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    except _FAULTS as error:
+        return "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    except FAULTS as error:
         LOG.warning("OpenVINO is installed and does not work, so it is not tried: %s", error)
         return False
 
 
 @cache
-def _core() -> Any:
+def core() -> Any:
+    """The library, loaded and set up when it is first asked for."""
     map_large_blocks()
     # Read once, when the library loads. With oneDNN's own 1,024 the recognizer's sessions would not share kernels.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
@@ -89,11 +77,6 @@ def _core() -> Any:
     import openvino
 
     return openvino.Core()
-
-
-@cache
-def _head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    return models.read_head()
 
 
 class OpenVinoSession:
@@ -129,17 +112,10 @@ class OpenVinoSession:
         # Neither input nor outputs are shared with OpenVINO's threads, which would need the interpreter to let them go.
         with self._turn:
             self._request.infer([array], share_outputs=True)
-            found = [self._output(name) for name in outputs or self._outputs]
+            found = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
             if 0 < self._arena_values < array.size:
                 self._compiled.release_memory()
         return found
-
-    def _output(self, name: str) -> Any:
-        """A copy of an output; logits are worked out from the features, because few ask for them."""
-        if name != _LOGITS:
-            return np.array(self._request.get_tensor(name).data)
-        weights, bias = _head()
-        return self._request.get_tensor(_FEATURES).data @ weights + bias
 
     def warm_up(self, tensor: Tensor) -> None:
         """See Session."""
@@ -147,63 +123,3 @@ class OpenVinoSession:
             self.run(tensor)
         except RuntimeError as error:
             raise EngineUnavailable(f"A run of the shape {tensor.shape} fails under OpenVINO: {error}") from error
-
-
-def open_openvino(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    """The model in as many sessions as `config.sessions`.
-
-    Args:
-        name: models.DETECTION or models.RECOGNITION.
-        config: Of each session; its precision is "fp32", "bf16", or "auto": bf16 where the processor has it.
-        cache: Keeps the prepared graph.
-
-    Raises:
-        EngineUnavailable: OpenVINO is not installed or does not work, or the processor does not compute in bf16.
-    """
-    if not is_installed():
-        raise EngineUnavailable(
-            "OpenVINO was asked for, and the package `openvino` is not installed.",
-            "Install ocrsvc with the extra openvino, or set OCRSVC_PROVIDER=auto and OCRSVC_PRECISION=auto.",
-        )
-    if config.precision == "bf16" and not computes_bf16():
-        raise EngineUnavailable(
-            "OCRSVC_PRECISION=bf16, but this processor does not compute in bfloat16 under OpenVINO.",
-            "Set OCRSVC_PRECISION=auto.",
-        )
-    try:
-        return _open(name, config, cache)
-    except _FAULTS as error:
-        raise EngineUnavailable(
-            f"OpenVINO does not open {name}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
-        ) from error
-
-
-def _open(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    precision = config.precision if config.precision != "auto" else "bf16" if computes_bf16() else "fp32"
-    options = {
-        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
-        "INFERENCE_NUM_THREADS": config.threads,
-        "NUM_STREAMS": 1,
-        # Where threads run is the operating system's business: several sessions would be pinned to the same cores.
-        "ENABLE_CPU_PINNING": False,
-        "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[name],
-    }
-    model = _core().read_model(_prepared(name, cache), b"")
-    properties = models.read_metadata(name) if name == models.RECOGNITION else {}
-    return [
-        OpenVinoSession(_core().compile_model(model, "CPU", options), properties, config.arena_values)
-        for _ in range(config.sessions)
-    ]
-
-
-def _prepared(name: str, cache: ModelCache) -> bytes:
-    """The graph as models.py prepares it, which the cache keeps: that is quicker than to make it."""
-    shipped = models.read_model(name)
-    entry, key = f"openvino-{name}", cache_key(shipped, models.preparation_code())
-    found = cache.find(entry, key)
-    if found is None:
-        found = models.prepare_model(name, shipped, openvino=True)
-        with contextlib.suppress(OSError), cache.new_file(entry, key, 2 * len(found)) as file:
-            if file is not None:
-                file.write_bytes(found)
-    return found
