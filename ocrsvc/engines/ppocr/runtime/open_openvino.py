@@ -74,7 +74,21 @@ def _compile(name: str, prepared: bytes, config: SessionConfig) -> list[Any]:
     }
     core = openvino_session.core()
     model = core.read_model(prepared, b"")
+    if name == models.DETECTION:
+        model = _taking_pixels(model)
     return [core.compile_model(model, "CPU", options) for _ in range(config.sessions)]
+
+
+def _taking_pixels(model: Any) -> Any:
+    """The model with (1, H, W, 3) uint8 for its input: a quarter of the memory, and two copies of a page less."""
+    from openvino import Layout, Type
+    from openvino.preprocess import PrePostProcessor
+
+    prepared = PrePostProcessor(model)
+    prepared.input().tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
+    prepared.input().model().set_layout(Layout("NCHW"))
+    prepared.input().preprocess().convert_element_type(Type.f32).mean(127.5).scale(127.5)
+    return prepared.build()
 
 
 def _prepared(name: str, shipped: bytes, prepare: Callable[[bytes], bytes], cache: ModelCache) -> bytes:

@@ -22,10 +22,10 @@ from importlib import metadata
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.runtime.session import Tensor
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.system.allocator import map_large_blocks
+from ocrsvc.system.allocator import map_large_blocks, release_with_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -83,18 +83,22 @@ class OpenVinoSession:
     """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
 
     Attributes:
-        sessions, provider, device, precision, batched, metadata: See Session.
+        sessions, provider, device, precision, batched, takes_pixels, metadata: See Session.
 
     Args:
-        compiled: An openvino.CompiledModel for inputs of any size.
+        compiled: An openvino.CompiledModel for inputs of any size, floats or pixels.
         metadata: The model's own.
-        arena_values: Size of an input, in floats, from which a run gives its memory back.
+        arena_values: Size of an input, in values, from which a run gives its memory back. What others leave is kept
+            for the next run, until free memory goes back to the system.
     """
 
     def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int) -> None:
         self._compiled = compiled
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
+        self._release_asked = False
+        release_with_free_memory(self)
+        self.takes_pixels = any(one.get_element_type().get_type_name() == "u8" for one in compiled.inputs)
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
@@ -113,11 +117,24 @@ class OpenVinoSession:
         with self._turn:
             self._request.infer([array], share_outputs=True)
             found = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
-            if 0 < self._arena_values < array.size:
-                self._compiled.release_memory()
+            if self._release_asked or 0 < self._arena_values < array.size:
+                self._release()
         return found
 
-    def warm_up(self, tensor: Tensor) -> None:
+    def release_memory(self) -> None:
+        """See system.allocator.Holder: at once, or at the end of the run under way."""
+        self._release_asked = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._release()
+            finally:
+                self._turn.release()
+
+    def _release(self) -> None:
+        self._release_asked = False
+        self._compiled.release_memory()
+
+    def warm_up(self, tensor: NDArray[Any]) -> None:
         """See Session."""
         try:
             self.run(tensor)
