@@ -28,6 +28,8 @@ IMPOSSIBLE: Final = -1e30
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MOST_BLOCKS: Final = 64
+# Of a block where classes are padded: whole vectors, and about the root of 18,710.
+_CLASSES: Final = 128
 
 
 def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
@@ -86,7 +88,7 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
 
     From FEATURES (rows, F) and BEGINS (rows,) bool, the first steps of lines, it makes BEST (rows,) and PROBABILITIES
     (N,) as `add_argmax` does, a line's characters beginning at its own first step. The classes are padded with
-    impossible ones up to a square, so that both stages of the choice look at about 137 values a step.
+    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step.
 
     Args:
         proto: The recognizer.
@@ -96,15 +98,15 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
         ValueError: As for `add_argmax`.
     """
     weights, bias = read_head(proto)
-    side = math.isqrt(len(bias) - 1) + 1
-    beside = side * side - len(bias)
+    blocks = math.ceil(len(bias) / _CLASSES)
+    beside = blocks * _CLASSES - len(bias)
     made = helper.make_model(helper.make_graph([], "classifier", [], []), opset_imports=proto.opset_import)
     made.graph.input.append(helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, [rows, len(weights)]))
     made.graph.input.append(helper.make_tensor_value_info(BEGINS, TensorProto.BOOL, [rows]))
     head = _Head(made)
     product = head.constant(np.pad(weights, ((0, 0), (0, beside))))
     logits = head.add("Gemm", FEATURES, product, head.constant(np.pad(bias, (0, beside), constant_values=IMPOSSIBLE)))
-    best = head.two_stage_argmax(logits, side * side, side)
+    best = head.two_stage_argmax(logits, blocks * _CLASSES, blocks)
     head.add_probabilities(logits, best, BEGINS)
     _put_outputs(made, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1)))
     return made
