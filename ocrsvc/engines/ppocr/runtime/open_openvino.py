@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -57,8 +58,13 @@ def _open(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoS
         return [OpenVinoSession(body, {}, config.arena_values) for body in bodies]
     prepare = partial(models.prepare_classifier, steps=STEPS)
     classifiers = _compile(name, _prepared(f"classifier-{STEPS}-{name}", shipped, prepare, cache), config)
-    properties = models.read_metadata(name)
+    # Kept as well: the package onnx, which reads it, is 10 MB.
+    properties = json.loads(_prepared(f"metadata-{name}", shipped, lambda _: _metadata(name), cache))
     return [OpenVinoRecognizer(*both, properties) for both in zip(bodies, classifiers, strict=True)]
+
+
+def _metadata(name: str) -> bytes:
+    return json.dumps(models.read_metadata(name)).encode()
 
 
 def _compile(name: str, prepared: bytes, config: SessionConfig) -> list[Any]:
@@ -92,7 +98,7 @@ def _taking_pixels(model: Any) -> Any:
 
 
 def _prepared(name: str, shipped: bytes, prepare: Callable[[bytes], bytes], cache: ModelCache) -> bytes:
-    """The graph that `prepare` makes, which the cache keeps: that is quicker than to make it."""
+    """What `prepare` makes of a model, which the cache keeps: that is quicker than to make it."""
     entry, key = f"openvino-{name}", cache_key(shipped, models.preparation_code())
     found = cache.find(entry, key)
     if found is None:
