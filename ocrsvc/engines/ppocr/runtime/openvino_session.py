@@ -31,8 +31,9 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
-_SHARED_KERNELS: Final = 500
-"""Kernels that all sessions of the process share, as oneDNN keeps them."""
+_SHARED_KERNELS: Final = 150
+"""Kernels that all sessions of the process share, as oneDNN keeps them: those of two widths of lines or one size of
+pages, since sessions compile a width one right after the other. 500 took 33 MB more after ten sizes of pages."""
 
 _TELEMETRY: Final = "openvino_telemetry"
 
@@ -69,7 +70,7 @@ def computes_bf16() -> bool:
 def core() -> Any:
     """The library, loaded and set up when it is first asked for."""
     map_large_blocks()
-    # Read once, when the library loads. With oneDNN's own 1,024 the recognizer's sessions would not share kernels.
+    # Read once, when the library loads; oneDNN's own is 1,024.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
     # The package sends an event to Google Analytics, and writes a file into the home, whenever it is imported; without
     # this one it takes a stub that does nothing.
