@@ -28,8 +28,8 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.metrics_store import STUCK, WAITING
-from ocrsvc.telemetry.prometheus import expose, workers_to_list
+from ocrsvc.telemetry.metrics import STUCK, WAITING
+from ocrsvc.telemetry.prometheus import Observed, expose, workers_to_list
 
 _READY_RETRY_S: Final = 2
 # The headers in which proxies name their caller; with any of these the peer is not the caller.
@@ -83,7 +83,10 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
         request_metrics.worker_metrics.put(WAITING, reader.waiting())
         request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
         accept = request.headers.get("Accept", "")
-        body, content_type = expose(request_metrics.store, request_metrics.worker_table, _described(reader), accept)
+        observed = Observed(
+            request_metrics.store, request_metrics.worker_table, _described(reader), count_denied(request_metrics)
+        )
+        body, content_type = expose(observed, accept)
         return Response(body, content_type=content_type)
 
     @operators.get("/ops/workers")
@@ -112,6 +115,16 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
 def _who() -> str:
     """Who does something, for the audit log: the key, or without keys the address."""
     return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
+
+
+def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
+    """How many images and request bodies are refused now."""
+    lists = {"image": request_metrics.image_denylist, "request": request_metrics.body_denylist}
+    return {
+        kind: 0 if known.is_empty() else sum(entry.is_refused for entry in known.entries())
+        for kind, known in lists.items()
+        if known is not None
+    }
 
 
 def _entries(known: CrashDenylist | None) -> list[dict[str, object]]:

@@ -9,7 +9,8 @@ from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, WorkerMetrics
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 
 @dataclass(slots=True)

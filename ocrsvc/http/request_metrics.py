@@ -14,15 +14,8 @@ from ocrsvc.http.request import request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import (
-    FAILURES,
-    IN_FLIGHT,
-    REFUSED,
-    REQUEST_SECONDS,
-    REQUESTS,
-    MetricsStore,
-    WorkerMetrics,
-)
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics
 from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SUCCESS: Final = "ok"

@@ -21,7 +21,8 @@ from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.telemetry.metrics_store import STUCK, WAITING, Sampler
+from ocrsvc.telemetry.metrics import STUCK, WAITING
+from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_limits import Limits
 from ocrsvc.telemetry.worker_table import Head, State
 from ocrsvc.worker.connection import RequestLimits
@@ -120,13 +121,24 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     )
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
-    gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
-    sampler = Sampler(service.worker.metrics, gauges)
-    sampler.start()
-    closing.callback(sampler.stop)
+    _start_samplers(service, reader)
     _start_runner(service, worker, reader)
     _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
+
+
+def _start_samplers(service: ServiceContext, reader: Reader) -> None:
+    """Put what no event updates into the metrics, until this worker is to go."""
+    own, tasks = service.worker, service.tasks
+    samplers = [Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads())))]
+    if tasks is not None:
+        from ocrsvc.jobs.usage import USAGE_S, read_usage
+
+        # A disk that does not answer must not hold up the others.
+        samplers.append(Sampler(own.metrics, lambda: read_usage(tasks), USAGE_S))
+    for sampler in samplers:
+        sampler.start()
+        own.closing.callback(sampler.stop)
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
@@ -204,6 +216,7 @@ def _note_ready(
         rss=rss_bounds(worker, settings),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
     )
+    entry.rss_hard_bytes = limits.rss.hard_bytes
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
     boot_s = entry.ready_s - entry.forked_s - waited_s

@@ -22,7 +22,7 @@ from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
+from ocrsvc.telemetry.metrics import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
 from ocrsvc.worker.arbiter import LastingArbiter, take_over

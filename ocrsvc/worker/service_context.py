@@ -18,7 +18,8 @@ from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog
-from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.metrics import EVENTS_DROPPED
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
