@@ -23,9 +23,8 @@ from ocrsvc.errors import OcrsvcError, OperatorError, Unreachable
 from ocrsvc.monitoring.alerts import groups
 from ocrsvc.monitoring.dashboard import dashboard
 from ocrsvc.monitoring.objectives import Objectives
-from ocrsvc.monitoring.promql import SERVICE_FAULTS
 from ocrsvc.monitoring.rules import Alert
-from ocrsvc.telemetry.metrics import COUNTED, METRICS, Metric
+from ocrsvc.telemetry.metrics import COUNTED, METRICS, SERVICE_FAULTS, Metric
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 _LONG_S = 60.0

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ocrsvc.telemetry.metrics import Metric
-
-SERVICE_FAULTS: Final = (
-    *("internal", "engine_failed", "deadline_exceeded", "queue_full", "not_ready", "resources_exhausted"),
-    "storage_full",
-)
-"""Codes of failures that are not the caller's: those whose status is 500, 503 or 504."""
 
 
 def series(metric: Metric, *matchers: str, part: str = "") -> str:

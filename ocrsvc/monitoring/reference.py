@@ -7,9 +7,8 @@ from typing import Final
 
 from ocrsvc.monitoring.alerts import groups
 from ocrsvc.monitoring.objectives import Objectives
-from ocrsvc.monitoring.promql import SERVICE_FAULTS
 from ocrsvc.monitoring.rules import Alert, Recording
-from ocrsvc.telemetry.metrics import BUCKETS_S, METRICS, SECTIONS, Metric
+from ocrsvc.telemetry.metrics import BUCKETS_S, METRICS, SECTIONS, SERVICE_FAULTS, Metric
 
 _PREAMBLE: Final = """\
 # Metrics, alerts and the dashboard

@@ -19,6 +19,13 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 """Upper ends of the buckets of every histogram, in seconds; one more bucket takes what is above the last."""
 
 
+OWN_FAULTS: Final = ("internal", "engine_failed", "deadline_exceeded")
+"""Codes of failures that are the service's own."""
+
+SERVICE_FAULTS: Final = (*OWN_FAULTS, "queue_full", "not_ready", "resources_exhausted", "storage_full")
+"""Codes of failures that are not the caller's: those whose status is 500, 503 or 504."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One thing that is counted or read.

@@ -172,6 +172,16 @@ def _latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
     return {(str(entry.gpu),): getattr(entry, row.field) for entry in read}
 
 
+def gpus_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
+    """Every GPU that was read, as an operator sees it."""
+    entries = [worker_table.entry(worker.slot) for worker in worker_table.live()]
+    used, total, busy = (_latest_by_gpu(entries, row) for row in GPU_ROWS)
+    return [
+        {"gpu": int(key[0]), "used_bytes": used[key], "total_bytes": total[key], "busy_ratio": busy.get(key)}
+        for key in sorted(used)
+    ]
+
+
 def _memory(use: MemoryUse) -> Iterator[Family]:
     yield _family(metrics.MEMORY_USED, {(): use.used_bytes})
     yield _family(metrics.MEMORY_LIMIT, {(): use.limit_bytes})
@@ -196,6 +206,8 @@ def _worker_to_dict(number: int, entry: WorkerEntry, now_s: float) -> dict[str, 
         "requests": entry.requests,
         "in_flight": entry.in_flight,
         "rss_bytes": entry.rss_bytes,
+        "rss_limit_bytes": entry.rss_hard_bytes or None,
+        "gpu_bytes": entry.gpu_bytes or None,
         "card": entry.gpu,
         **ages,
     }

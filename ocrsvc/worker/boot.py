@@ -54,6 +54,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
+    service.worker.error_recorder = service.errors.recorder(worker.slot_number)
     _log_like_gunicorn(worker)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
@@ -181,7 +182,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
         limits=own.limits,
-        call_metrics=CallMetrics(own.metrics, own.access_log),
+        call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder),
         on_call=count,
     )
     if own.gate is not None:

@@ -97,7 +97,7 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller, service.hung_requests)
+    take_over(server, service.controller, service.hung_requests, service.note_history)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
     try:
         check_server(server.cfg)
