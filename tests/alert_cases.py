@@ -124,6 +124,19 @@ CASES = (
         "OcrsvcInternalErrors", "12m", {INTERNAL: "1x10 2x5"}, {'ocrsvc_failures_total{code="bad_option"}': "1+1x15"}
     ),
     *both(
+        "OcrsvcRefusing",
+        "15m",
+        {'ocrsvc_refused_total{reason="not_ready"}': "0+10x20", "ocrsvc_images_total{}": "0+90x20"},
+        {'ocrsvc_refused_total{reason="quota_exceeded"}': "0+10x20", "ocrsvc_images_total{}": "0+90x20"},
+    ),
+    *both(
+        "OcrsvcKeysUnavailable",
+        "7m",
+        {'ocrsvc_failures_total{code="keys_unavailable"}': "_x5 1x5"},
+        {'ocrsvc_failures_total{code="keys_unavailable"}': "1x10"},
+    ),
+    *both("OcrsvcKeysNearQuota", "7m", {"ocrsvc_keys_near_quota{}": "1x10"}, {"ocrsvc_keys_near_quota{}": "0x10"}),
+    *both(
         "OcrsvcMemoryNearLimit",
         "6m",
         {"ocrsvc_memory_used_bytes{}": "95x10", "ocrsvc_memory_limit_bytes{}": "100x10"},

@@ -6,16 +6,20 @@ import re
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from browser_support import Open, in_browser, launched_browser, opening
 from flask import Flask
+from keys_support import bearer, keys_in
 from playwright.sync_api import Browser, Page, expect
 from support import Server, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
+from ocrsvc.access.key_metrics import is_near_quota, read_key_counts
+from ocrsvc.access.records import KeyLimits
 from ocrsvc.api.web_page import OPERATORS_FOLDER
 from ocrsvc.errors import BadOption, EngineFailed, QueueFull
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
@@ -24,7 +28,7 @@ from ocrsvc.records import EngineInfo, Reading, Timing
 from ocrsvc.records import Page as ReadPage
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.history import EVERY_S, SPAN_S, History, curves, observe, quantile
-from ocrsvc.telemetry.metrics import BUCKETS_S, FAILURES, REFUSED, REQUESTS
+from ocrsvc.telemetry.metrics import BUCKETS_S, FAILURES, KEYS, KEYS_NEAR_QUOTA, REFUSED, REQUESTS
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.recent_errors import KEPT, RecentErrors, fault_of
 from ocrsvc.telemetry.worker_table import State, WorkerTable
@@ -321,6 +325,43 @@ def faint(page: Page) -> list[str]:
         }"""
     )
     return found
+
+
+def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        keys.add("operator", "operate")
+        keys.add("reader", "read", pages_a_day=10)
+        keys.gate.admit(keys.secrets["reader"], "read", pages=1).settle(9)
+        with running_app(Settings(keys=keys.address, ops="open"), keys.gate) as app:
+            answer = app.test_client().get("/ops/keys", headers=bearer(keys.secrets["operator"]))
+        found = {key["name"]: (key["state"], key["usage"]["pages_today"]) for key in json_of(answer)["keys"]}
+        assert found == {"operator": ("valid", 0), "reader": ("valid", 9)}
+        assert not [secret for secret in keys.secrets.values() if secret in answer.text]
+        # That of the gate stands still.
+        usage = dict(keys.gate.usage())[keys.gate.check_named("reader")]
+        assert is_near_quota(KeyLimits(pages_a_day=10), usage, keys.now_s)
+        assert not is_near_quota(KeyLimits(pages_a_day=11, requests_per_s=1), usage, keys.now_s)
+        assert dict(read_key_counts(keys.gate)) == {KEYS: 2, KEYS_NEAR_QUOTA: 1}
+
+
+def test_a_service_without_keys_says_so() -> None:
+    with running_app() as app:
+        assert json_of(app.test_client().get("/ops/keys")) == {"keys": None}
+
+
+@in_browser
+def test_with_keys_a_browser_asks_for_one_and_the_page_shows_what_is_used(opened: Open, tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        operator, reader = keys.add("operator", "operate"), keys.add("reader", "read", pages_a_day=10)
+        with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": keys.address}) as server:
+            answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers=bearer(reader), timeout=_ANSWER_S)
+            assert answer.status_code == 200
+            page = opened(f"{server.url}/ops", http_credentials={"username": "", "password": operator})
+            expect(page.locator("#keys tbody tr")).to_have_count(2)
+            expect(page.locator("#keys")).to_contain_text(re.compile("reader.*1 of 10"))
+            numbers = requests.get(f"{server.url}/metrics", headers=bearer(operator), timeout=_ANSWER_S).text
+            assert "ocrsvc_keys 2.0" in numbers
+            page.get_by_role("button", name="Pause").click()
 
 
 @in_browser

@@ -19,7 +19,7 @@ from ocrsvc import __version__
 from ocrsvc.access.audit import audit_log_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.api.openapi import openapi
-from ocrsvc.api.overview import overview, quarantine_to_dict
+from ocrsvc.api.overview import keys_to_list, overview, quarantine_to_dict
 from ocrsvc.api.web_page import add_operators_page
 from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import check_origin, is_loopback_address
@@ -69,7 +69,9 @@ def make_ops(reader: Reader, gate: AccessGate | None = None) -> Blueprint:
     return ops
 
 
-def make_operators(settings: Settings, reader: Reader, request_metrics: RequestMetrics) -> Blueprint:
+def make_operators(
+    settings: Settings, reader: Reader, request_metrics: RequestMetrics, gate: AccessGate | None = None
+) -> Blueprint:
     """GET /metrics, /ops and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
     operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
@@ -98,6 +100,10 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
     @operators.get("/ops/overview")
     def whole() -> Response:
         return as_json(overview(request_metrics, _described(reader), settings.engine))
+
+    @operators.get("/ops/keys")
+    def keys() -> Response:
+        return as_json({"keys": None if gate is None else keys_to_list(gate, time.time())})
 
     @operators.get("/ops/quarantine")
     def quarantine() -> Response:

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ocrsvc import __version__
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.key_documents import usage_to_dict
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.records import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -120,6 +122,11 @@ def quarantine_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Nod
         "images": _entries(request_metrics.image_denylist),
         "requests": _entries(request_metrics.body_denylist),
     }
+
+
+def keys_to_list(gate: AccessGate, now_s: float) -> list[Node]:
+    """Every API key without its secret, and what is used of it. Raises KeysUnavailable."""
+    return [usage_to_dict(entry, usage, now_s) for entry, usage in gate.usage()]
 
 
 def _entries(known: CrashDenylist | None) -> list[Node]:

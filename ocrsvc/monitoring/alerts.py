@@ -27,6 +27,7 @@ def groups(objectives: Objectives) -> tuple[Group, ...]:
         Group("ocrsvc_objectives", (*recordings(objectives), *objective_alerts(objectives))),
         Group("ocrsvc_workers", tuple(_workers())),
         Group("ocrsvc_load", tuple(_load())),
+        Group("ocrsvc_keys", tuple(_keys())),
         Group("ocrsvc_memory", tuple(_memory())),
         Group("ocrsvc_state", tuple(_state())),
     )
@@ -103,7 +104,10 @@ def _workers() -> Iterator[Alert]:
 
 def _load() -> Iterator[Alert]:
     wait = quantile(0.95, metrics.STAGE_SECONDS, "5m", 'stage="queue"', by=_INSTANCE)
-    refused, read = (total_rate(metric, "5m", by=_INSTANCE) for metric in (metrics.REFUSED, metrics.IMAGES))
+    # What one caller has used up is no want of room.
+    for_want = 'reason!~"quota_exceeded|too_many_at_once"'
+    refused = total_rate(metrics.REFUSED, "5m", for_want, by=_INSTANCE)
+    read = total_rate(metrics.IMAGES, "5m", by=_INSTANCE)
     yield Alert(
         "OcrsvcQueueWait",
         f"{wait} > 2",
@@ -124,6 +128,23 @@ def _load() -> Iterator[Alert]:
         *("0s", "warning"),
         "{{ $labels.instance }} has failed by its own fault: {{ $labels.code }}",
         "The log has each with the id of its request; /ops lists the last ones.",
+    )
+
+
+def _keys() -> Iterator[Alert]:
+    yield Alert(
+        "OcrsvcKeysUnavailable",
+        new_or_increased(metrics.FAILURES, "5m", 'code="keys_unavailable"'),
+        *("0s", "critical"),
+        "{{ $labels.instance }} admits nobody: its store of API keys does not answer",
+        "The file or the Redis that OCRSVC_KEYS names.",
+    )
+    yield Alert(
+        "OcrsvcKeysNearQuota",
+        f"{series(metrics.KEYS_NEAR_QUOTA)} > 0",
+        *("5m", "warning"),
+        "{{ $value }} API keys have a tenth at most left of their pages",
+        "`ocrsvc keys list` and /ops name them; `ocrsvc keys change` gives them more.",
     )
 
 

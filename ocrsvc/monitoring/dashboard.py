@@ -90,7 +90,7 @@ def rows(objectives: Objectives) -> tuple[Row, ...]:
         ("Workers", tuple(_workers())),
         ("Memory", tuple(_memory())),
         ("GPUs", tuple(_gpus())),
-        ("Inputs refused, documents on disk, and the service itself", tuple(_state())),
+        ("Inputs refused, documents, keys, and the service itself", tuple(_state())),
     )
 
 
@@ -212,16 +212,20 @@ def _gpus() -> Iterator[Panel]:
 
 
 def _state() -> Iterator[Panel]:
-    yield Panel(
-        "Inputs refused because they crash", "short", (Query(f"sum by (kind) ({_of(metrics.DENIED)})", "{{kind}}"),)
-    )
+    denied = (Query(f"sum by (kind) ({_of(metrics.DENIED)})", "{{kind}}"),)
+    yield Panel("Inputs refused because they crash", "short", denied, width=6)
     disk = (
         Query(_of(metrics.TASKS_BYTES), "{{instance}} documents"),
         Query(_of(metrics.TASKS_LIMIT), "{{instance}} limit"),
         Query(_of(metrics.TASKS_DISK_FREE), "{{instance}} free"),
     )
-    yield Panel("Disk space of documents", "bytes", disk)
-    yield Panel("Documents", "short", (Query(_of(metrics.TASKS), "{{instance}}"),))
+    yield Panel("Disk space of documents", "bytes", disk, width=6)
+    yield Panel("Documents", "short", (Query(_of(metrics.TASKS), "{{instance}}"),), width=6)
+    keys = (
+        Query(f"max({_of(metrics.KEYS)})", "valid"),
+        Query(f"max({_of(metrics.KEYS_NEAR_QUOTA)})", "near their quota"),
+    )
+    yield Panel("API keys", "short", keys, width=6)
     up = (Query(f"time() - {_of(metrics.STARTED)}", "{{instance}}"),)
     yield Panel("Up since", "s", up, "stat", 6, 6)
     build = (Query(f"count by (version) ({_of(metrics.BUILD)})", "{{version}}"),)

@@ -22,7 +22,14 @@ BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 OWN_FAULTS: Final = ("internal", "engine_failed", "deadline_exceeded")
 """Codes of failures that are the service's own."""
 
-SERVICE_FAULTS: Final = (*OWN_FAULTS, "queue_full", "not_ready", "resources_exhausted", "storage_full")
+SERVICE_FAULTS: Final = (
+    *OWN_FAULTS,
+    "queue_full",
+    "not_ready",
+    "resources_exhausted",
+    "storage_full",
+    "keys_unavailable",
+)
 """Codes of failures that are not the caller's: those whose status is 500, 503 or 504."""
 
 
@@ -225,6 +232,14 @@ TASKS_DISK_FREE: Final = Metric(
     unit="bytes",
 )
 
+# API keys, where they are asked for.
+KEYS: Final = Metric("ocrsvc_keys", "reading", "API keys that are neither revoked nor expired; up to a minute old.")
+KEYS_NEAR_QUOTA: Final = Metric(
+    "ocrsvc_keys_near_quota",
+    "reading",
+    "Of these, keys that have a tenth at most left of their pages of the day or the month; up to a minute old.",
+)
+
 # The service itself.
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
@@ -244,7 +259,8 @@ ENGINE: Final = Metric(
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, CACHE_HITS, STAGE_SECONDS),
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
-    *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, EVENTS_DROPPED, SERIES_DROPPED),
+    *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
+    *(EVENTS_DROPPED, SERIES_DROPPED),
 )
 """Everything that a block of the metrics store may hold; a new one is declared here, and then counted."""
 
@@ -267,6 +283,7 @@ SECTIONS: Final = (
     ("Memory", (WORKER_RSS, WORKER_RSS_LIMIT, MEMORY_USED, MEMORY_LIMIT)),
     ("GPUs", (WORKER_GPU, GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_UTILIZATION)),
     ("Inputs refused, and documents on disk", (DENIED, TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE)),
+    ("API keys", (KEYS, KEYS_NEAR_QUOTA)),
     ("The service itself", (EVENTS_DROPPED, SERIES_DROPPED, STARTED, BUILD, ENGINE)),
 )
 """Every metric, by the headings of docs/metrics.md."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.telemetry.metrics import Metric
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
@@ -19,7 +20,7 @@ class Sampler(threading.Thread):
 
     Args:
         worker_metrics: Of this process.
-        read: What to put. An OSError that it raises leaves what was put before.
+        read: What to put. An OSError or a failure of ours that it raises leaves what was put before.
         every_s: How often, in seconds.
     """
 
@@ -46,8 +47,8 @@ class Sampler(threading.Thread):
         try:
             for metric, value in self._read():
                 self._worker_metrics.put(metric, value)
-        except OSError:
-            # The disk, or the table of open files; those who need it log it.
+        except (OSError, OcrsvcError):
+            # A disk, or a store of keys, that is not there now; those who need it log it.
             return
 
     def stop(self) -> None:

@@ -130,13 +130,18 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     """Put what no event updates into the metrics, until this worker is to go."""
-    own, tasks = service.worker, service.tasks
+    own, tasks, gate = service.worker, service.tasks, service.worker.gate
     samplers = [Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads())))]
     if tasks is not None:
         from ocrsvc.jobs.usage import USAGE_S, read_usage
 
         # A disk that does not answer must not hold up the others.
         samplers.append(Sampler(own.metrics, lambda: read_usage(tasks), USAGE_S))
+    if gate is not None:
+        from ocrsvc.access.key_metrics import USAGE_S as KEYS_S
+        from ocrsvc.access.key_metrics import read_key_counts
+
+        samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEYS_S))
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)

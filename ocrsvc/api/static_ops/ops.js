@@ -1,10 +1,12 @@
 // The operators' page: asks the service every two seconds, and shows what it says.
 
 import { bytes, counts, duration, number, seconds, share } from './format.js';
+import { showKeys } from './keys.js';
 import { draw } from './plots.js';
 import { put, show } from './tables.js';
 
 const EVERY_MS = 2000;
+const KEYS_EVERY_MS = 10_000;
 const ANSWER_MS = 10_000;
 const SURE_MS = 5000;
 const MEMORY_SHARE = 0.92;
@@ -17,6 +19,7 @@ const $ = (id) => document.getElementById(id);
 let paused = false;
 let timer = 0;
 let turn = 0;
+let keysMs = -Infinity;
 let since = null;
 let last = null;
 let fault = '';
@@ -53,6 +56,11 @@ async function refresh() {
   since = error ? since ?? new Date() : null;
   if (error) showTrouble(error);
   else showAll(found);
+  if (!error && performance.now() - keysMs >= KEYS_EVERY_MS) {
+    keysMs = performance.now();
+    // Whoever fails to answer is asked again, and says so above.
+    showKeys($('keys-section'), $('keys')).catch(() => {});
+  }
   timer = setTimeout(refresh, EVERY_MS);
 }
 
