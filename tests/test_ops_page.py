@@ -21,7 +21,7 @@ from web_support import as_base64, json_of, picture, running_app
 from ocrsvc.access.key_metrics import is_near_quota, read_key_counts
 from ocrsvc.access.records import KeyLimits
 from ocrsvc.api.web_page import OPERATORS_FOLDER
-from ocrsvc.errors import BadOption, EngineFailed, QueueFull
+from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.records import EngineInfo, Reading, Timing
@@ -75,7 +75,12 @@ def test_what_is_longer_than_its_field_is_cut() -> None:
 
 @pytest.mark.parametrize(
     ("error", "fault"),
-    [(EngineFailed("x"), "service"), (QueueFull("x", "y", 1), "refused"), (BadOption("x"), "caller")],
+    [
+        (EngineFailed("x"), "service"),
+        (QueueFull("x", "y", 1), "refused"),
+        (QuotaExceeded("x"), "caller"),
+        (BadOption("x"), "caller"),
+    ],
 )
 def test_whose_fault_a_failure_is(error: Any, fault: str) -> None:
     assert fault_of(error) == fault
@@ -159,6 +164,7 @@ def test_a_curve_says_how_fast_counts_grew_and_what_holds() -> None:
     store.common.count(FAILURES, "bad_option", by=10)
     store.common.count(FAILURES, "queue_full", by=15)
     store.common.count(REFUSED, "queue_full", by=15)
+    store.common.count(REFUSED, "quota_exceeded", by=100)
     history.add(observe(store, table, 105.0))
     history.add(observe(store, table, 110.0))
     found = curves(history.read())

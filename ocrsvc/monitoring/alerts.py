@@ -7,7 +7,7 @@ from typing import Final
 
 from ocrsvc.monitoring.objectives import Objectives, recordings
 from ocrsvc.monitoring.objectives import alerts as objective_alerts
-from ocrsvc.monitoring.promql import new_or_increased, quantile, series, total_rate
+from ocrsvc.monitoring.promql import new_or_increased, one_of, quantile, series, total_rate
 from ocrsvc.monitoring.rules import Alert, Group, rules_file
 from ocrsvc.telemetry import metrics
 
@@ -104,8 +104,7 @@ def _workers() -> Iterator[Alert]:
 
 def _load() -> Iterator[Alert]:
     wait = quantile(0.95, metrics.STAGE_SECONDS, "5m", 'stage="queue"', by=_INSTANCE)
-    # What one caller has used up is no want of room.
-    for_want = 'reason!~"quota_exceeded|too_many_at_once"'
+    for_want = f'reason!~"{one_of(metrics.CALLERS_LIMITS)}"'
     refused = total_rate(metrics.REFUSED, "5m", for_want, by=_INSTANCE)
     read = total_rate(metrics.IMAGES, "5m", by=_INSTANCE)
     yield Alert(

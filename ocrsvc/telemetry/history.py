@@ -15,7 +15,7 @@ from typing import Final
 from ocrsvc.system.memory import read_memory_use
 from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry import metrics
-from ocrsvc.telemetry.metrics import BUCKETS_S, OWN_FAULTS, SERVICE_FAULTS, Metric
+from ocrsvc.telemetry.metrics import BUCKETS_S, CALLERS_LIMITS, OWN_FAULTS, SERVICE_FAULTS, Metric
 from ocrsvc.telemetry.metrics_store import MetricsStore, Series
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 
@@ -119,7 +119,7 @@ def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Poi
             "images": _sum(series, metrics.IMAGES) + _sum(series, metrics.CACHE_HITS),
             "own_failures": _sum(series, metrics.FAILURES, only=OWN_FAULTS),
             "caller_failures": _sum(series, metrics.FAILURES, without=SERVICE_FAULTS),
-            "refused": _sum(series, metrics.REFUSED),
+            "refused": _sum(series, metrics.REFUSED, without=CALLERS_LIMITS),
         },
         {
             "in_flight": _sum(series, metrics.IN_FLIGHT),

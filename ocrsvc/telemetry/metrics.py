@@ -33,6 +33,10 @@ SERVICE_FAULTS: Final = (
 """Codes of failures that are not the caller's: those whose status is 500, 503 or 504."""
 
 
+CALLERS_LIMITS: Final = ("too_many_at_once", "quota_exceeded")
+"""Codes of refusals of which one caller has had enough; a service with room to spare refuses them too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One thing that is counted or read.

@@ -75,9 +75,9 @@ class RecentError:
 
 def fault_of(failure: OcrsvcError) -> Fault:
     """Whose fault a failure is."""
-    if isinstance(failure, Refused):
-        return "refused"
-    return "caller" if failure.status < OcrsvcError.status else "service"
+    if failure.status < OcrsvcError.status:
+        return "caller"
+    return "refused" if isinstance(failure, Refused) else "service"
 
 
 class ErrorRecorder:
