@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Final
 
 from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, WorkerMetrics
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.recent_errors import ErrorRecorder, Fault, fault_of
+
+_NO_ADAPTER: Final = "grpc"
 
 
 @dataclass(slots=True)
@@ -45,11 +50,18 @@ class CallMetrics:
     Args:
         metrics: Where they are counted.
         access_log: Where each is logged; None is nowhere.
+        error_recorder: Where failures are kept for operators; None is nowhere.
     """
 
-    def __init__(self, metrics: WorkerMetrics, access_log: AccessLog | None = None) -> None:
+    def __init__(
+        self,
+        metrics: WorkerMetrics,
+        access_log: AccessLog | None = None,
+        error_recorder: ErrorRecorder | None = None,
+    ) -> None:
         self._metrics = metrics
         self._access_log = access_log
+        self._error_recorder = error_recorder
 
     def begin(self) -> None:
         """One call more is under way."""
@@ -62,11 +74,23 @@ class CallMetrics:
         counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
         if record.error is not None:
             counts.append((FAILURES.of(why), 1))
+            self._note(record.error, record, why)
         if isinstance(record.error, Refused):
             counts.append((REFUSED.of(why), 1))
         self._metrics.record(counts, times)
         if self._access_log is not None:
             self._access_log.put(_event(record, why, seconds))
+
+    def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
+        """Keep a failure for operators. What only gRPC knows are broken calls, and has no status of HTTP."""
+        if self._error_recorder is None:
+            return
+        known = error if isinstance(error, OcrsvcError) else None
+        fault: Fault = fault_of(known) if known else "caller" if isinstance(error, CallFailed) else "service"
+        # A path of no adapter may be anything.
+        route = record.path if record.adapter != _NO_ADAPTER else ""
+        status = known.status if known else 0
+        self._error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
 
 
 def _why(record: CallRecord) -> str:

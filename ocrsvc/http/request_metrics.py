@@ -9,24 +9,20 @@ from typing import Final
 from flask import Flask, Response
 from werkzeug.wsgi import get_path_info
 
-from ocrsvc.errors import Refused
+from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.http.request import request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
+from ocrsvc.telemetry.history import History
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import (
-    FAILURES,
-    IN_FLIGHT,
-    REFUSED,
-    REQUEST_SECONDS,
-    REQUESTS,
-    MetricsStore,
-    WorkerMetrics,
-)
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics
+from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors, fault_of
 from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SUCCESS: Final = "ok"
 _NO_ADAPTER: Final = "none"
+_FAILED: Final = 400
 # What JSON's writer takes; a client may declare any length.
 _MOST_BYTES: Final = 2**63 - 1
 
@@ -42,6 +38,9 @@ class RequestMetrics:
         access_log: Where each request is logged; None is nowhere.
         image_denylist: Images that crashed engines; None where engines are not isolated.
         body_denylist: Request bodies that stopped workers.
+        errors: The last failures of the whole service.
+        error_recorder: This process's own part of them.
+        history: The last ten minutes of the service.
     """
 
     store: MetricsStore
@@ -50,12 +49,15 @@ class RequestMetrics:
     access_log: AccessLog | None = None
     image_denylist: CrashDenylist | None = None
     body_denylist: CrashDenylist | None = None
+    errors: RecentErrors | None = None
+    error_recorder: ErrorRecorder | None = None
+    history: History | None = None
 
 
 def metrics_of_one_process() -> RequestMetrics:
     """The metrics of a process that serves alone, as under another WSGI server."""
-    store = MetricsStore()
-    return RequestMetrics(store, store.common)
+    store, errors = MetricsStore(), RecentErrors()
+    return RequestMetrics(store, store.common, errors=errors, error_recorder=errors.recorder())
 
 
 def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None:
@@ -78,6 +80,8 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
     def count(response: Response) -> None:
         seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
         code = _count_failures(worker_metrics, response.status_code)
+        if request_metrics.error_recorder is not None and (request.failures or response.status_code >= _FAILED):
+            _note_failures(request_metrics.error_recorder, response.status_code, code, adapter)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
         worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),))
         if access_log is not None:
@@ -90,9 +94,19 @@ def _count_failures(worker_metrics: WorkerMetrics, status: int) -> str:
         worker_metrics.count(FAILURES, failure.code)
         if isinstance(failure, Refused):
             worker_metrics.count(REFUSED, failure.code)
-    if status < 400:
+    if status < _FAILED:
         return _SUCCESS
     return request.failures[-1].code if request.failures else f"http_{status}"
+
+
+def _note_failures(recorder: ErrorRecorder, status: int, code: str, adapter: str) -> None:
+    """Keep what failed in this request for operators, each code once: its images may all fail in the same way."""
+    route = request.url_rule.rule if request.url_rule is not None else ""
+    failures = {failure.code: (fault_of(failure), failure.status) for failure in request.failures}
+    if not failures:
+        failures[code] = ("caller" if status < OcrsvcError.status else "service", status)
+    for failed_code, (fault, failed_status) in failures.items():
+        recorder.note(fault, failed_status, failed_code, adapter=adapter, route=route, request_id=request.id)
 
 
 def _event(response: Response, adapter: str, code: str, seconds: float) -> Event:
