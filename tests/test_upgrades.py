@@ -1,11 +1,17 @@
-"""Settings of 0.1.0 still start the service, or say what replaced them; the package is replaced under load."""
+"""Settings of 0.1.0 still start the service, or say what replaced them; under load the package is replaced."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
-from support import ROOT
+from proxies import CLIENTS, ENV, PROXIES, asking, proxied, texts_of
+from support import ROOT, wait_until
+from upgrade_support import HeldSocket, replace_package, serving, version_of, write_package
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
@@ -16,8 +22,8 @@ SHARE = (*BYTES, "80%")
 ON_OFF = ("true", "false")
 FORMATS_THEN = "jpeg=1, png=2, bmp=3, pnm=4, tiff=5, webp=6, gif=7, pdf=8"
 DIALECTS_THEN = (
-    "trwebocr, trwebocr_cpp, kserve_v2, tfserving, kserve_v1, rapidocr_api, paddlex, paddlehub, paddle_serving, umi_ocr, "
-    "ocr_space, turboocr"
+    "trwebocr, trwebocr_cpp, kserve_v2, tfserving, kserve_v1, rapidocr_api, paddlex, paddlehub, paddle_serving, "
+    "umi_ocr, ocr_space, turboocr"
 )
 # Every setting of 0.1.0, with values that its documentation said are accepted.
 SETTINGS: Mapping[str, Sequence[str]] = {
@@ -110,3 +116,78 @@ def test_what_replaces_a_setting_is_one_and_the_documents_have_all_of_them() -> 
         read_settings({f"OCRSVC_{replacement.setting.upper()}": "1GB"})
         assert f"`OCRSVC_{name.upper()}`" in page
         assert f"`OCRSVC_{replacement.setting.upper()}`" in page
+
+
+# The package is replaced. The clients leave the processor to what starts.
+SLOW = {**ENV, "OCRSVC_FAKE_LATENCY_S": "0.2"}
+
+
+def test_sighup_takes_new_code_and_fails_nothing(tmp_path: Path) -> None:
+    write_package(tmp_path, "0.1.0")
+    with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server)) as outcomes:
+        assert version_of(server.url) == "0.1.0"
+        replace_package(tmp_path, "0.2.0")
+        os.kill(server.pid, signal.SIGHUP)
+        server.wait_for("RECYCLED worker .*: reload", count=2)
+        answered = outcomes.total()
+        wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers of the new code")
+        assert version_of(server.url) == "0.2.0"
+        server.wait_for("ocrsvc 0.2.0 is installed, and this arbiter is 0.1.0")
+    assert set(outcomes) == {"right"}, outcomes
+
+
+def test_old_workers_answer_on_where_new_code_does_not_fit_the_arbiters(tmp_path: Path) -> None:
+    write_package(tmp_path, "0.1.0")
+    # The arbiter has loaded ocrsvc.errors, and its workers have what it has.
+    changes = {
+        "ocrsvc/errors.py": ("class OperatorError(", "NEW_NAME = 1\n\n\nclass OperatorError("),
+        "ocrsvc/app.py": ("from __future__ import annotations", "from ocrsvc.errors import NEW_NAME"),
+    }
+    with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server)) as outcomes:
+        replace_package(tmp_path, "0.2.0", changes)
+        os.kill(server.pid, signal.SIGHUP)
+        server.wait_for("died before it was ready")
+        answered = outcomes.total()
+        wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers of the old code")
+        assert version_of(server.url) == "0.1.0"
+    assert set(outcomes) == {"right"}, outcomes
+
+
+def test_a_restart_on_a_socket_that_is_held_takes_all_new_code_and_fails_nothing(tmp_path: Path) -> None:
+    write_package(tmp_path, "0.1.0")
+    with closing(HeldSocket(tmp_path, SLOW)) as held:
+        service = held.start()
+        try:
+            with asking(held.url, texts_of(held)) as outcomes:
+                assert held.stop(service) == 0
+                replace_package(tmp_path, "0.2.0")
+                service = held.start()
+                answered = outcomes.total()
+                wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers of the new code")
+                assert version_of(held.url) == "0.2.0"
+        finally:
+            assert held.stop(service) == 0
+    assert set(outcomes) == {"right"}, outcomes
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_hosts_behind_a_proxy_are_replaced_one_after_the_other_and_nothing_fails(
+    name: str, tmp_path: Path, free_port: int
+) -> None:
+    old, new, proxy = (tmp_path / kind for kind in ("old", "new", "proxy"))
+    write_package(old, "0.1.0")
+    write_package(new, "0.2.0")
+    proxy.mkdir()
+    one = {**SLOW, "OCRSVC_WORKERS": "1"}
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(serving(old, one)) for _ in range(2)]
+        url = stack.enter_context(proxied(PROXIES[name], proxy, free_port, *hosts))
+        with asking(url, texts_of(hosts[0])) as outcomes:
+            for host in hosts:
+                port = int(host.url.rpartition(":")[2])
+                assert host.stop() == 0, host.log
+                stack.enter_context(serving(new, one, port))
+                answered = outcomes.total()
+                wait_until(lambda before=answered: outcomes.total() > before + 2 * CLIENTS, "answers")  # type: ignore[misc]
+            assert version_of(url) == "0.2.0"
+    assert set(outcomes) == {"right"}, outcomes
