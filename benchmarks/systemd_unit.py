@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,6 +112,9 @@ def booted(root: Path) -> Iterator[Machine]:
         machine.run("systemctl", "--no-block", "poweroff")
         nspawn.wait(READY_S)
     finally:
+        # nspawn alone would leave them.
+        for child in children.read_text().split() if nspawn.poll() is None else ():
+            os.kill(int(child), signal.SIGKILL)
         nspawn.kill()
         nspawn.wait()
 

@@ -154,6 +154,24 @@ def test_every_file_that_compose_mounts_is_there() -> None:
     assert missing == []
 
 
+def test_prometheus_reads_its_configuration_and_the_query_that_scales(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    [scaled] = [one for one in rendered({"keda": {"enabled": True}}) if one["kind"] == "ScaledObject"]
+    [trigger] = scaled["spec"]["triggers"]
+    rule = {"groups": [{"name": "keda", "rules": [{"record": "wait", "expr": trigger["metadata"]["query"]}]}]}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rule))
+    for command in (
+        ["config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml"],
+        ["rules", tmp_path / "rules.yml"],
+    ):
+        done = subprocess.run(
+            [promtool, "check", *command], capture_output=True, text=True, timeout=_SOON_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def test_hadolint_finds_nothing_wrong_with_the_image() -> None:
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if hadolint is None:
