@@ -165,7 +165,7 @@ def disturb(machine: Machine) -> Counter[str]:
             for verb in ("restart", "reload"):
                 machine.run("systemctl", verb, "ocrsvc")
                 wanted = outcomes.total() + 100
-                wait_until(lambda wanted=wanted: outcomes.total() > wanted, READY_S, lambda: "no answers")  # type: ignore[misc]
+                wait_until(lambda wanted=wanted: outcomes.total() > wanted, READY_S, lambda: "no answers")
                 time.sleep(1.0)
     return outcomes
 

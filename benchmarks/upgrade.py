@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -105,7 +106,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-WAYS = {
+WAYS: Mapping[str, Callable[[Path, int], Counter[str]]] = {
     "SIGHUP": by_sighup,
     "restart on a held socket": by_restart,
     **{f"two hosts behind {name}": partial(by_hosts, name) for name in PROXIES},

@@ -27,7 +27,11 @@ ALL_ON: Mapping[str, Any] = {
     "grpc": {"enabled": True},
     "gpu": {"enabled": True, "memoryBytes": 20_000_000_000, "runtimeClassName": "nvidia"},
     "networkPolicy": {"from": [{"podSelector": {}}], "egress": [{"ports": [{"port": 6379}]}]},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {
+        "enabled": True,
+        "labels": {"release": "prometheus"},
+        "authorization": {"credentials": {"name": "ocrsvc-metrics", "key": "key"}},
+    },
     "keda": {"enabled": True},
     "ingress": {"enabled": True, "className": "nginx", "hosts": ["ocr.example.com"]},
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
@@ -163,8 +167,8 @@ def test_prometheus_reads_its_configuration_and_the_query_that_scales(tmp_path: 
     rule = {"groups": [{"name": "keda", "rules": [{"record": "wait", "expr": trigger["metadata"]["query"]}]}]}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(rule))
     for command in (
-        ["config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml"],
-        ["rules", tmp_path / "rules.yml"],
+        ["config", "--syntax-only", str(DEPLOY / "compose" / "prometheus.yml")],
+        ["rules", str(tmp_path / "rules.yml")],
     ):
         done = subprocess.run(
             [promtool, "check", *command], capture_output=True, text=True, timeout=_SOON_S, check=False
