@@ -87,6 +87,8 @@ def check(env: dict[str, str], folder: Path) -> list[str]:
         wrong = [f"the image was read as {image!r}"] * (WORDS not in image)
         wrong += [f"the PDF was read as {document!r}"] * (WORDS not in document)
         wrong += [f"health says {health}"] * ("ready" not in health)
+        # Such as that a process which reads a PDF is not restricted.
+        wrong += [line for line in service.text().splitlines() if "[WARNING]" in line or "[ERROR]" in line]
         stopped_s = time.monotonic()
     code = process.poll()
     wrong += [f"it ended with {code}"] * (code != 0)
