@@ -41,9 +41,9 @@ class Routes:
         self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
         self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
 
-    def is_open(self, path: str, method: str = "GET") -> bool:
-        """Whether this is answered without a key."""
-        return path in self.health and method in {"GET", "HEAD"}
+    def is_open(self, path: str) -> bool:
+        """Whether this is answered without a key, by any method: other methods than health's own are unknown there."""
+        return path in self.health
 
     def key_field_of(self, adapter: str | None) -> str:
         """What an adapter's format calls the key; empty where it has no place of its own for one."""

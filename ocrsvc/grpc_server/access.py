@@ -35,7 +35,7 @@ class CallAccess:
 
     def is_open(self, path: str) -> bool:
         """Whether this method is answered without a key."""
-        return path in self._routes.health
+        return self._routes.is_open(path)
 
     def check(self, sent: Mapping[str, str], method: Method) -> KeyEntry:
         """The key in a call's metadata, in the loop. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""

@@ -38,7 +38,7 @@ def install_key_check(app: Flask, settings: Settings, gate: AccessGate, routes: 
     def check_key() -> None:
         asked = current_request()
         path, method = asked.environ.get("PATH_INFO", ""), asked.method
-        if routes.is_open(path, method) or (settings.cors and _is_preflight(asked)):
+        if routes.is_open(path) or (settings.cors and _is_preflight(asked)):
             return
         credential = sent_in_head(asked, routes.key_field_of(asked.blueprint))
         if credential.secret or not routes.may_have_key_in_body(path, method):
