@@ -250,9 +250,7 @@ def print_comparison(rows: Sequence[Row], file: Path) -> None:
     before = {row["title"]: row["cpu_ms"] for row in json.loads(file.read_text("utf-8"))["rows"]}
     both = [row for row in rows if row.title in before and not row.title.startswith("grpc")]
     now_ms, before_ms = sum(row.cpu_ms for row in both), sum(before[row.title] for row in both)
-    print(
-        f"a connection for each of {len(both)} entries takes {now_ms:.0f} ms of processor time, before {before_ms:.0f}"
-    )
+    print(f"{len(both)} entries, a connection each: {now_ms:.0f} ms of processor time, before {before_ms:.0f} ms")
 
 
 def attack_all(

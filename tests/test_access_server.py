@@ -29,6 +29,7 @@ from ocrsvc.errors import KeyRefused, QuotaExceeded, ScopeMissing
 
 PAGE = picture()
 OCR = "/v1/ocr"
+FORM = "multipart/form-data; boundary=x"
 # Larger than what comes with a head, and than the kernel's buffers of a loopback connection.
 LARGE_BYTES = 50_000_000
 _ANSWER_S = 20.0
@@ -77,12 +78,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         store.close()
 
 
-def raw(place: Place, *lines: str, body: bytes = b"", path: str = OCR) -> bytes:
+def raw(place: Place, *lines: str, path: str = OCR, kind: str = "image/png") -> bytes:
     """What comes back, until the server hangs up or has answered, for a request of which no more is sent."""
     url = urlsplit(place.server.url)
-    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: image/png", *lines, "", ""))
+    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", *lines, "", ""))
     with socket.create_connection((url.hostname or "", url.port or 0), _ANSWER_S) as wire:
-        wire.sendall(head.encode("latin-1") + body)
+        wire.sendall(head.encode("latin-1"))
         return wire.recv(65536)
 
 
@@ -104,10 +105,15 @@ def test_a_body_is_not_waited_for_without_a_right_key(
 def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(place: Place) -> None:
     expecting = (f"Content-Length: {len(PAGE)}", "Expect: 100-continue")
     assert raw(place, f"X-API-Key: {place.secrets['reader']}", *expecting).startswith(b"HTTP/1.1 100 ")
-    assert raw(place, *expecting, path="/parse/image").startswith(b"HTTP/1.1 100 ")
-    # Also however the path is written.
-    assert raw(place, *expecting, path="/parse%2Fimage").startswith(b"HTTP/1.1 100 ")
-    assert raw(place, *expecting, path="/parse/images").startswith(b"HTTP/1.1 401 ")
+    for path, kind, status in (
+        ("/parse/image", FORM, 100),
+        # However the path is written.
+        ("/parse%2Fimage", FORM, 100),
+        ("/parse/image", "application/json", 401),
+        ("/parse/images", FORM, 401),
+    ):
+        answer = raw(place, *expecting, path=path, kind=kind)
+        assert answer.startswith(b"HTTP/1.1 %d " % status), (path, kind)
 
 
 def test_a_small_request_with_a_wrong_key_keeps_its_connection(place: Place) -> None:

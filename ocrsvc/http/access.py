@@ -37,11 +37,10 @@ def install_key_check(app: Flask, settings: Settings, gate: AccessGate, routes: 
     @app.before_request
     def check_key() -> None:
         asked = current_request()
-        path, method = asked.environ.get("PATH_INFO", ""), asked.method
-        if routes.is_open(path) or (settings.cors and _is_preflight(asked)):
+        if routes.is_open(asked.environ.get("PATH_INFO", "")) or (settings.cors and _is_preflight(asked)):
             return
         credential = sent_in_head(asked, routes.key_field_of(asked.blueprint))
-        if credential.secret or not routes.may_have_key_in_body(path, method):
+        if credential.secret or not _may_have_key_in_body(routes, asked):
             _check(gate, routes, asked, credential)
 
 
@@ -51,7 +50,7 @@ def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
     @app.before_request
     def check_key_in_body() -> None:
         asked = current_request()
-        if asked.key is None and routes.may_have_key_in_body(asked.environ.get("PATH_INFO", ""), asked.method):
+        if asked.key is None and _may_have_key_in_body(routes, asked):
             field = routes.key_field_of(asked.blueprint)
             _check(gate, routes, asked, credential_of("", asked.content.text(field) or "" if field else ""))
             check_format(gate, asked)
@@ -98,6 +97,11 @@ def sent_in_head(asked: Request, field: str) -> Credential:
         return credential_of(authorization, other)
     in_query = asked.args.get(field, "") if asked.method == "GET" else ""
     return credential_of(authorization, other, environ.get(f"HTTP_{field.upper()}", ""), in_query)
+
+
+def _may_have_key_in_body(routes: Routes, asked: Request) -> bool:
+    environ = asked.environ
+    return routes.may_have_key_in_body(environ.get("PATH_INFO", ""), asked.method, environ.get("CONTENT_TYPE", ""))
 
 
 def _check(gate: AccessGate, routes: Routes, asked: Request, credential: Credential) -> None:
