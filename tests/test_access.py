@@ -91,6 +91,9 @@ def test_ocr_space_has_its_key_in_a_header_or_in_the_form(client: FlaskClient, k
     assert client.post(path, data=image | {"apikey": WRONG}).status_code == 401
     assert client.post(path, data=image | {"apikey": keys.secrets["operator"]}).status_code == 403
     assert client.post(path, data=image, query_string={"apikey": WRONG}).status_code == 401
+    # A body that is wrong is no answer for who has no key.
+    broken = client.post(path, data=b"no form", content_type="multipart/form-data; boundary=x")
+    assert (broken.status_code, json_of(broken)["IsErroredOnProcessing"]) == (401, True)
     # Its clients send forms.
     assert client.post(path, json=image | {"apikey": secret}).status_code == 401
     # Addresses are never fetched, with any key; the query is the only place that a GET has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import subprocess
@@ -16,6 +17,8 @@ import grpc
 import httpx
 import pytest
 from grpc_support import MESSAGES, V2, infer_request, unary
+from hostile_client import send
+from hostile_requests import table
 from keys_support import WRONG, bearer
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import picture
@@ -114,6 +117,22 @@ def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(pl
     ):
         answer = raw(place, *expecting, path=path, kind=kind)
         assert answer.startswith(b"HTTP/1.1 %d " % status), (path, kind)
+
+
+@pytest.mark.parametrize("format_name", ["native", "ocr_space", "kserve_v2", "http"])
+def test_nothing_that_a_hostile_client_sends_is_answered_without_a_right_key(place: Place, format_name: str) -> None:
+    url = urlsplit(place.server.url)
+    workers = place.server.workers()
+    shown = (b"", b"X-API-Key: " + WRONG.encode(), b"X-API-Key: " + place.secrets["operator"].encode())
+    # Each PDF and picture is another body only, and nobody looks into bodies here.
+    entries = [one for one in table() if one.format == format_name and "file " not in one.name]
+    for entry, field in zip(entries, itertools.cycle(shown), strict=False):
+        to = (url.hostname or "", url.port or 0)
+        answers = {one.status for one in send(entry, to, short=True, limit_s=20.0, most_hold_s=0.3, field=field)}
+        # Some ask for health, which is answered.
+        assert answers.isdisjoint({500} if format_name == "http" else range(200, 400)), (entry.title, answers)
+    assert place.server.workers() == workers
+    assert place.status_of(place.secrets["reader"]) == 200
 
 
 def test_a_small_request_with_a_wrong_key_keeps_its_connection(place: Place) -> None:

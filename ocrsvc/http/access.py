@@ -15,9 +15,11 @@ from ocrsvc.access.credentials import Credential, credential_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.request_pages import RequestPages
 from ocrsvc.access.routes import Routes
+from ocrsvc.errors import CallerError
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.origins import check_origin
 from ocrsvc.http.request import Request, current_request, request
+from ocrsvc.http.responses import is_reported_in_a_200
 from ocrsvc.settings.settings import Settings
 
 # The service's own routes belong to no wire format that a key could be for; `api` is one.
@@ -52,7 +54,7 @@ def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
         asked = current_request()
         if asked.key is None and _may_have_key_in_body(routes, asked):
             field = routes.key_field_of(asked.blueprint)
-            _check(gate, routes, asked, credential_of("", asked.content.text(field) or "" if field else ""))
+            _check(gate, routes, asked, credential_of("", _text_in_body(asked, field)))
             check_format(gate, asked)
 
 
@@ -97,6 +99,16 @@ def sent_in_head(asked: Request, field: str) -> Credential:
         return credential_of(authorization, other)
     in_query = asked.args.get(field, "") if asked.method == "GET" else ""
     return credential_of(authorization, other, environ.get(f"HTTP_{field.upper()}", ""), in_query)
+
+
+def _text_in_body(asked: Request, field: str) -> str:
+    """A field of the body; empty where the body is wrong: nobody without a key is told so. Raises OcrsvcError."""
+    try:
+        return asked.content.text(field) or ""
+    except CallerError as error:
+        if is_reported_in_a_200(error):
+            return ""
+        raise
 
 
 def _may_have_key_in_body(routes: Routes, asked: Request) -> bool:
