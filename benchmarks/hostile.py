@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_machine()
     rpc_port = free_port()
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}
-    with attacker_keys(options.key) as keys, started(env | keys.env) as service:
+    with attacker_keys(options.key) as keys, started({**env, **keys.env}) as service:
         undisturbed, rows = attack_all(service, rpc_port, entries, options, keys)
     missed = [row for row in rows if row.missed]
     print(f"{len(rows)} entries, {len(missed)} of which miss a bound")

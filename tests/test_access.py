@@ -228,8 +228,20 @@ def test_an_answer_says_what_is_left(client: FlaskClient, keys: Keys) -> None:
 def test_a_key_without_limits_is_counted_as_well(client: FlaskClient, keys: Keys) -> None:
     before = keys.usage("reader").today
     post(client, keys, "reader")
-    client.get("/version", headers=bearer(keys.secrets["reader"]))
     assert keys.usage("reader").today == before + 1
+
+
+def test_what_needs_neither_engine_nor_time_waits_for_no_store(
+    client: FlaskClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeysUnavailable("The store is away.", "Later.", 3)
+
+    for name in ("admit", "reserve", "settle"):
+        monkeypatch.setattr(keys.store, name, broken)
+    for path in ("/version", "/v2/models/ocr", "/api/ocr/get_options", "/healthz"):
+        assert client.get(path, headers=bearer(keys.secrets["spent"])).status_code == 200, path
+    assert post(client, keys, "spent").status_code == 503
 
 
 def test_pages_that_cannot_be_counted_are_not_answered(

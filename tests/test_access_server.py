@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import socket
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import grpc
 import httpx
 import pytest
+import requests
 from grpc_support import MESSAGES, V2, infer_request, unary
 from hostile_client import send
 from hostile_requests import table
@@ -194,6 +196,14 @@ def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) ->
     for secret, refusal in ((WRONG, KeyRefused), (place.secrets["operator"], ScopeMissing)):
         with Client(place.server.url, api_key=secret) as client, pytest.raises(refusal):
             client.read(PAGE)
+
+
+def test_a_client_that_is_given_nothing_but_an_address_sends_the_key_in_it(place: Place) -> None:
+    url = urlsplit(place.server.url)
+    address = f"http://ocr:{place.secrets['reader']}@{url.netloc}"
+    sent = {"file": base64.b64encode(PAGE).decode(), "fileType": 1}
+    assert requests.post(f"{address}/ocr", json=sent, timeout=_ANSWER_S).json()["errorCode"] == 0
+    assert httpx.post(f"{address}/ocr", files={"image_file": PAGE}, timeout=_ANSWER_S).status_code == 200
 
 
 def test_commands_ask_with_a_key(place: Place, tmp_path: Path) -> None:

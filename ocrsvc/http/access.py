@@ -58,20 +58,19 @@ def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
             check_format(gate, asked)
 
 
-def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
-    """Count a request among those of its key, and give back at its end what it did not use; called last.
+def install_key_limits(app: Flask, gate: AccessGate) -> None:
+    """Count a POST among the requests of its key, and give back at its end what it did not use; called last.
 
-    Requests for operators' routes, for the web page and for what the service says of itself count for nothing.
+    What needs neither the engine nor time is answered by two threads, health among it, which wait for no store: it
+    counts for nothing.
     """
 
     @app.before_request
     def enter() -> None:
         asked = current_request()
-        if asked.key is None or asked.routing_exception is not None or _format_of(asked) is None:
+        if asked.key is None or asked.method != "POST" or asked.routing_exception is not None:
             return
-        pages = 0
-        if asked.method == "POST" and routes.scope_of(_rule_of(asked)) == "read":
-            pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
+        pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
         asked.pages = RequestPages(gate.enter(asked.key, pages), pages)
 
     @app.teardown_request
