@@ -16,6 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ocrsvc.access.quotas import headers_of, refusal_of
@@ -55,6 +56,7 @@ class AccessGate:
         self._version = -1
         self._refreshed_s = -_STALE_S
         self._alive_s = -_ALIVE_S
+        self._usage = UsageCache(store, monotonic)
         self._begun = False
         # Of what is settled: a worker that comes after this one under its name counts anew.
         self._origin, self._numbers = secrets.token_hex(4), itertools.count()
@@ -209,7 +211,36 @@ class AccessGate:
         return entry
 
     def _admission(self, entry: KeyEntry, now_s: float) -> Admission:
-        return Admission(self._store, self._worker, entry, now_s, f"{self._origin}.{next(self._numbers)}")
+        number = f"{self._origin}.{next(self._numbers)}"
+        return Admission(self._store, self._worker, entry, now_s, number, self._usage)
+
+
+class UsageCache:
+    """What is used of the keys, for headers: read from the store four times a second at most, for each key.
+
+    Any thread may call; what two take at the same moment may be noted once.
+
+    Args:
+        store: Of the keys.
+        monotonic: Monotonic seconds.
+    """
+
+    def __init__(self, store: KeyStore, monotonic: Callable[[], float]) -> None:
+        self._store, self._monotonic = store, monotonic
+        self._known: dict[str, tuple[float, Period, Usage]] = {}
+
+    def read(self, name: str, period: Period) -> Usage:
+        """What is used of a key. Raises KeysUnavailable."""
+        now_s, known = self._monotonic(), self._known.get(name)
+        if known is None or known[1] is not period or now_s - known[0] >= REFRESH_S:
+            known = self._known[name] = now_s, period, self._store.usage(name, period)
+        return known[2]
+
+    def take(self, name: str, pages: int) -> None:
+        """So many pages more are reserved."""
+        if pages and (known := self._known.get(name)):
+            read_s, period, usage = known
+            self._known[name] = read_s, period, replace(usage, reserved=usage.reserved + pages)
 
 
 class Admission:
@@ -219,19 +250,30 @@ class Admission:
         entry: The key's.
     """
 
-    def __init__(self, store: KeyStore, worker: str, entry: KeyEntry, now_s: float, number: str) -> None:
+    def __init__(
+        self, store: KeyStore, worker: str, entry: KeyEntry, now_s: float, number: str, usage: UsageCache
+    ) -> None:
         self.entry = entry
-        self._number = number
+        self._number, self._usage = number, usage
         self._store, self._worker, self._now_s = store, worker, now_s
         self._period: Period = period_of(now_s)
         self._requests = 0
         self._reserved = 0
-        self._usage: Usage | None = None
 
     @property
     def rate_limit_headers(self) -> Mapping[str, str]:
-        """RateLimit headers for the answer, as of when pages were last reserved; empty where the key has no limit."""
-        return headers_of(self.entry.limits, self._usage, self._now_s) if self._usage else {}
+        """RateLimit headers for the answer, as of a quarter of a second ago; empty where the key has no such limit.
+
+        What this worker has reserved since then is known, too.
+        """
+        limits = self.entry.limits
+        if limits.is_timeless:
+            return {}
+        try:
+            return headers_of(limits, self._usage.read(self.entry.name, self._period), self._now_s)
+        except KeysUnavailable:
+            # They are no reason for an answer to fail.
+            return {}
 
     def enter(self, pages: int) -> None:
         """The gate, once: count the request as under way, and reserve pages. Raises as `AccessGate.admit`."""
@@ -271,13 +313,15 @@ class Admission:
         except KeysUnavailable as error:
             LOGGER.warning("What a request had reserved is given back later: %s", error)
 
-    def _reserve(self, take: Callable[..., Usage], pages: int) -> None:
+    def _reserve(self, take: Callable[..., None], pages: int) -> None:
         entry = self.entry
         try:
-            self._usage = take(self._number, entry.name, self._worker, entry.limits, pages, self._period)
+            take(self._number, entry.name, self._worker, entry.limits, pages, self._period)
         except LimitReached as reached:
-            raise refusal_of(entry.limits, reached, self._now_s) from None
+            usage = self._store.usage(entry.name, self._period)
+            raise refusal_of(entry.limits, reached.limit, usage, self._now_s) from None
         self._reserved += pages
+        self._usage.take(entry.name, pages)
 
 
 _HOW_TO_SEND: Final = "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY."

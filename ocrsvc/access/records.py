@@ -38,6 +38,11 @@ class KeyLimits:
         """Whether there is no limit at all."""
         return self == _NO_LIMITS
 
+    @property
+    def is_timeless(self) -> bool:
+        """Whether no limit counts over time."""
+        return self.requests_per_s is None and self.pages_a_day is None and self.pages_a_month is None
+
 
 _NO_LIMITS: Final = KeyLimits()
 

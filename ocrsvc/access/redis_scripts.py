@@ -23,32 +23,33 @@ local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 """
 
-# Answers 0 or the number of the limit that is reached, and a Usage, whose seconds are microseconds.
-_TAKE: Final = (
+_READ: Final = (
     _NOW
     + """
 local rate, held, usage = KEYS[1], KEYS[2], KEYS[3]
-local field, step, burst, concurrency, pages = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local day_most, month_most = tonumber(ARGV[7]), tonumber(ARGV[9])
 local requests, reserved = 0, 0
 local fields = redis.call('HGETALL', held)
 for place = 1, #fields, 2 do
     if string.sub(fields[place], 1, 1) ~= '+' then requests = requests + 1 end
     reserved = reserved + fields[place + 1]
 end
-local used = redis.call('HMGET', usage, ARGV[6], ARGV[8])
+local used = redis.call('HMGET', usage, ARGV[1], ARGV[2])
 local today, month = tonumber(used[1] or 0), tonumber(used[2] or 0)
-local full = math.max(now, math.min(now + burst, tonumber(redis.call('GET', rate) or 0)))
-local function answer(limit)
-    return {limit, requests, reserved, today, month, math.floor((full - now) * 1000000)}
-end
+local full = tonumber(redis.call('GET', rate) or 0)
+"""
+)
+
+# Answers 0, or the number of the limit that is reached.
+_TAKE: Final = (
+    _READ
+    + """
+local field, pages, day_most, month_most = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 """
 )
 
 _CHECK_PAGES: Final = """
-if day_most and today + reserved + pages > day_most then return answer(3) end
-if month_most and month + reserved + pages > month_most then return answer(4) end
-reserved = reserved + pages
+if day_most and today + reserved + pages > day_most then return 3 end
+if month_most and month + reserved + pages > month_most then return 4 end
 """
 
 # What these workers have reserved.
@@ -78,18 +79,18 @@ class Script:
 ADMIT: Final = Script(
     _TAKE
     + """
-if step and full + step > now + burst + 0.000001 then return answer(1) end
-if concurrency and requests >= concurrency then return answer(2) end
+local concurrency, step, burst = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+if step then
+    full = math.max(now, math.min(now + burst, full)) + step
+    if full > now + burst + 0.000001 then return 1 end
+end
+if concurrency and requests >= concurrency then return 2 end
 """
     + _CHECK_PAGES
     + """
-requests = requests + 1
-if step then
-    full = full + step
-    redis.call('SET', rate, string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000))
-end
+if step then redis.call('SET', rate, string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000)) end
 redis.call('HSET', held, field, pages)
-return answer(0)
+return 0
 """
 )
 
@@ -99,7 +100,7 @@ RESERVE: Final = Script(
     + """
 if redis.call('HEXISTS', held, field) == 0 then field = '+' .. field end
 redis.call('HINCRBY', held, field, pages)
-return answer(0)
+return 0
 """
 )
 
@@ -118,10 +119,11 @@ end
 return pages
 """)
 
+# Microseconds until the bucket is full again, last.
 USAGE: Final = Script(
-    _TAKE
+    _READ
     + """
-return answer(0)
+return {requests, reserved, today, month, math.max(0, math.ceil((full - now) * 1000000))}
 """
 )
 

@@ -84,17 +84,22 @@ class SqliteStore:
                 self._for_upkeep.run("PRAGMA wal_checkpoint(PASSIVE)")
                 self._for_upkeep.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def admit(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def admit(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
         """See KeyStore."""
         rate = limits.requests_per_s
         step, burst = (None, None) if rate is None else (1 / rate, burst_s(rate))
-        values = (name, worker, self._clock(), step, burst, limits.concurrency, *_pages(limits, pages, period))
-        return self._reserve("INSERT INTO admit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values, name, period)
+        self._reserve(
+            "INSERT INTO admit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(name, worker, self._clock(), step, burst, limits.concurrency),
+            *(pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month),
+        )
 
-    def reserve(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def reserve(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
         """See KeyStore."""
-        values = (name, worker, *_pages(limits, pages, period))
-        return self._reserve("INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?)", values, name, period)
+        self._reserve(
+            "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?)",
+            *(name, worker, pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month),
+        )
 
     def settle(
         self, _number: str, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
@@ -108,19 +113,13 @@ class SqliteStore:
         self._for_requests.close()
         self._for_upkeep.close()
 
-    def _reserve(self, statement: str, values: tuple[object, ...], name: str, period: Period) -> Usage:
+    def _reserve(self, statement: str, *values: object) -> None:
         try:
             self._for_requests.run(statement, values)
         except sqlite3.IntegrityError as error:
-            limit = str(error)
-            if limit not in LIMIT_NAMES:
+            if str(error) not in LIMIT_NAMES:
                 raise
-            raise LimitReached(LIMIT_NAMES[limit], self.usage(name, period)) from None
-        return self.usage(name, period)
-
-
-def _pages(limits: KeyLimits, pages: int, period: Period) -> tuple[object, ...]:
-    return pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month
+            raise LimitReached(LIMIT_NAMES[str(error)]) from None
 
 
 class _Connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, Protocol, get_args
 
 from ocrsvc.access.records import KeyLimits, StoredKey, Usage
@@ -19,17 +20,11 @@ _DAY_S: Final = 86_400
 
 
 class LimitReached(Exception):
-    """A limit of a key is reached; nothing was reserved. The gate makes a QuotaExceeded of it.
+    """A limit of a key is reached; nothing was reserved. The gate makes a QuotaExceeded of it."""
 
-    Args:
-        limit: Which.
-        usage: What is used of the key.
-    """
-
-    def __init__(self, limit: LimitName, usage: Usage) -> None:
+    def __init__(self, limit: LimitName) -> None:
         super().__init__(limit)
         self.limit = limit
-        self.usage = usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,12 @@ class Period:
 
 def period_of(now_s: float) -> Period:
     """Day and month of a moment in Unix seconds."""
-    day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
+    return _period_of_day(int(now_s // _DAY_S))
+
+
+@lru_cache(maxsize=2)
+def _period_of_day(number: int) -> Period:
+    day = time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
     return Period(day, day[:7])
 
 
@@ -76,7 +76,7 @@ class KeyStore(Protocol):
     def keep_alive(self, worker: str) -> None:
         """This worker lives; and give back what the dead have reserved."""
 
-    def admit(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def admit(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
         """Count a request as under way, and reserve pages for it. Raises LimitReached.
 
         Args:
@@ -88,7 +88,7 @@ class KeyStore(Protocol):
             period: To which they belong.
         """
 
-    def reserve(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def reserve(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
         """Reserve more pages. Raises LimitReached."""
 
     def settle(
