@@ -174,10 +174,18 @@ def test_a_quota_is_answered_429_with_when_there_is_more(setup: Setup) -> None:
     assert error.headers == {
         "RateLimit-Policy": '"pages-a-day";q=3;w=86400, "pages-a-month";q=50;w=2678400',
         "RateLimit": '"pages-a-day";r=1;t=3600, "pages-a-month";r=48;t=3600',
-        "RateLimit-Limit": "3",
-        "RateLimit-Remaining": "1",
-        "RateLimit-Reset": "3600",
     }
+
+
+def test_headers_of_answers_are_as_of_a_quarter_of_a_second_ago(setup: Setup) -> None:
+    secret = setup.add(replace(ACME, limits=KeyLimits(pages_a_day=9)))
+    left = []
+    for wait_s in (0.0, 0.2, 0.05):
+        setup.monotonic[0] += wait_s
+        admission = setup.gate.admit(secret, "read", pages=1)
+        left.append(admission.rate_limit_headers["RateLimit"])
+        admission.settle(1)
+    assert left == [f'"pages-a-day";r={pages};t=3600' for pages in (8, 8, 6)]
 
 
 def test_a_rate_is_answered_429_with_when_the_next_may_come(setup: Setup) -> None:

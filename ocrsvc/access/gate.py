@@ -16,11 +16,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from ocrsvc.access.quotas import headers_of, refusal_of
-from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage
+from ocrsvc.access.records import KeyEntry, KeyLimits, KeySecret, Scope, StoredKey
 from ocrsvc.access.secrets import id_of, is_same
 from ocrsvc.access.store import KeyStore, LimitReached, Period, period_of
 from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
@@ -56,7 +55,7 @@ class AccessGate:
         self._version = -1
         self._refreshed_s = -_STALE_S
         self._alive_s = -_ALIVE_S
-        self._usage = UsageCache(store, monotonic)
+        self._headers = HeaderCache(store, monotonic)
         self._begun = False
         # Of what is settled: a worker that comes after this one under its name counts anew.
         self._origin, self._numbers = secrets.token_hex(4), itertools.count()
@@ -212,13 +211,11 @@ class AccessGate:
 
     def _admission(self, entry: KeyEntry, now_s: float) -> Admission:
         number = f"{self._origin}.{next(self._numbers)}"
-        return Admission(self._store, self._worker, entry, now_s, number, self._usage)
+        return Admission(self._store, self._worker, entry, now_s, number, self._headers)
 
 
-class UsageCache:
-    """What is used of the keys, for headers: read from the store four times a second at most, for each key.
-
-    Any thread may call; what two take at the same moment may be noted once.
+class HeaderCache:
+    """RateLimit headers of the keys, made four times a second at most for each key; any thread may call.
 
     Args:
         store: Of the keys.
@@ -227,20 +224,15 @@ class UsageCache:
 
     def __init__(self, store: KeyStore, monotonic: Callable[[], float]) -> None:
         self._store, self._monotonic = store, monotonic
-        self._known: dict[str, tuple[float, Period, Usage]] = {}
+        self._known: dict[str, tuple[float, KeyLimits, Mapping[str, str]]] = {}
 
-    def read(self, name: str, period: Period) -> Usage:
-        """What is used of a key. Raises KeysUnavailable."""
-        now_s, known = self._monotonic(), self._known.get(name)
-        if known is None or known[1] is not period or now_s - known[0] >= REFRESH_S:
-            known = self._known[name] = now_s, period, self._store.usage(name, period)
+    def headers_of(self, entry: KeyEntry, period: Period, now_s: float) -> Mapping[str, str]:
+        """Those of a key, as of a quarter of a second ago at most. Raises KeysUnavailable."""
+        read_s, known = self._monotonic(), self._known.get(entry.name)
+        if known is None or known[1] is not entry.limits or read_s - known[0] >= REFRESH_S:
+            headers = headers_of(entry.limits, self._store.usage(entry.name, period), now_s)
+            known = self._known[entry.name] = read_s, entry.limits, headers
         return known[2]
-
-    def take(self, name: str, pages: int) -> None:
-        """So many pages more are reserved."""
-        if pages and (known := self._known.get(name)):
-            read_s, period, usage = known
-            self._known[name] = read_s, period, replace(usage, reserved=usage.reserved + pages)
 
 
 class Admission:
@@ -251,10 +243,10 @@ class Admission:
     """
 
     def __init__(
-        self, store: KeyStore, worker: str, entry: KeyEntry, now_s: float, number: str, usage: UsageCache
+        self, store: KeyStore, worker: str, entry: KeyEntry, now_s: float, number: str, headers: HeaderCache
     ) -> None:
         self.entry = entry
-        self._number, self._usage = number, usage
+        self._number, self._headers = number, headers
         self._store, self._worker, self._now_s = store, worker, now_s
         self._period: Period = period_of(now_s)
         self._requests = 0
@@ -262,15 +254,11 @@ class Admission:
 
     @property
     def rate_limit_headers(self) -> Mapping[str, str]:
-        """RateLimit headers for the answer, as of a quarter of a second ago; empty where the key has no such limit.
-
-        What this worker has reserved since then is known, too.
-        """
-        limits = self.entry.limits
-        if limits.is_timeless:
+        """RateLimit headers for the answer, as of a quarter of a second ago; empty where the key has no such limit."""
+        if self.entry.limits.is_timeless:
             return {}
         try:
-            return headers_of(limits, self._usage.read(self.entry.name, self._period), self._now_s)
+            return self._headers.headers_of(self.entry, self._period, self._now_s)
         except KeysUnavailable:
             # They are no reason for an answer to fail.
             return {}
@@ -321,7 +309,6 @@ class Admission:
             usage = self._store.usage(entry.name, self._period)
             raise refusal_of(entry.limits, reached.limit, usage, self._now_s) from None
         self._reserved += pages
-        self._usage.take(entry.name, pages)
 
 
 _HOW_TO_SEND: Final = "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY."

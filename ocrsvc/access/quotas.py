@@ -1,8 +1,6 @@
 """Limits of a key in words and in headers: what is left, and when there is more.
 
-The headers are those of draft-ietf-httpapi-ratelimit-headers-10 (`RateLimit-Policy`, `RateLimit`), and the three of its
-earlier versions, which most clients and proxies know (`RateLimit-Limit`, `-Remaining`, `-Reset`), for the limit of
-which the least is left.
+The headers are those of draft-ietf-httpapi-ratelimit-headers-10: `RateLimit-Policy` and `RateLimit`.
 """
 
 from __future__ import annotations
@@ -64,13 +62,9 @@ def headers_of(limits: KeyLimits, usage: Usage, now_s: float) -> Mapping[str, st
     quotas = quotas_of(limits, usage, now_s)
     if not quotas:
         return {}
-    tightest = min(quotas, key=lambda quota: quota.left / quota.limit)
     return {
         "RateLimit-Policy": ", ".join([f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas]),
         "RateLimit": ", ".join([f'"{quota.name}";r={quota.left};t={quota.reset_s}' for quota in quotas]),
-        "RateLimit-Limit": str(tightest.limit),
-        "RateLimit-Remaining": str(tightest.left),
-        "RateLimit-Reset": str(tightest.reset_s),
     }
 
 
