@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from ocrsvc.access.key_documents import read_key, write_key
 from ocrsvc.access.quotas import burst_s
-from ocrsvc.access.records import KeyLimits, StoredKey, Usage
-from ocrsvc.access.redis_scripts import ADMIT, BEGIN, KEEP_ALIVE, PREFIX, PUT, RESERVE, SETTLE, USAGE, Script
+from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
+from ocrsvc.access.redis_scripts import BEGIN, KEEP_ALIVE, PREFIX, PUT, RESERVE, SETTLE, USAGE, Script
 from ocrsvc.access.store import LimitName, LimitReached, Period, oldest_period
 from ocrsvc.errors import KeysUnavailable, SettingsError
 
@@ -26,8 +26,6 @@ TRY_S: Final = 0.5
 
 _TRIES: Final = 2
 _LIMITS: Final[tuple[LimitName, ...]] = ("rate", "concurrency", "day", "month")
-# Of requests whose reservation may have been made though its answer was lost; more are left to the worker's end.
-_MOST_UNCERTAIN: Final = 10_000
 
 
 class RedisStore:
@@ -44,7 +42,6 @@ class RedisStore:
         self._connect = _connector(url)
         # Connections of the package redis, most of whose methods have no types. The last given back is taken first.
         self._idle: deque[Any] = deque()
-        self._uncertain: deque[tuple[str, str]] = deque(maxlen=_MOST_UNCERTAIN)
         self._oldest = oldest_period()
 
     def version(self) -> int:
@@ -62,7 +59,7 @@ class RedisStore:
 
     def usage(self, name: str, period: Period) -> Usage:
         """See KeyStore."""
-        requests, reserved, today, this_month, full_us = self._run(USAGE, _keys_of(name), period.day, period.month)
+        requests, reserved, today, this_month, full_us = self._run(USAGE, _keys_of(name), period.day, period.month, "")
         return Usage(requests, reserved, today, this_month, full_us / 1e6)
 
     def begin_worker(self, worker: str) -> None:
@@ -73,43 +70,31 @@ class RedisStore:
         """See KeyStore."""
         self._run(KEEP_ALIVE, (), worker)
         self._oldest = oldest_period()
-        for _ in range(len(self._uncertain)):
-            name, field = self._uncertain[0]
-            self._call("HDEL", f"{PREFIX}held:{name}", field)
-            self._uncertain.popleft()
 
-    def admit(self, number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
-        """See KeyStore."""
-        rate, field = limits.requests_per_s, f"{worker}|{number}"
-        step, burst = ("", "") if rate is None else (1 / rate, burst_s(rate))
-        try:
-            self._reserve(ADMIT, name, field, limits, pages, period, _text(limits.concurrency), step, burst)
-        except KeysUnavailable:
-            self._uncertain.append((name, field))
-            raise
-
-    def reserve(self, number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
-        """See KeyStore."""
-        self._reserve(RESERVE, name, f"{worker}|{number}", limits, pages, period)
-
-    def settle(
-        self, number: str, name: str, worker: str, _requests: int, _reserved: int, pages: int, period: Period
+    def reserve(
+        self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, period: Period
     ) -> None:
         """See KeyStore."""
-        keys = (f"{PREFIX}held:{name}", f"{PREFIX}usage:{name}", f"{PREFIX}done:{number}")
-        self._run(SETTLE, keys, f"{worker}|{number}", pages, period.day, period.month, self._oldest)
+        rate = limits.requests_per_s
+        step, burst = ("", "") if rate is None else (1 / rate, burst_s(rate))
+        most = (_text(limits.concurrency), _text(limits.pages_a_day), _text(limits.pages_a_month))
+        values = (period.day, period.month, worker, *held, *need, spare, *most, step, burst)
+        if limit := self._run(RESERVE, _keys_of(name), *values):
+            raise LimitReached(_LIMITS[limit - 1])
+
+    def hold(self, name: str, worker: str, held: Hold) -> None:
+        """See KeyStore."""
+        self.settle(name, worker, held, 0, 0, Period("", ""))
+
+    def settle(self, name: str, worker: str, held: Hold, number: int, pages: int, period: Period) -> None:
+        """See KeyStore."""
+        keys = (f"{PREFIX}held:{name}", f"{PREFIX}usage:{name}", f"{PREFIX}settled:{worker}:{name}")
+        self._run(SETTLE, keys, worker, *held, number, pages, period.day, period.month, self._oldest)
 
     def close(self) -> None:
         """See KeyStore."""
         while self._idle:
             self._idle.pop().disconnect()
-
-    def _reserve(
-        self, script: Script, name: str, field: str, limits: KeyLimits, pages: int, period: Period, *more: object
-    ) -> None:
-        most = _text(limits.pages_a_day), _text(limits.pages_a_month)
-        if limit := self._run(script, _keys_of(name), period.day, period.month, field, pages, *most, *more):
-            raise LimitReached(_LIMITS[limit - 1])
 
     def _run(self, script: Script, keys: tuple[str, ...], *values: object) -> Any:
         """What a script answers. Raises KeysUnavailable."""

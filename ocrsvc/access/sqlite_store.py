@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ocrsvc.access.key_documents import read_key, write_key
 from ocrsvc.access.quotas import burst_s
-from ocrsvc.access.records import KeyLimits, StoredKey, Usage
+from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
 from ocrsvc.access.sqlite_schema import PAGE_BYTES, SCHEMA, SCHEMA_VERSION, USAGE
 from ocrsvc.access.store import LIMIT_NAMES, LimitReached, Period, oldest_period
 from ocrsvc.errors import KeysUnavailable
@@ -31,6 +31,9 @@ LIMIT_S: Final = 1.0
 
 _MOST_LOG_BYTES: Final = 8 << 20
 _OWN_USER_ONLY: Final = 0o600
+_SETTLE: Final = "INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+# How long the last number of a worker is known; what it counted is settled within seconds.
+_SETTLED_DAYS: Final = 2
 
 
 class SqliteStore:
@@ -73,7 +76,9 @@ class SqliteStore:
 
     def begin_worker(self, worker: str) -> None:
         """See KeyStore."""
-        self._for_upkeep.run("INSERT INTO begun VALUES (?, ?)", (worker, oldest_period()))
+        self._for_upkeep.run(
+            "INSERT INTO begun VALUES (?, ?, ?)", (worker, oldest_period(), oldest_period(_SETTLED_DAYS))
+        )
 
     def keep_alive(self, worker: str) -> None:
         """See KeyStore; and fold the log into the file when it has grown."""
@@ -84,42 +89,37 @@ class SqliteStore:
                 self._for_upkeep.run("PRAGMA wal_checkpoint(PASSIVE)")
                 self._for_upkeep.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def admit(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
+    def reserve(
+        self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, period: Period
+    ) -> None:
         """See KeyStore."""
         rate = limits.requests_per_s
         step, burst = (None, None) if rate is None else (1 / rate, burst_s(rate))
-        self._reserve(
-            "INSERT INTO admit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(name, worker, self._clock(), step, burst, limits.concurrency),
-            *(pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month),
-        )
+        try:
+            self._for_requests.run(
+                "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(name, worker, *held, *need, spare, self._clock(), step, burst, limits.concurrency),
+                    *(period.day, limits.pages_a_day, period.month, limits.pages_a_month),
+                ),
+            )
+        except sqlite3.IntegrityError as error:
+            if str(error) not in LIMIT_NAMES:
+                raise
+            raise LimitReached(LIMIT_NAMES[str(error)]) from None
 
-    def reserve(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> None:
+    def hold(self, name: str, worker: str, held: Hold) -> None:
         """See KeyStore."""
-        self._reserve(
-            "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?)",
-            *(name, worker, pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month),
-        )
+        self._for_requests.run(_SETTLE, (name, worker, *held, 0, 0, "", ""))
 
-    def settle(
-        self, _number: str, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
-    ) -> None:
-        """See KeyStore. What failed has not happened: the number is not needed."""
-        values = (name, worker, requests, reserved, pages, period.day, period.month)
-        self._for_requests.run("INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    def settle(self, name: str, worker: str, held: Hold, number: int, pages: int, period: Period) -> None:
+        """See KeyStore."""
+        self._for_requests.run(_SETTLE, (name, worker, *held, number, pages, period.day, period.month))
 
     def close(self) -> None:
         """See KeyStore."""
         self._for_requests.close()
         self._for_upkeep.close()
-
-    def _reserve(self, statement: str, *values: object) -> None:
-        try:
-            self._for_requests.run(statement, values)
-        except sqlite3.IntegrityError as error:
-            if str(error) not in LIMIT_NAMES:
-                raise
-            raise LimitReached(LIMIT_NAMES[str(error)]) from None
 
 
 class _Connection:
