@@ -49,7 +49,7 @@ def test_pages_are_settled_by_key_and_day_each_under_a_number_of_its_own(counts:
     assert block.claim()
     for name, day, pages in (("a", "2027-03-31", 1), ("b", "2027-03-31", 2), ("a", "2027-04-01", 3), ("a", DAY.day, 4)):
         block.add(name, day, pages)
-    assert settled(block) == [("a", "2027-03-31", 1, 5), ("b", "2027-03-31", 2, 2), ("a", "2027-04-01", 3, 3)]
+    assert settled(block) == [("a", "2027-03-31", 1, 5), ("a", "2027-04-01", 2, 3), ("b", "2027-03-31", 3, 2)]
     assert settled(block) == []
 
 
@@ -168,10 +168,10 @@ def test_what_is_not_used_of_a_block_goes_back(counts: PageCounts, store: Sqlite
 @pytest.mark.parametrize(
     "limits",
     [
-        KeyLimits(requests_per_s=BLOCK * SPARE - 1),
-        KeyLimits(concurrency=BLOCK * SPARE - 1),
-        KeyLimits(pages_a_day=BLOCK * SPARE - 1),
-        KeyLimits(pages_a_month=BLOCK * SPARE - 1),
+        KeyLimits(requests_per_s=SPARE - 1),
+        KeyLimits(concurrency=SPARE - 1),
+        KeyLimits(pages_a_day=SPARE - 1),
+        KeyLimits(pages_a_month=SPARE - 1),
     ],
     ids=str,
 )
@@ -181,6 +181,19 @@ def test_a_key_with_little_left_is_asked_for_each_request(
     assert lease_of(store, counts).take(limits, DAY, ONE, in_blocks=True)
     used = store.usage("acme", DAY)
     assert (used.requests, used.reserved) == (1, 1)
+
+
+def test_of_what_little_is_left_a_worker_takes_no_more_than_it_needs_and_keeps_it_for_the_next(
+    counts: PageCounts, store: SqliteStore
+) -> None:
+    lease, limits = lease_of(store, counts), KeyLimits(concurrency=10, pages_a_day=1000)
+    for _ in range(5):
+        assert not lease.take(limits, DAY, Need(1, 0, 1), in_blocks=True)
+        lease.finish(Need(1, 0, 1), 1, DAY.day)
+        used = store.usage("acme", DAY)
+        assert (used.requests, used.reserved) == (1, BLOCK)
+    lease.settle()
+    assert store.usage("acme", DAY) == Usage(today=5, this_month=5)
 
 
 def test_two_workers_together_never_take_more_than_there_is(counts: PageCounts, store: SqliteStore) -> None:
@@ -202,5 +215,5 @@ def test_a_request_does_not_wait_for_others_for_long(
 ) -> None:
     monkeypatch.setattr("ocrsvc.access.leases._LIMIT_S", 0.01)
     lease = lease_of(store, counts)
-    with lease._locked(), pytest.raises(KeysUnavailable):
+    with lease._lock, pytest.raises(KeysUnavailable):
         lease.take(LARGE, DAY, ONE, in_blocks=True)

@@ -1,28 +1,30 @@
 """What one worker has reserved of a key: taken from the store in blocks while much is left, one by one when little is.
 
-A request that finds what it needs in the worker's block asks nobody. Blocks are taken only while four times as much
-would be left, and what is not used of them goes back within a quarter of a second: they never exceed a limit, and keep
-nothing from other workers that these would miss. A key whose limits are small, or nearly reached, is *scarce*: each of
-its requests is reserved in the store and given back there at once.
+A request that finds what it needs in the worker's block asks nobody. More than it needs is taken only while four times
+as much would be left, and what is not used of it goes back within a quarter of a second: a block never exceeds a limit,
+and keeps nothing from other workers that these would miss. Where there is not even four times as much as a request
+needs, the key is *scarce* for a second: each request is reserved in the store, and given back there at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ocrsvc.access.page_counts import CountBlock
 from ocrsvc.access.records import Hold, KeyLimits, Need
-from ocrsvc.access.store import KeyStore, LimitReached, Period
+from ocrsvc.access.store import KeyStore, LimitName, LimitReached, Period
 from ocrsvc.errors import KeysUnavailable
 
 BLOCK: Final = 16
-"""Requests, and beyond those that a request needs pages, that a worker takes at once."""
+"""Requests, and pages, that a worker takes at once."""
 
 SPARE: Final = 4
-"""How many times a block must be left for a block to be taken."""
+"""How many times as much must be left as is taken."""
+
+_RESOURCES: Final[Mapping[LimitName, int]] = {"concurrency": 0, "rate": 1, "day": 2, "month": 2}
+"""What of a Need a limit is of."""
 
 _SCARCE_S: Final = 1.0
 # As long as one call of a store may take.
@@ -49,7 +51,9 @@ class Lease:
         self._requests = self._pages = self._counted = 0
         # Requests that may begin.
         self._tokens = 0
-        self._scarce_until_s = 0.0
+        # Until when no block is taken of each of a Need, and when each request asks the store.
+        self._small_until_s = [-_SCARCE_S] * len(Need())
+        self._scarce_until_s = -_SCARCE_S
 
     def take(self, limits: KeyLimits, period: Period, need: Need, *, in_blocks: bool) -> bool:
         """Reserve what a request needs; whether it is scarce, and so is to be given back to the store at once.
@@ -58,7 +62,8 @@ class Lease:
             LimitReached: A limit is reached; nothing is reserved.
             KeysUnavailable: The store does not answer.
         """
-        with self._locked():
+        self._acquire()
+        try:
             missing = self._missing(limits, need)
             is_scarce = not in_blocks or self._monotonic() < self._scarce_until_s
             if missing.is_something:
@@ -69,6 +74,8 @@ class Lease:
             self._pages += need.pages
             self._tokens = max(0, self._tokens - need.tokens)
             return is_scarce
+        finally:
+            self._lock.release()
 
     def finish(self, reserved: Need, pages: int, day: str) -> bool:
         """A request is over, and so many pages of it count; `settle` tells the store.
@@ -95,7 +102,8 @@ class Lease:
         Raises:
             KeysUnavailable: The store does not answer; the next call does the rest.
         """
-        with self._locked():
+        self._acquire()
+        try:
             for one in self._block.unsettled(self._name):
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)
@@ -107,15 +115,12 @@ class Lease:
             if self._held != hold:
                 self._store.hold(self._name, self._worker, hold)
                 self._held = hold
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=_LIMIT_S):
-            raise KeysUnavailable("The store of the API keys answers too slowly.", "Send the request again.", 2)
-        try:
-            yield
         finally:
             self._lock.release()
+
+    def _acquire(self) -> None:
+        if not self._lock.acquire(timeout=_LIMIT_S):
+            raise KeysUnavailable("The store of the API keys answers too slowly.", "Send the request again.", 2)
 
     def _missing(self, limits: KeyLimits, need: Need) -> Need:
         """What is not ready."""
@@ -126,15 +131,20 @@ class Lease:
         )
 
     def _take_block(self, limits: KeyLimits, period: Period, missing: Need) -> bool:
-        """Take what is missing, and more for those that come next; False when there is too little left."""
-        requests, tokens, pages = missing
-        more = Need(BLOCK if requests else 0, BLOCK if tokens else 0, pages + BLOCK - 1 if pages else 0)
-        try:
-            self._ask(limits, period, more, SPARE)
-        except LimitReached:
-            self._scarce_until_s = self._monotonic() + _SCARCE_S
-            return False
-        return True
+        """Take what is missing, and of what much is left some more; False when of anything too little is left."""
+        now_s = self._monotonic()
+        while True:
+            ends_s = zip(missing, self._small_until_s, strict=True)
+            more = Need(*[count + BLOCK - 1 if count and now_s >= end_s else count for count, end_s in ends_s])
+            try:
+                self._ask(limits, period, more, SPARE)
+                return True
+            except LimitReached as reached:
+                resource = _RESOURCES[reached.limit]
+                if now_s < self._small_until_s[resource]:
+                    self._scarce_until_s = now_s + _SCARCE_S
+                    return False
+                self._small_until_s[resource] = now_s + _SCARCE_S
 
     def _ask(self, limits: KeyLimits, period: Period, need: Need, spare: int) -> None:
         held = self._held

@@ -14,7 +14,7 @@ import ctypes
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,7 @@ SERIES: Final = 512
 
 _NAME_BYTES: Final = 64
 _DAY_BYTES: Final = 16
+_NOWHERE: Final[Mapping[str, int]] = {}
 
 
 class _Series(ctypes.Structure):
@@ -95,7 +96,8 @@ class CountBlock:
         self.worker = worker
         self._head, self._series, self._lock_file, self._slot = head, series, lock_file, slot
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, str], int] = {}
+        # By key and day.
+        self._places: dict[str, dict[str, int]] = {}
 
     def claim(self) -> bool:
         """Become its writer; False while another process is."""
@@ -103,8 +105,10 @@ class CountBlock:
             fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._slot)
         except OSError:
             return False
-        used = [(place, series) for place, series in enumerate(self._series) if series.name]
-        self._places = {(series.name.decode(), series.day.decode()): place for place, series in used}
+        self._places = {}
+        for place, series in enumerate(self._series):
+            if series.name:
+                self._places.setdefault(series.name.decode(), {})[series.day.decode()] = place
         return True
 
     def give_up(self) -> None:
@@ -114,7 +118,7 @@ class CountBlock:
     def add(self, name: str, day: str, pages: int) -> bool:
         """Count pages of a key; False when the block is full, and they are not counted."""
         with self._lock:
-            place = self._places.get((name, day))
+            place = self._places.get(name, _NOWHERE).get(day)
             if place is None:
                 place = self._begin(name, day)
             if place < 0:
@@ -129,8 +133,9 @@ class CountBlock:
         What may have been sent before comes first, since a store counts no lower number after a higher one.
         """
         with self._lock:
-            places = [place for (key, _), place in self._places.items() if not name or key == name]
-        for place in sorted(places, key=lambda place: self._series[place].sent <= self._series[place].settled):
+            known = [self._places.get(name, _NOWHERE)] if name else self._places.values()
+            places = [place for days in known for place in days.values()]
+        for place in sorted(places, key=self._is_new) if len(places) > 1 else places:
             if settlement := self._settlement(place):
                 yield settlement
 
@@ -142,16 +147,17 @@ class CountBlock:
     def tidy(self) -> None:
         """Free the places of keys and days of which everything is settled."""
         with self._lock:
-            for key, place in list(self._places.items()):
+            for name, day, place in [(name, *at) for name, days in self._places.items() for at in days.items()]:
                 series = self._series[place]
                 if series.counted == series.settled:
-                    del self._places[key]
+                    del self._places[name][day]
                     series.name = b""
+            self._places = {name: days for name, days in self._places.items() if days}
             self._head.is_unsettled = int(bool(self._places))
 
     def _begin(self, name: str, day: str) -> int:
         """A free place, for this key and day; -1 where there is none."""
-        taken = set(self._places.values())
+        taken = {place for days in self._places.values() for place in days.values()}
         place = next((place for place in range(SERIES) if place not in taken), -1)
         if place >= 0:
             series = self._series[place]
@@ -159,8 +165,12 @@ class CountBlock:
             series.day = day.encode()
             # Last: a place counts from the moment on when it has a name.
             series.name = name.encode()
-            self._places[name, day] = place
+            self._places.setdefault(name, {})[day] = place
         return place
+
+    def _is_new(self, place: int) -> bool:
+        """Whether nothing of it may have been sent that is not settled."""
+        return bool(self._series[place].sent <= self._series[place].settled)
 
     def _settlement(self, place: int) -> Settlement | None:
         series = self._series[place]
