@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ocrsvc
 from ocrsvc import __version__
+from ocrsvc.access.audit import audit_log_of
 from ocrsvc.access.opening import check_store, settle_rest
 from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
@@ -144,7 +146,12 @@ def on_reload(server: LastingArbiter) -> None:
             installed,
             __version__,
         )
-    current_service().controller.reload(server)
+    service = current_service()
+    service.controller.reload(server)
+    try:
+        audit_log_of(service.settings).write("signal:SIGHUP", "service.reload", time.time())
+    except OcrsvcError as error:
+        server.log.error("The reload is not in the audit log: %s", error)
 
 
 def _installed_version() -> str:
