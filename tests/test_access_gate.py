@@ -275,7 +275,7 @@ def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_chan
         with pytest.raises(KeysUnavailable):
             gate.check(secret)
         gate.refresh()
-        now[0] += 1.9
+        now[0] += 4.9
         gate.check(secret)
         now[0] += 0.2
         assert not gate.is_ready

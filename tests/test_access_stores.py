@@ -92,6 +92,19 @@ def used(case: Case, day: Period = DAY) -> Usage:
     return case.store.usage("acme", day)
 
 
+def test_a_key_that_cannot_be_read_is_left_out_and_the_others_are_not(
+    case: Case, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = '{"entry": {"name": "later", "limits": {"pages_an_hour": 5}}, "secrets": []}'
+    with monkeypatch.context() as newer:
+        newer.setattr(f"{type(case.store).__module__}.write_key", lambda _: later)
+        case.store.put(StoredKey(KeyEntry("later"), ()))
+    case.store.put(StoredKey(KeyEntry("acme"), ()))
+    known = case.store.keys()
+    assert [key.entry.name for key in known] == ["acme"]
+    assert "A key is left out" in caplog.text
+
+
 def test_pages_are_reserved_first_and_counted_when_they_are_answered(case: Case) -> None:
     limits = KeyLimits(pages_a_day=10)
     held = reserve(case, "w1", limits, Need(1, 0, 1))

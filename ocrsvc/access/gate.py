@@ -1,7 +1,7 @@
 """The gate: decides whether a request with this API key is admitted, and counts what it uses. Of HTTP and gRPC alike.
 
 A worker holds all keys in memory and looks for changes four times a second, so that a key costs no look-up, and a
-revoked one ends within half a second. While the store does not say for two seconds whether anything changed, nobody is
+revoked one ends within half a second. While the store does not say for five seconds whether anything changed, nobody is
 admitted.
 
 A page is *counted* when its answer is made, before it is sent: in memory that outlives the worker, from where the store
@@ -27,7 +27,7 @@ from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
 
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
-_STALE_S: Final = 2.0
+_STALE_S: Final = 5.0
 _ALIVE_S: Final = 1.0
 
 
@@ -67,7 +67,7 @@ class AccessGate:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the keys in memory are those of the store, as of two seconds ago at most."""
+        """Whether the keys in memory are those of the store, as of five seconds ago at most."""
         return self._monotonic() - self._refreshed_s < _STALE_S
 
     def start(self) -> None:

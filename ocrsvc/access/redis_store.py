@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from ocrsvc.access.key_documents import read_key, write_key
+from ocrsvc.access.key_documents import read_keys, write_key
 from ocrsvc.access.quotas import burst_s
 from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
 from ocrsvc.access.redis_scripts import BEGIN, KEEP_ALIVE, PREFIX, PUT, RESERVE, SETTLE, USAGE, Script
@@ -51,7 +51,7 @@ class RedisStore:
     def keys(self) -> list[StoredKey]:
         """See KeyStore."""
         documents = self._call("HVALS", f"{PREFIX}keys")
-        return sorted(map(read_key, documents), key=lambda key: key.entry.name)
+        return sorted(read_keys(documents), key=lambda key: key.entry.name)
 
     def put(self, key: StoredKey) -> None:
         """See KeyStore."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ocrsvc.access.key_documents import read_key, write_key
+from ocrsvc.access.key_documents import read_keys, write_key
 from ocrsvc.access.quotas import burst_s
 from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
 from ocrsvc.access.sqlite_schema import PAGE_BYTES, SCHEMA, SCHEMA_VERSION, USAGE
@@ -57,7 +57,7 @@ class SqliteStore:
 
     def keys(self) -> list[StoredKey]:
         """See KeyStore."""
-        return [read_key(document) for (document,) in self._for_upkeep.run("SELECT document FROM key ORDER BY name")]
+        return read_keys([document for (document,) in self._for_upkeep.run("SELECT document FROM key ORDER BY name")])
 
     def put(self, key: StoredKey) -> None:
         """See KeyStore. On the disk when this returns."""
@@ -95,18 +95,13 @@ class SqliteStore:
         """See KeyStore."""
         rate = limits.requests_per_s
         step, burst = (None, None) if rate is None else (1 / rate, burst_s(rate))
-        try:
-            self._for_requests.run(
-                "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(name, worker, *held, *need, spare, self._clock(), step, burst, limits.concurrency),
-                    *(period.day, limits.pages_a_day, period.month, limits.pages_a_month),
-                ),
-            )
-        except sqlite3.IntegrityError as error:
-            if str(error) not in LIMIT_NAMES:
-                raise
-            raise LimitReached(LIMIT_NAMES[str(error)]) from None
+        self._for_requests.run(
+            "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(name, worker, *held, *need, spare, self._clock(), step, burst, limits.concurrency),
+                *(period.day, limits.pages_a_day, period.month, limits.pages_a_month),
+            ),
+        )
 
     def hold(self, name: str, worker: str, held: Hold) -> None:
         """See KeyStore."""
@@ -135,7 +130,7 @@ class _Connection:
 
         Raises:
             KeysUnavailable: The file cannot be used, or others keep it busy for a second.
-            sqlite3.IntegrityError: A trigger refused it.
+            LimitReached: A trigger refused it.
         """
         if not self._lock.acquire(timeout=LIMIT_S):
             raise _unavailable(self._path, "it is busy")
@@ -143,9 +138,9 @@ class _Connection:
             if self._opened is None:
                 self._opened = open_file(self._path)
             return self._opened.execute(statement, values).fetchall()
-        except sqlite3.IntegrityError:
-            raise
         except (sqlite3.Error, OSError) as error:
+            if str(error) in LIMIT_NAMES:
+                raise LimitReached(LIMIT_NAMES[str(error)]) from None
             raise _unavailable(self._path, str(error)) from error
         finally:
             self._lock.release()
