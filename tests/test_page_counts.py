@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import requests
+from support import Server, run_server, wait_until
+from web_support import picture
 
 from ocrsvc.access.accounts import Accounts, settle_abandoned
 from ocrsvc.access.leases import BLOCK, SPARE, Lease
+from ocrsvc.access.management import add_key
+from ocrsvc.access.opening import open_store
 from ocrsvc.access.page_counts import SERIES, CountBlock, PageCounts
-from ocrsvc.access.records import KeyLimits, Need, Usage
+from ocrsvc.access.records import KeyEntry, KeyLimits, Need, Usage
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.store import LimitReached, Period
+from ocrsvc.access.store import LimitReached, Period, period_of
 from ocrsvc.errors import KeysUnavailable
 
 DAY = Period("2027-03-31", "2027-03")
@@ -217,3 +223,30 @@ def test_a_request_does_not_wait_for_others_for_long(
     lease = lease_of(store, counts)
     with lease._lock, pytest.raises(KeysUnavailable):
         lease.take(LARGE, DAY, ONE, in_blocks=True)
+
+
+def send_pages(server: Server, secret: str, pages: int) -> None:
+    for _ in range(pages):
+        answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers={"X-API-Key": secret}, timeout=10)
+        assert answer.status_code == 200
+
+
+def test_a_service_counts_what_its_killed_workers_have_answered(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path}/keys.sqlite"
+    with closing(open_store(address)) as store:
+        secret = add_key(store, KeyEntry("acme", limits=LARGE))
+
+        def counted() -> int:
+            return store.usage("acme", period_of(time.time())).this_month
+
+        with run_server({"OCRSVC_KEYS": address, "OCRSVC_WORKERS": "1"}) as server:
+            (worker,) = server.workers()
+            send_pages(server, secret, 5)
+            os.kill(worker, signal.SIGKILL)
+            server.wait_for("READY in", count=2)
+            wait_until(lambda: counted() == 5, "its successor has counted them")
+            (worker,) = server.workers()
+            send_pages(server, secret, 7)
+            os.kill(worker, signal.SIGKILL)
+        # It has ended, with a successor or without.
+        assert counted() == 12
