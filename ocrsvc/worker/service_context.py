@@ -24,6 +24,7 @@ from ocrsvc.telemetry.metrics import EVENTS_DROPPED
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
+from ocrsvc.worker.certificate_watch import CertificateWatch
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
 
@@ -55,6 +56,7 @@ class ServiceContext:
         metrics: Of all workers.
         errors: The last failures of all workers.
         history: The last ten minutes.
+        certificate_watch: Has the TLS certificates, and reads them again.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
         name: Of this service among those that share a store of API keys.
@@ -74,10 +76,16 @@ class ServiceContext:
         self.metrics = MetricsStore(SLOTS)
         self.errors = RecentErrors(SLOTS)
         self.history = History()
+        self.certificate_watch = CertificateWatch(self.controller.worker_table.head, self.metrics.common, log)
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.name = secrets.token_hex(8)
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
+
+    def each_second(self) -> None:
+        """Arbiter, each second."""
+        self.certificate_watch.look()
+        self.note_history()
 
     def note_history(self) -> None:
         """Arbiter, each second: keep how the service is, when it is time for that."""
