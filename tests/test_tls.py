@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import ssl
@@ -76,7 +77,11 @@ WRONG_FILES: list[tuple[str, str, Callable[[Authority, TlsFiles], Any]]] = [
     ("CERTIFICATE is .*: it is not in PEM", "PEM", lambda _, own: own.certificate.write_bytes(b"\xff\xfe")),
     ("KEY is .*: it holds no private key", "certificate's", lambda _, own: own.key.write_text("hello")),
     ("KEY is .*: it has a password", "openssl pkey", lambda _, own: own.key.write_bytes(key_with_password())),
-    ("KEY is .*: it is not the key of OCRSVC_TLS_CERTIFICATE", "made for", lambda ca, _: swap_key(ca)),
+    (
+        "KEY is .*: it is not the key of the certificate; OCRSVC_TLS_CERTIFICATE is",
+        "made for",
+        lambda ca, _: swap_key(ca),
+    ),
     ("CERTIFICATE is .*: it is valid from .* to .*, and now is", "Renew", lambda ca, _: ca.issue(valid_days=(-9, -1))),
     ("CERTIFICATE is .*: it is valid from .* to .*, and now is", "clock", lambda ca, _: ca.issue(valid_days=(1, 9))),
 ]
@@ -225,19 +230,21 @@ def test_a_bad_new_pair_keeps_the_old_one(
 
 def test_a_worker_follows_its_arbiter(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     files = authority.issue()
-    own, head, log = Certificates(files), WorkerTable().head, logging.getLogger("test-tls")
+    watch, _, head = watched(files)
+    assert watch.certificates is not None
+    own, log = copy.copy(watch.certificates), logging.getLogger("test-tls")
     first = own.current
     follow(own, head, log)
     assert own.current is first
-    head.certificates = 1
-    follow(own, head, log)
-    assert own.current is not first
-    second = own.current
+    authority.issue(valid_days=(-1, 30))
+    look_twice(watch)
+    # What becomes of the files meanwhile is not the worker's concern.
+    files.certificate.write_text("hello")
     files.key.unlink()
-    head.certificates = 2
+    look_twice(watch)
     follow(own, head, log)
-    assert own.current is second
-    assert "stay as they were in this worker" in caplog.text
+    assert own.current.certificate == watch.certificates.current.certificate != first.certificate
+    assert "stay as they were in this worker" not in caplog.text
 
 
 def test_the_log_warns_of_the_end_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.tls.client_names import names_of
-from ocrsvc.tls.context import TlsFiles, make_plain_context, read_pem
+from ocrsvc.tls.context import TlsFiles, make_plain_context
 
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the time is checked here, with its own sentence.
 _NO_CHECK_TIME: Final = 0x200000
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 # TLS 1.2 takes three.
 _ROUNDS: Final = 3
@@ -40,19 +41,18 @@ class Certificate:
 
 def read_certificate(files: TlsFiles) -> Certificate:
     """The first certificate in the file, which works with its key. Raises SettingsError."""
-    first = read_pem("OCRSVC_TLS_CERTIFICATE", files.certificate).partition(_END)[0] + _END + "\n"
+    text = files.read("certificate")
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     server = make_plain_context(files)
     try:
-        client.load_verify_locations(cadata=first[first.index("-----BEGIN CERTIFICATE-----") :])
+        client.load_verify_locations(cadata=text[text.index(_BEGIN) : text.index(_END) + len(_END)])
         found = connect_in_memory(server, client)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "the handshake fails"
         raise SettingsError(
-            f"OCRSVC_TLS_CERTIFICATE is {str(files.certificate)!r}: no client can use it: {reason}.",
-            "Use a certificate for servers.",
+            f"{files.describe('certificate')}: no client can use it: {reason}.", "Use a certificate for servers."
         ) from error
     return Certificate(
         names_of(found), ssl.cert_time_to_seconds(found["notBefore"]), ssl.cert_time_to_seconds(found["notAfter"])
@@ -64,8 +64,7 @@ def check_time(files: TlsFiles, certificate: Certificate, now_s: float) -> None:
     if not certificate.not_before_s <= now_s < certificate.not_after_s:
         begin, end = (in_utc(time_s) for time_s in (certificate.not_before_s, certificate.not_after_s))
         raise SettingsError(
-            f"OCRSVC_TLS_CERTIFICATE is {str(files.certificate)!r}: it is valid from {begin} to {end}, and now is "
-            f"{in_utc(now_s)}.",
+            f"{files.describe('certificate')}: it is valid from {begin} to {end}, and now is {in_utc(now_s)}.",
             "Renew the certificate, or set the clock right.",
         )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
+from ocrsvc.tls.memory_copy import MemoryCopy, Role
 
 HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
@@ -31,12 +32,37 @@ class TlsFiles:
         key: Its private key.
         client_ca: The authorities of clients' certificates; None asks for none.
         required: Whether clients without one are refused.
+        copy: Where to load them from, instead of where they are named.
     """
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
     required: bool = True
+    copy: MemoryCopy | None = None
+
+    def is_named(self, role: Role) -> bool:
+        """Whether there is one."""
+        return getattr(self, role) is not None
+
+    def source(self, role: Role) -> Path:
+        """Where to load it from."""
+        path: Path = self.copy.path(role) if self.copy is not None else getattr(self, role)
+        return path
+
+    def describe(self, role: Role) -> str:
+        """Its setting and value, to begin a sentence with."""
+        return f"OCRSVC_TLS_{role.upper()} is {str(getattr(self, role))!r}"
+
+    def read(self, role: Role) -> str:
+        """What is in it. Raises SettingsError."""
+        try:
+            return self.source(role).read_text(encoding="utf-8")
+        except OSError as error:
+            detail = f"{self.describe(role)}: it cannot be read: {error.strerror}."
+            raise SettingsError(detail, "Name a file that the service's user may read.") from error
+        except ValueError as error:
+            raise SettingsError(f"{self.describe(role)}: it is not in PEM.", _PEM) from error
 
 
 def files_of(settings: Settings) -> TlsFiles | None:
@@ -67,7 +93,7 @@ def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     context = make_plain_context(files)
     context.set_alpn_protocols([protocol])
     if files.client_ca is not None:
-        _ask_clients(context, files.client_ca)
+        _ask_clients(context, files)
         context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
     return context
 
@@ -83,56 +109,41 @@ def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def read_pem(variable: str, path: Path) -> str:
-    """What is in a file. Raises SettingsError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"{variable} is {str(path)!r}: it cannot be read: {error.strerror}.",
-            "Name a file that the service's user may read.",
-        ) from error
-    except ValueError as error:
-        raise SettingsError(f"{variable} is {str(path)!r}: it is not in PEM.", _PEM) from error
-
-
 def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
-    own, key = read_pem("OCRSVC_TLS_CERTIFICATE", files.certificate), read_pem("OCRSVC_TLS_KEY", files.key)
+    own, key = files.read("certificate"), files.read("key")
     if _CERTIFICATE not in own:
-        raise SettingsError(f"OCRSVC_TLS_CERTIFICATE is {str(files.certificate)!r}: it holds no certificate.", _PEM)
+        raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
     if "PRIVATE KEY-----" not in key:
-        raise SettingsError(
-            f"OCRSVC_TLS_KEY is {str(files.key)!r}: it holds no private key.", "Name the file with the certificate's."
-        )
+        detail = f"{files.describe('key')}: it holds no private key."
+        raise SettingsError(detail, "Name the file with the certificate's.")
     if "ENCRYPTED" in key:
-        raise SettingsError(f"OCRSVC_TLS_KEY is {str(files.key)!r}: it has a password.", _WITHOUT_PASSWORD)
+        raise SettingsError(f"{files.describe('key')}: it has a password.", _WITHOUT_PASSWORD)
     try:
         # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(files.certificate, files.key, password="")
+        context.load_cert_chain(files.source("certificate"), files.source("key"), password="")
     except ssl.SSLError as error:
         raise SettingsError(*_describe_refusal(files, error)) from error
     except OSError as error:
-        raise SettingsError(f"OCRSVC_TLS_KEY is {str(files.key)!r}: {error.strerror}.", _PEM) from error
+        raise SettingsError(f"{files.describe('key')}: it cannot be read: {error.strerror}.", _PEM) from error
 
 
 def _describe_refusal(files: TlsFiles, error: ssl.SSLError) -> tuple[str, str]:
-    own, key = repr(str(files.certificate)), repr(str(files.key))
     if error.reason == "KEY_VALUES_MISMATCH":
-        detail = f"OCRSVC_TLS_KEY is {key}: it is not the key of OCRSVC_TLS_CERTIFICATE, which is {own}."
+        detail = f"{files.describe('key')}: it is not the key of the certificate; {files.describe('certificate')}."
         return detail, "Name the key that the certificate was made for."
     reason = (error.reason or "it cannot be parsed").lower().replace("_", " ")
     return (
-        f"OCRSVC_TLS_CERTIFICATE is {own}: OpenSSL refuses it with its key: {reason}.",
+        f"{files.describe('certificate')}: OpenSSL refuses it with its key: {reason}.",
         "Use a certificate with a key of ECDSA, Ed25519, or RSA of at least 2048 bits.",
     )
 
 
-def _ask_clients(context: ssl.SSLContext, path: Path) -> None:
-    text = read_pem("OCRSVC_TLS_CLIENT_CA", path)
+def _ask_clients(context: ssl.SSLContext, files: TlsFiles) -> None:
+    text = files.read("client_ca")
     try:
         # The file, and not its text: of that Python takes certificates only.
-        context.load_verify_locations(cafile=path)
+        context.load_verify_locations(cafile=files.source("client_ca"))
     except OSError as error:
-        raise SettingsError(f"OCRSVC_TLS_CLIENT_CA is {str(path)!r}: it holds no certificate.", _PEM) from error
+        raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
     if _REVOCATION_LIST in text:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF

@@ -163,8 +163,6 @@ class TlsSocket:
                 pieces.append(piece)
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLZeroReturnError:
-            self._at_end = True
         if self._outgoing.pending:
             self._answer_protocol()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -27,11 +27,10 @@ def open_certificates(settings: Settings, before: Certificates | None, *, is_sta
     files = files_of(settings)
     if not is_start and (files is None) != (before is None):
         raise SettingsError("OCRSVC_TLS_CERTIFICATE: TLS begins or ends at the start only.", "Restart the service.")
-    if files is None:
-        return None
-    certificates = Certificates(files)
-    certificates.generation = before.generation if before is not None else 0
-    return certificates
+    if files is None or before is None:
+        return None if files is None else Certificates(files)
+    before.read_again(files)
+    return before
 
 
 class CertificateWatch:
@@ -65,6 +64,7 @@ class CertificateWatch:
         """These are the service's from now on, at the start and after each SIGHUP."""
         self.certificates = certificates
         if certificates is not None:
+            self._head.certificates = certificates.generation
             self._metrics.put(TLS_NOT_AFTER, certificates.current.certificate.not_after_s)
 
     def note_failure(self) -> None:
@@ -86,7 +86,6 @@ class CertificateWatch:
             self.note_failure()
             self._log.error("The certificates stay as they were: %s", error)
             return
-        certificates.generation += 1
         self._head.certificates = certificates.generation
         own = certificates.current.certificate
         self._metrics.count(TLS_READS, "ok")
@@ -104,11 +103,10 @@ class CertificateWatch:
 
 
 def follow(certificates: Certificates, head: Head, log: logging.Logger) -> None:
-    """Worker, several times a second, on a thread that may read files: do as the arbiter did."""
+    """Worker, several times a second, not on an event loop: do as the arbiter did."""
     try:
         if certificates.generation != head.certificates:
-            certificates.generation = head.certificates
-            certificates.read_again()
+            certificates.follow(head.certificates)
             log.info("New connections get the new certificate.")
         certificates.drop_sessions()
     except SettingsError as error:
