@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.certificates import Authority, Kind
 from bench.machine import cores, print_machine
@@ -32,6 +32,7 @@ from bench.service import Service, connect, started
 from bench.tls_clients import Askers, half_handshakes, handshakes, latencies_s
 
 GOAL_A_MINUTE = 5000
+KINDS: Final[tuple[Kind, ...]] = ("ECDSA", "RSA")
 _HALF = 200
 _CHECKS = 300
 _SCAN_S = 600.0
@@ -193,8 +194,8 @@ def scan_with_sslyze(service: Service) -> list[str]:
 def scan_all(authority: Authority) -> list[str]:
     """What the scanners find, with a key of each kind."""
     found = []
-    for kind in ("ECDSA", "RSA"):
-        with started({**_FAKE, **authority.issue(kind)}) as service:  # type: ignore[arg-type]
+    for kind in KINDS:
+        with started({**_FAKE, **authority.issue(kind)}) as service:
             found += [*scan_with_testssl(service), *scan_with_sslyze(service)]
     return found
 
@@ -213,20 +214,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with contextlib.ExitStack() as stack:
         authority = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        rows = [
-            row
-            for kind in ("ECDSA", "RSA")
-            for row in measure_handshakes(authority, kind, asked.clients, asked.seconds)  # type: ignore[arg-type]
-        ]
-        figures = {
-            "handshakes": rows,
-            "half_handshakes": measure_half_handshakes(authority, asked.rounds),
-            "requests": measure_requests(authority, asked.rounds),
-            "replacement": measure_replacement(authority, 2 * asked.seconds),
-            "scanners": scan_all(authority),
-        }
-    write_result("tls", figures, asked.out)
-    return 1 if figures["replacement"]["failed"] or figures["scanners"] else 0
+        rows = [row for kind in KINDS for row in measure_handshakes(authority, kind, asked.clients, asked.seconds)]
+        half = measure_half_handshakes(authority, asked.rounds)
+        requests = measure_requests(authority, asked.rounds)
+        replacement = measure_replacement(authority, 2 * asked.seconds)
+        found = scan_all(authority)
+    figures = {"handshakes": rows, "half_handshakes": half, "requests": requests, "replacement": replacement}
+    write_result("tls", {**figures, "scanners": found}, asked.out)
+    return 1 if replacement["failed"] or found else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import signal
 import socket
@@ -25,6 +26,9 @@ from support import Server, run_server, start_server, wait_until
 from tls_support import RSA, Authority
 from web_support import picture
 
+from ocrsvc.access.management import add_key
+from ocrsvc.access.opening import open_store
+from ocrsvc.access.records import KeyEntry
 from ocrsvc.cli import status
 from ocrsvc.client.client import Client
 from ocrsvc.tls.context import TlsFiles
@@ -128,14 +132,15 @@ def test_curl_sends_a_large_body_and_reads_a_large_answer(
     assert len(document.content) > 40_000
 
 
-def is_ready(address: str, credentials: grpc.ChannelCredentials) -> bool:
-    """Whether the service says so to grpcio's own channel; False where it refuses the channel."""
+def is_ready(address: str, credentials: grpc.ChannelCredentials, method: str = "ServerReady", **fields: str) -> bool:
+    """Whether the service answers grpcio's own channel; False where it refuses the channel or the call."""
     with grpc.secure_channel(address, credentials) as channel:
-        ready = unary(channel, f"{V2}ServerReady", "inference.ServerReadyResponse")
+        call = unary(channel, f"{V2}{method}", f"inference.{method}Response")
         try:
-            return bool(ready(MESSAGES["inference.ServerReadyRequest"](), timeout=_ANSWER_S).ready)
+            call(MESSAGES[f"inference.{method}Request"](**fields), timeout=_ANSWER_S)
         except grpc.RpcError:
             return False
+    return True
 
 
 def test_grpc_is_answered_over_tls(server: Server, authority: Authority) -> None:
@@ -147,7 +152,7 @@ def test_the_client_library_and_the_command_line_ask_over_tls(
 ) -> None:
     with Client(server.url, ca=authority.file) as client:
         assert client.read(picture()).text
-    parser = status.argparse.ArgumentParser()
+    parser = argparse.ArgumentParser()
     status.add_arguments(parser)
     assert status.run(parser.parse_args([server.url, "--ca", str(authority.file)])) == 0
     assert "1 workers" in capsys.readouterr().out
@@ -277,7 +282,7 @@ def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Auth
             server.wait_for("READY in", count=4)
     assert load.failures == []
     assert load.answers > 100
-    assert first != second == third
+    assert first != second == third, server.log
 
 
 def test_a_stopping_worker_says_goodbye_to_kept_connections(authority: Authority) -> None:
@@ -293,23 +298,68 @@ def test_a_stopping_worker_says_goodbye_to_kept_connections(authority: Authority
         assert server.wait_for_exit() == 0
 
 
-def test_a_client_without_a_certificate_is_refused_where_one_is_required(authority: Authority) -> None:
+@pytest.fixture(scope="module")
+def strict(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Clients need a certificate; that of the loader stands for a key."""
+    keys = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
+    store = open_store(keys)
+    add_key(store, KeyEntry("nightly", frozenset({"read"})))
+    store.close()
     env = {
         **environment(authority.issue("strict")),
         "OCRSVC_TLS_CLIENT_CA": str(authority.file),
+        "OCRSVC_TLS_NAMES": "CN=loader:nightly, DNS=gone.example:revoked",
+        "OCRSVC_KEYS": keys,
         "OCRSVC_GRPC_BIND": "127.0.0.1:0",
         "OCRSVC_WORKERS": "1",
     }
-    theirs = authority.issue("loader", "loader.example", common_name="loader")
-    with run_server(env) as server:
-        with session_of(authority) as session, pytest.raises(requests.ConnectionError):
-            session.get(f"{server.url}/healthz", timeout=_ANSWER_S)
-        with Client(server.url, ca=authority.file, certificate=(theirs.certificate, theirs.key)) as client:
-            assert client.read(picture()).text
-        ca, shown = authority.file.read_bytes(), (theirs.key.read_bytes(), theirs.certificate.read_bytes())
-        assert not is_ready(grpc_address(server), grpc.ssl_channel_credentials(ca))
-        assert is_ready(grpc_address(server), grpc.ssl_channel_credentials(ca, *shown))
-        server.wait_for("A TLS handshake failed: peer did not return a certificate")
+    with run_server(env) as running:
+        yield running
+
+
+def test_a_client_without_a_certificate_is_refused_where_one_is_required(strict: Server, authority: Authority) -> None:
+    with session_of(authority) as session, pytest.raises(requests.ConnectionError):
+        session.get(f"{strict.url}/healthz", timeout=_ANSWER_S)
+    assert not is_ready(grpc_address(strict), grpc.ssl_channel_credentials(authority.file.read_bytes()))
+    strict.wait_for("A TLS handshake failed: peer did not return a certificate")
+
+
+@pytest.mark.parametrize(
+    ("stem", "names", "statuses"),
+    [
+        ("loader", ("loader.example",), (200, 200, 403)),
+        ("visitor", ("a.example",), (200, 401, 401)),
+        ("gone", ("gone.example",), (200, 401, 401)),
+    ],
+)
+def test_a_certificate_stands_for_a_key(
+    strict: Server, authority: Authority, stem: str, names: tuple[str, ...], statuses: tuple[int, int, int]
+) -> None:
+    own = authority.issue(stem, *names, common_name=stem)
+    with session_of(authority, own) as session:
+        found = (
+            session.get(f"{strict.url}/healthz", timeout=_ANSWER_S).status_code,
+            session.post(f"{strict.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code,
+            session.get(f"{strict.url}/metrics", timeout=_ANSWER_S).status_code,
+        )
+    assert found == statuses
+    credentials = grpc.ssl_channel_credentials(
+        authority.file.read_bytes(), own.key.read_bytes(), own.certificate.read_bytes()
+    )
+    assert is_ready(grpc_address(strict), credentials, "ModelMetadata", name="ocr") is (statuses[1] == 200)
+
+
+def test_pages_of_other_sites_may_not_use_a_browsers_certificate(strict: Server, authority: Authority) -> None:
+    with session_of(authority, authority.issue("loader", common_name="loader")) as session:
+        headers = {"Origin": "https://elsewhere.example"}
+        answer = session.post(f"{strict.url}/v1/ocr", data=picture(), headers=headers, timeout=_ANSWER_S)
+    assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
+
+
+def test_the_client_library_shows_a_certificate(strict: Server, authority: Authority) -> None:
+    own = authority.issue("loader", common_name="loader")
+    with Client(strict.url, ca=authority.file, certificate=(own.certificate, own.key)) as client:
+        assert client.read(picture()).text
 
 
 def test_an_unusable_pair_stops_the_start(authority: Authority) -> None:

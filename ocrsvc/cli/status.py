@@ -40,17 +40,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask, and print; raises OperatorError when there is no answer."""
-    url, key, context = args.url, read_key(args.key_file), context_of(args)
-    if url is None:
-        settings = read_settings()
-        url = address_of(settings.bind, is_tls=settings.tls_certificate is not None)
-        if settings.tls_certificate is not None and args.ca is None:
-            context = context_of_own_service(settings.tls_certificate, args.cert, args.cert_key)
+    (url, context), key = service_of(args), read_key(args.key_file)
     overview = orjson.loads(fetch(url, "/ops/overview", key, context))
     numbers = describe_numbers(parse(fetch(url, "/metrics", key, context).decode()))
     for line in (*describe_workers(overview), "", *numbers, *describe_overview(overview)):
         print(line)
     return 0
+
+
+def service_of(args: argparse.Namespace) -> tuple[str, ssl.SSLContext | None]:
+    """The address to ask, and what to verify it with: the arguments', else those of the settings' own service.
+
+    Raises:
+        OperatorError: The settings, or the arguments' files, cannot be used.
+    """
+    context = context_of(args)
+    if args.url is not None:
+        return args.url, context
+    settings = read_settings()
+    if settings.tls_certificate is None:
+        return address_of(settings.bind), context
+    if args.ca is None:
+        context = context_of_own_service(settings.tls_certificate, args.cert, args.cert_key)
+    return address_of(settings.bind, is_tls=True), context
 
 
 def address_of(bind: str, *, is_tls: bool = False) -> str:

@@ -226,7 +226,7 @@ class Calls:
         access = self._server.access
         if access is None or access.is_open(sent.get(":path", "")):
             return network_of(self._connection.caller)
-        key = access.check(sent, stream.method)
+        key = access.check(sent, stream.method, stream.call.client_name)
         stream.key = key.name
         return caller_of(key)
 

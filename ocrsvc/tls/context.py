@@ -80,6 +80,11 @@ def files_of(settings: Settings) -> TlsFiles | None:
             "OCRSVC_TLS_NAMES is set, but OCRSVC_TLS_CLIENT_CA is not: no client is asked for a certificate.",
             "Set OCRSVC_TLS_CLIENT_CA to the file of the authority of the clients' certificates.",
         )
+    if settings.tls_names and settings.keys is None:
+        raise SettingsError(
+            "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no keys that certificates could stand for.",
+            "Set OCRSVC_KEYS, and add the keys with `ocrsvc keys add`.",
+        )
     key = settings.tls_key or settings.tls_certificate
     return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
 

@@ -152,7 +152,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
             self.body.client_name = self.tls.client_name
         self.ahead = rest if length == 0 else self.body.feed(rest)
         if limits.check_head is not None and _is_worth_a_check(self.body, request):
-            self.body.refuse(limits.check_head(request))
+            self.body.refuse(limits.check_head(request, self.body.client_name))
         if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
             with suppress(OSError):
                 self.sock.send(_CONTINUE)

@@ -54,8 +54,8 @@ class TlsSettings(SettingsGroup):
     )
     tls_names: Annotated[Names, AfterValidator(_check_names)] = setting(
         (),
-        "Which key a client's certificate stands for, by one of its names, such as CN=loader:nightly or "
-        "DNS=scan.example.com:scanner.",
+        "Which key of OCRSVC_KEYS a client's certificate stands for, by one of its names, such as CN=loader:nightly or "
+        "DNS=scan.example.com:scanner; a key that a request carries comes before it.",
         accepted="entries separated by commas (in the file a list), each KIND=NAME:KEY with one of the kinds "
         + ", ".join(NAME_KINDS)
         + ", each name once",
