@@ -253,5 +253,9 @@ class TlsSocket:
     def setblocking(self, _flag: bool) -> None:  # noqa: FBT001  a socket's signature
         """It never blocks; gunicorn sets this before a request."""
 
+    def gettimeout(self) -> float:
+        """As of a socket that never blocks."""
+        return 0.0
+
     def settimeout(self, _value_s: float | None) -> None:
         """As `setblocking`."""

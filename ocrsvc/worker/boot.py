@@ -248,7 +248,10 @@ def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[],
     if certificates is None:
         return bool
     worker.handshakes = _handshakes(service, lambda: certificates.current.http)
-    return partial(follow, certificates, service.controller.worker_table.head, log)
+    on_check = partial(follow, certificates, service.controller.worker_table.head, log)
+    # Others may have come since the fork.
+    on_check()
+    return on_check
 
 
 def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) -> Handshakes:
