@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tls_support import RSA, Authority
 
-from ocrsvc.errors import SettingsError
+from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics_store import TLS_NOT_AFTER, TLS_READS, MetricsStore
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.tls import certificates as certificates_module
 from ocrsvc.tls.certificate import connect_in_memory
 from ocrsvc.tls.certificates import Certificates
+from ocrsvc.tls.client_context import client_context, context_of_own_service
 from ocrsvc.tls.client_names import key_of, keys_by_name, names_of
 from ocrsvc.tls.context import HTTP, TlsFiles, files_of, make_context
 from ocrsvc.worker.certificate_watch import CertificateWatch, follow, open_certificates
@@ -276,3 +277,30 @@ def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatc
     connect_and_part(first.http, client)
     own.drop_sessions()
     assert own.current is not first
+
+
+def test_a_client_trusts_what_it_is_told_to(authority: Authority) -> None:
+    assert client_context() is None
+    own = authority.issue()
+    context = client_context(authority.file, own.certificate, own.key)
+    assert context is not None
+    assert context.get_ca_certs()
+    with pytest.raises(OperatorError, match=r"none\.pem: No such file"):
+        client_context(authority.file.with_name("none.pem"))
+    with pytest.raises(OperatorError, match="key"):
+        client_context(authority.file, own.certificate, authority.file)
+    with pytest.raises(OperatorError, match=r"own\.key"):
+        context_of_own_service(own.key)
+
+
+def test_a_revoked_certificate_of_a_client_is_refused(authority: Authority, tmp_path: Path) -> None:
+    own, good, bad = authority.issue(), authority.issue("good"), authority.issue("bad")
+    both = tmp_path / "both.pem"
+    both.write_bytes(authority.file.read_bytes() + authority.revoke(bad))
+    server = make_context(TlsFiles(own.certificate, own.key, both), HTTP)
+    clients = [authority.client(own) for own in (good, bad)]
+    for client in clients:
+        client.check_hostname = False
+    assert connect_in_memory(server, clients[0])
+    with pytest.raises(ssl.SSLError, match="revoked"):
+        connect_in_memory(server, clients[1])

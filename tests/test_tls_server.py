@@ -31,8 +31,9 @@ from web_support import picture
 from ocrsvc.access.management import add_key
 from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import KeyEntry
-from ocrsvc.cli import status
+from ocrsvc.cli import health, status
 from ocrsvc.client.client import Client
+from ocrsvc.errors import OperatorError
 from ocrsvc.tls.context import TlsFiles
 
 _ANSWER_S = 30.0
@@ -158,6 +159,22 @@ def test_the_client_library_and_the_command_line_ask_over_tls(
     status.add_arguments(parser)
     assert status.run(parser.parse_args([server.url, "--ca", str(authority.file)])) == 0
     assert "1 workers" in capsys.readouterr().out
+
+
+def test_the_service_of_the_settings_is_known_by_its_certificate(
+    server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, port = address_of(server)
+    monkeypatch.setenv("OCRSVC_BIND", f"{host}:{port}")
+    monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.file.with_name("module.pem")))
+    parser = argparse.ArgumentParser()
+    health.add_arguments(parser)
+    assert health.run(parser.parse_args([])) == 0
+    assert "ready" in capsys.readouterr().out
+    # Another service at this address is not taken for it.
+    monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.issue("elsewhere").certificate))
+    with pytest.raises(OperatorError, match="CERTIFICATE_VERIFY_FAILED"):
+        health.run(parser.parse_args([]))
 
 
 def test_a_plain_request_is_told_so(server: Server) -> None:

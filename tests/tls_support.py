@@ -7,9 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from ocrsvc.tls.context import TlsFiles
 
+_DAY = timedelta(days=1)
 EC, RSA = trustme.KeyType.ECDSA, trustme.KeyType.RSA
 
 
@@ -48,6 +52,18 @@ class Authority:
         files.certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
         files.key.write_bytes(issued.private_key_pem.bytes())
         return files
+
+    def revoke(self, files: TlsFiles) -> bytes:
+        """A revocation list with this certificate, in PEM."""
+        now = datetime.now(UTC)
+        serial = x509.load_pem_x509_certificate(files.certificate.read_bytes()).serial_number
+        revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        builder = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject).last_update(now - _DAY)
+        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        found = builder.next_update(now + _DAY).add_revoked_certificate(revoked).sign(key, hashes.SHA256())
+        return found.public_bytes(serialization.Encoding.PEM)
 
     def client(self, own: TlsFiles | None = None, *protocols: str) -> ssl.SSLContext:
         """What a client verifies services with, and perhaps shows itself."""

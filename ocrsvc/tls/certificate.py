@@ -41,13 +41,13 @@ class Certificate:
 
 def read_certificate(files: TlsFiles) -> Certificate:
     """The first certificate in the file, which works with its key. Raises SettingsError."""
-    text = files.read("certificate")
+    first = first_certificate(files.read("certificate"))
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     server = make_plain_context(files)
     try:
-        client.load_verify_locations(cadata=text[text.index(_BEGIN) : text.index(_END) + len(_END)])
+        client.load_verify_locations(cadata=first)
         found = connect_in_memory(server, client)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "the handshake fails"
@@ -57,6 +57,12 @@ def read_certificate(files: TlsFiles) -> Certificate:
     return Certificate(
         names_of(found), ssl.cert_time_to_seconds(found["notBefore"]), ssl.cert_time_to_seconds(found["notAfter"])
     )
+
+
+def first_certificate(text: str) -> str:
+    """The first certificate of a PEM file. Raises ValueError where there is none."""
+    begin = text.index(_BEGIN)
+    return text[begin : text.index(_END, begin) + len(_END)]
 
 
 def check_time(files: TlsFiles, certificate: Certificate, now_s: float) -> None:
