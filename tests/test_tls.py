@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tls_support import RSA, Authority
 
+from ocrsvc.cli.check import describe_tls
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics_store import TLS_NOT_AFTER, TLS_READS, MetricsStore
@@ -277,6 +278,15 @@ def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatc
     connect_and_part(first.http, client)
     own.drop_sessions()
     assert own.current is not first
+
+
+def test_the_check_of_an_installation_looks_at_the_certificate(authority: Authority) -> None:
+    files = authority.issue()
+    given = {"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}
+    assert describe_tls(read_settings({})) == "off"
+    assert describe_tls(read_settings(given)).startswith("DNS=localhost, IP=127.0.0.1, until 20")
+    files.key.unlink()
+    assert "cannot be read" in describe_tls(read_settings(given))
 
 
 def test_a_client_trusts_what_it_is_told_to(authority: Authority) -> None:

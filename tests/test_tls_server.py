@@ -35,6 +35,7 @@ from ocrsvc.cli import health, status
 from ocrsvc.client.client import Client
 from ocrsvc.errors import OperatorError
 from ocrsvc.tls.context import TlsFiles
+from ocrsvc.tuning import trial
 
 _ANSWER_S = 30.0
 _PROMPT_S = 1.5
@@ -175,6 +176,12 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.issue("elsewhere").certificate))
     with pytest.raises(OperatorError, match="CERTIFICATE_VERIFY_FAILED"):
         health.run(parser.parse_args([]))
+
+
+def test_a_measured_service_may_be_one_over_tls(server: Server) -> None:
+    answered_s = trial._send(server.url, trial.Load([picture()], clients=2, seconds=0.0), until_s=0.0)
+    assert len(answered_s) == 2
+    assert None not in answered_s
 
 
 def test_a_plain_request_is_told_so(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import ssl
 from collections.abc import Iterator
@@ -242,6 +243,24 @@ def send_on(own: TlsSocket, wire: socket.socket, records: bytes) -> None:
     for _ in range(HANDSHAKE_BYTES):
         wire.send(records)
         own.handshake()
+
+
+def test_bent_first_messages_are_refused_or_waited_for_and_nothing_else(authority: Authority) -> None:
+    context, draw = make_context(authority.issue(), HTTP), random.Random(1)
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    whole = outgoing.read()
+    for number in range(300):
+        bent = bytearray(whole)
+        for _ in range(draw.randint(1, 8)):
+            bent[draw.randrange(len(bent))] = draw.randrange(256)
+        here, there = socket.socketpair()
+        with here, there:
+            there.send(bent[: draw.randrange(1, len(bent))] if number % 5 == 0 else bent)
+            # Any other exception fails the test.
+            with suppress(OSError):
+                assert not TlsSocket(here, context).handshake()
 
 
 def shake_hands(handshakes: Handshakes, wires: tuple[socket.socket, socket.socket], client: Client) -> TlsSocket:

@@ -32,6 +32,7 @@ from ocrsvc.grpc_server.stream import Stream
 from ocrsvc.grpc_server.transport import Transport
 from ocrsvc.serving.memory_budget import Budget, Share, SharedLimits, make_shared_limits
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.tls import tls_socket
 from ocrsvc.tls.handshakes import Handshakes
 
 MAX_CONNECTIONS: Final = 1000
@@ -278,14 +279,14 @@ class RpcServer:
         if len(self._transports) >= MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
         share = Share(self.memory)
+        handshakes = self.handshakes if sock.family != socket.AF_UNIX else None
         try:
-            share.take(CONNECTION_BYTES)
+            share.take(CONNECTION_BYTES + (tls_socket.CONNECTION_BYTES if handshakes is not None else 0))
         except OcrsvcError:
             exempt = [transport for transport in self._transports if transport.exempt]
             if len(exempt) >= EXEMPT_CONNECTIONS:
                 connection_to_close(exempt).close_now()
         connection = Connection(self, caller=caller)
-        handshakes = self.handshakes if sock.family != socket.AF_UNIX else None
         own = handshakes.begin(sock) if handshakes is not None else sock
         try:
             self._transports.add(Transport(own, connection, share, self._selector, self._transports, handshakes))
