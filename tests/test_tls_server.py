@@ -236,6 +236,19 @@ def test_half_handshakes_delay_nobody(server: Server, authority: Authority) -> N
         assert max(times_s) < _PROMPT_S, statistics.quantiles(times_s)
 
 
+def test_half_handshakes_make_room_where_there_may_be_no_more_connections(authority: Authority) -> None:
+    env = {**environment(authority.issue("crowded")), "OCRSVC_WORKERS": "1"}
+    args = ("--worker-connections", "12", "--threads", "4")
+    with run_server(env, args) as server, ExitStack() as stack, session_of(authority) as session:
+        hello = half_hello(authority)
+        for _ in range(12):
+            stack.enter_context(socket.create_connection(address_of(server), timeout=_ANSWER_S)).sendall(hello)
+        began_s = time.monotonic()
+        assert session.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
+        # Else after the 10 s that a handshake has.
+        assert time.monotonic() - began_s < 8
+
+
 def test_a_kept_connection_ends_with_a_goodbye(server: Server, authority: Authority) -> None:
     with connect(server, authority.client()) as tls:
         tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
