@@ -267,6 +267,7 @@ def shake_hands(handshakes: Handshakes, wires: tuple[socket.socket, socket.socke
     own = handshakes.begin(wires[0])
     for _ in range(3):
         client.step()
+        handshakes.begin_turn()
         if handshakes.go_on(own, "127.0.0.1"):
             break
     return own
