@@ -19,7 +19,8 @@ from tls_support import RSA, Authority
 from ocrsvc.cli.check import describe_tls
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings
-from ocrsvc.telemetry.metrics_store import TLS_NOT_AFTER, TLS_READS, MetricsStore
+from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS
+from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.tls import certificates as certificates_module
 from ocrsvc.tls.certificate import connect_in_memory

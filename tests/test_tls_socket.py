@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tls_support import Authority
 
-from ocrsvc.telemetry.metrics_store import TLS_HANDSHAKES, MetricsStore
+from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
+from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.tls.context import HTTP, TlsFiles, make_context
 from ocrsvc.tls.handshakes import Handshakes
 from ocrsvc.tls.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
