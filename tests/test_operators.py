@@ -384,9 +384,9 @@ def test_health_fails_where_no_engine_is_warm_and_where_nobody_answers(
     status: int | None, said: str, monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
     if status:
-        monkeypatch.setattr("ocrsvc.cli.health.ask", lambda _url, _path: (status, b""))
+        monkeypatch.setattr("ocrsvc.cli.health.ask", lambda *_asked, **_how: (status, b""))
     with pytest.raises(OperatorError, match=said):
-        health.run(Namespace(url=f"http://127.0.0.1:{free_port}"))
+        health.run(Namespace(url=f"http://127.0.0.1:{free_port}", ca=None, cert=None, cert_key=None))
 
 
 def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class Calls:
         stream = Stream(
             number,
             method,
-            Call(now_s + limit_s),
+            Call(now_s + limit_s, client_name=self._connection.client_name),
             MessageReader(sent.get("grpc-encoding", "identity"), server.most_bytes),
             Share(server.memory),
             Share(server.arriving),
@@ -211,7 +211,7 @@ class Calls:
         stream.hold(size_bytes)
         if "grpc-timeout" in sent:
             limit_s = min(timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
-            stream.call = Call(stream.active_s + limit_s, stream.call.gone)
+            stream.call = replace(stream.call, deadline=stream.active_s + limit_s)
         caller = self._check_key(stream, sent)
         if _MASK in sent:
             stream.call = replace(stream.call, mask=kinds_of_header(sent[_MASK]))
@@ -226,7 +226,7 @@ class Calls:
         access = self._server.access
         if access is None or access.is_open(sent.get(":path", "")):
             return network_of(self._connection.caller)
-        key = access.check(sent, stream.method)
+        key = access.check(sent, stream.method, stream.call.client_name)
         stream.key = key.name
         return caller_of(key)
 

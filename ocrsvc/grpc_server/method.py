@@ -25,6 +25,7 @@ class Call:
         pages: Where its pages are counted.
         priority: The highest that it may have.
         mask: What its metadata asks to be masked in the answer.
+        client_name: The name of the key that the client's verified TLS certificate stands for; None for none.
     """
 
     deadline: float
@@ -33,6 +34,7 @@ class Call:
     pages: PageAccount = UNCOUNTED
     priority: Priority = "interactive"
     mask: tuple[MaskKind, ...] = ()
+    client_name: str | None = None
 
     @property
     def context(self) -> RequestContext:

@@ -25,12 +25,15 @@ from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import BOOT_FAILURES
 from ocrsvc.telemetry.worker_table import State
+from ocrsvc.tls.certificates import Certificates
 from ocrsvc.worker import boot
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
+from ocrsvc.worker.certificate_watch import open_certificates
 from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
@@ -55,6 +58,7 @@ def configuration_or_exit() -> Mapping[str, object]:
     set_library_environment(os.environ)
     try:
         settings = read_settings()
+        certificates = _open_certificates(settings)
     except SettingsError as error:
         if not _services:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
@@ -64,6 +68,7 @@ def configuration_or_exit() -> Mapping[str, object]:
         if not _services:
             _services.append(ServiceContext(settings))
         _services[0].settings = settings
+        _services[0].certificate_watch.begin(certificates)
     [service] = _services
     # Here, because each worker sees its own GPU only.
     service.gpus = gpus_for(service.settings)
@@ -74,6 +79,17 @@ def configuration_or_exit() -> Mapping[str, object]:
         _write_line("ocrsvc keeps its addresses: they are read at the start only.")
         gunicorns["bind"] = service.addresses
     return {**gunicorns, **_hooks()}
+
+
+def _open_certificates(settings: Settings) -> Certificates | None:
+    """The TLS certificates that the settings name. Raises SettingsError."""
+    watch = _services[0].certificate_watch if _services else None
+    try:
+        return open_certificates(settings, watch.certificates if watch is not None else None, is_start=watch is None)
+    except SettingsError:
+        if watch is not None:
+            watch.note_failure()
+        raise
 
 
 def _write_line(text: str) -> None:
@@ -102,10 +118,10 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller, service.hung_requests, service.note_history)
+    take_over(server, service.controller, service.hung_requests, service.each_second)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
     try:
-        check_server(server.cfg)
+        check_server(server.cfg, settings)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
         if settings.keys is not None:
             check_store(settings.keys)

@@ -25,6 +25,7 @@ from ocrsvc.telemetry.metrics import EVENTS_DROPPED
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
+from ocrsvc.worker.certificate_watch import CertificateWatch
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
 
@@ -56,6 +57,7 @@ class ServiceContext:
         metrics: Of all workers.
         errors: The last failures of all workers.
         history: The last ten minutes.
+        certificate_watch: Has the TLS certificates, and reads them again.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
         page_counts: Pages of API keys that are counted, and not in the store yet.
@@ -75,10 +77,16 @@ class ServiceContext:
         self.metrics = MetricsStore(SLOTS)
         self.errors = RecentErrors(SLOTS)
         self.history = History()
+        self.certificate_watch = CertificateWatch(self.controller.worker_table.head, self.metrics.common, log)
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
+
+    def each_second(self) -> None:
+        """Arbiter, each second."""
+        self.certificate_watch.look()
+        self.note_history()
 
     def note_history(self) -> None:
         """Arbiter, each second: keep how the service is, when it is time for that."""
