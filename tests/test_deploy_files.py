@@ -221,8 +221,8 @@ def test_kong_refuses_what_operators_keep_to_themselves_and_asks_for_a_key() -> 
 
 def test_no_file_of_deploy_names_a_setting_that_there_is_not() -> None:
     known = {f"OCRSVC_{name.upper()}" for name in Settings.model_fields} | {"OCRSVC_CONFIG"}
-    # Grafana's password in the compose file, the key that decK puts in, and any.
-    others = {"OCRSVC_GRAFANA_PASSWORD", "OCRSVC_KEY", "OCRSVC_NAME"}
+    # The key that decK puts in, and any.
+    others = {"OCRSVC_KEY", "OCRSVC_NAME"}
     found = {
         f"{path.name}: {name}"
         for path in DEPLOY.rglob("*")
