@@ -27,12 +27,15 @@ _SOON_S = 60.0
 KUBERNETES = ("1.27", "1.37")
 CUSTOM = {"ScaledObject", "ServiceMonitor"}
 ALL_ON: Mapping[str, Any] = {
+    "scheme": "https",
+    "testAuthority": "/var/lib/ocrsvc/ca.crt",
     "grpc": {"enabled": True},
     "gpu": {"enabled": True, "memoryBytes": 20_000_000_000, "runtimeClassName": "nvidia"},
     "networkPolicy": {"from": [{"podSelector": {}}], "egress": [{"ports": [{"port": 6379}]}]},
     "serviceMonitor": {
         "enabled": True,
         "labels": {"release": "prometheus"},
+        "tlsConfig": {"ca": {"secret": {"name": "ocrsvc-tls", "key": "ca.crt"}}},
         "authorization": {"credentials": {"name": "ocrsvc-metrics", "key": "key"}},
     },
     "keda": {"enabled": True},
@@ -142,6 +145,14 @@ def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any])
                 "capabilities": {"drop": ["ALL"]},
             }
             assert not any("hostPort" in port for port in container.get("ports", ()))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_probes_ask_as_the_service_is_spoken_to(scheme: str) -> None:
+    [pod, _] = sorted(pods(rendered({"scheme": scheme})), key=lambda pod: "volumes" not in pod)
+    [container] = pod["containers"]
+    asked = {container[kind]["httpGet"]["scheme"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert asked == {scheme.upper()}
 
 
 @pytest.mark.parametrize("deadline_s", [60, 300])
