@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ocrsvc
 from ocrsvc import __version__
-from ocrsvc.access.opening import check_store
-from ocrsvc.errors import SettingsError
+from ocrsvc.access.audit import audit_log_of
+from ocrsvc.access.opening import check_store, settle_rest
+from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
@@ -144,7 +146,12 @@ def on_reload(server: LastingArbiter) -> None:
             installed,
             __version__,
         )
-    current_service().controller.reload(server)
+    service = current_service()
+    service.controller.reload(server)
+    try:
+        audit_log_of(service.settings).write("signal:SIGHUP", "service.reload", time.time())
+    except OcrsvcError as error:
+        server.log.error("The reload is not in the audit log: %s", error)
 
 
 def _installed_version() -> str:
@@ -174,11 +181,16 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
     service.controller.after_exit(server, worker)
 
 
-def on_exit(_server: LastingArbiter) -> None:
+def on_exit(server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
-    tasks = current_service().tasks
-    if tasks is not None:
-        remove_folder(tasks.folder)
+    service = current_service()
+    if service.tasks is not None:
+        remove_folder(service.tasks.folder)
+    if service.settings.keys is not None:
+        try:
+            settle_rest(service.settings.keys, service.page_counts)
+        except OcrsvcError as error:
+            server.log.error("Pages that workers have counted are lost: %s", error)
 
 
 def post_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.routes import routes_of
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.registry import adapters
@@ -57,7 +58,7 @@ class ServiceContext:
         history: The last ten minutes.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
-        name: Of this service among those that share a store of API keys.
+        page_counts: Pages of API keys that are counted, and not in the store yet.
         worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
 
@@ -76,7 +77,7 @@ class ServiceContext:
         self.history = History()
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
-        self.name = secrets.token_hex(8)
+        self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
 
     def note_history(self) -> None:
@@ -107,7 +108,7 @@ class ServiceContext:
             return
         from ocrsvc.access.opening import open_gate
 
-        self.worker.gate = open_gate(self.settings.keys, f"{self.name}:{slot_number}")
+        self.worker.gate = open_gate(self.settings.keys, self.page_counts, slot_number)
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
