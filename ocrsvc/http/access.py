@@ -62,13 +62,15 @@ def install_key_limits(app: Flask, gate: AccessGate) -> None:
     """Count a POST among the requests of its key, and give back at its end what it did not use; called last.
 
     What needs neither the engine nor time is answered by two threads, health among it, which wait for no store: it
-    counts for nothing.
+    counts for nothing, nor does what operators do.
     """
 
     @app.before_request
     def enter() -> None:
         asked = current_request()
         if asked.key is None or asked.method != "POST" or asked.routing_exception is not None:
+            return
+        if _format_of(asked) is None:
             return
         pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
         asked.pages = RequestPages(gate.enter(asked.key, pages), pages)
@@ -97,7 +99,7 @@ def sent_in_head(asked: Request, field: str) -> Credential:
     if not field:
         return credential_of(authorization, other)
     in_query = asked.args.get(field, "") if asked.method == "GET" else ""
-    return credential_of(authorization, other, environ.get(f"HTTP_{field.upper()}", ""), in_query)
+    return credential_of(authorization, other, environ.get("HTTP_" + field.upper().replace("-", "_"), ""), in_query)
 
 
 def _text_in_body(asked: Request, field: str) -> str:
