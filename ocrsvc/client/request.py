@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None
+    timing: Literal["pages", "stages"] | None
 
 
 def own_headers(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:

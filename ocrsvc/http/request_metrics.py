@@ -23,10 +23,15 @@ from ocrsvc.telemetry.metrics_store import (
     MetricsStore,
     WorkerMetrics,
 )
+from ocrsvc.telemetry.trace_context import read_trace_context
+from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SUCCESS: Final = "ok"
 _NO_ADAPTER: Final = "none"
+# What monitors ask for again and again.
+_UNTRACED: Final = frozenset({"ops", "operators", "page"})
+_LONGEST_METHOD: Final = 20
 # What JSON's writer takes; a client may declare any length.
 _MOST_BYTES: Final = 2**63 - 1
 
@@ -42,6 +47,7 @@ class RequestMetrics:
         access_log: Where each request is logged; None is nowhere.
         image_denylist: Images that crashed engines; None where engines are not isolated.
         body_denylist: Request bodies that stopped workers.
+        tracer: Records the traces of requests.
     """
 
     store: MetricsStore
@@ -50,6 +56,7 @@ class RequestMetrics:
     access_log: AccessLog | None = None
     image_denylist: CrashDenylist | None = None
     body_denylist: CrashDenylist | None = None
+    tracer: Tracer = field(default_factory=NoTracer)
 
 
 def metrics_of_one_process() -> RequestMetrics:
@@ -61,11 +68,15 @@ def metrics_of_one_process() -> RequestMetrics:
 def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None:
     """Count every request of the application, from its head to its response; called before all other hooks."""
     worker_metrics, access_log = request_metrics.worker_metrics, request_metrics.access_log
-    over = (IN_FLIGHT.of(), -1)
+    tracer, over = request_metrics.tracer, (IN_FLIGHT.of(), -1)
 
     @app.before_request
     def begin() -> None:
         worker_metrics.record(((IN_FLIGHT.of(), 1),))
+        sent = request.environ
+        caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
+        is_traced_alone = request.blueprint not in _UNTRACED
+        request.trace = tracer.begin(caller, _span_name(), is_traced_alone=is_traced_alone)
 
     @app.teardown_request
     def end(_error: BaseException | None) -> None:
@@ -80,8 +91,32 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
         code = _count_failures(worker_metrics, response.status_code)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
         worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),))
+        trace = request.trace
+        if trace is not None and trace.is_sampled:
+            error = code if response.status_code >= 500 else ""
+            put_request(tracer, trace, request.ledger, request.began_s, _span_name(), _attributes(adapter, code), error)
         if access_log is not None:
             access_log.put(_event(response, adapter, code, seconds))
+
+
+def _span_name() -> str:
+    """Method and route: whatever a caller may write into a path is not in it."""
+    rule = request.url_rule
+    return f"{request.method} {rule.rule}" if rule is not None else request.method[:_LONGEST_METHOD]
+
+
+def _attributes(adapter: str, code: str) -> dict[str, str | int]:
+    """By OpenTelemetry's conventions where there is one."""
+    status = request.response.status_code if request.response is not None else 0
+    attributes: dict[str, str | int] = {
+        "http.request.method": request.method[:_LONGEST_METHOD],
+        "http.response.status_code": status,
+        "ocrsvc.request_id": request.id,
+        "ocrsvc.adapter": adapter,
+    }
+    if request.url_rule is not None:
+        attributes["http.route"] = request.url_rule.rule
+    return attributes if code == _SUCCESS else attributes | {"error.type": code}
 
 
 def _count_failures(worker_metrics: WorkerMetrics, status: int) -> str:
@@ -108,4 +143,5 @@ def _event(response: Response, adapter: str, code: str, seconds: float) -> Event
         bytes_in=min(request.content_length or 0, _MOST_BYTES),
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
+        trace_id=request.trace.trace_id if request.trace is not None else "",
     )

@@ -22,6 +22,7 @@ import orjson
 QUEUE_EVENTS: Final = 10_000
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
+_OPTIONAL: Final = ("trace_id", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class Event:
     Attributes:
         at_s: When it came, Unix time.
         id: The request's id.
+        trace_id: Of the trace that it belongs to; empty for none.
         client: Address of the peer; a proxy's own if there is one. Empty for a Unix socket.
         method, path: As asked.
         door: The name of the API adapter that answered.
         status, code: How it ended; the code is "ok" for a success.
         bytes_in, bytes_out: Bodies, as far as their lengths are declared.
         seconds: From its headers to its answer.
+        text: What was read, as far as the log may have it; empty for nothing.
     """
 
     at_s: float
@@ -50,12 +53,17 @@ class Event:
     bytes_in: int
     bytes_out: int
     seconds: float
+    trace_id: str = ""
+    text: str = ""
 
 
 def as_json(event: Event) -> bytes:
     """One line of JSON."""
     fields = asdict(event) | {"path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
     del fields["at_s"]
+    for name in _OPTIONAL:
+        if not fields[name]:
+            del fields[name]
     return orjson.dumps({"time": _moment(event.at_s), **fields}, option=orjson.OPT_APPEND_NEWLINE)
 
 

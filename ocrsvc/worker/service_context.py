@@ -7,7 +7,6 @@ import secrets
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ocrsvc.access.routes import routes_of
@@ -84,7 +83,7 @@ class ServiceContext:
             self.settings,
             plan,
             engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
-            on_reading=partial(count_reading, self.worker.metrics),
+            on_reading=lambda reading, _ledger: count_reading(self.worker.metrics, reading),
         )
 
     def start_gate(self, slot_number: int = 0) -> None:
