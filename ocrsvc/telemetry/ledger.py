@@ -85,7 +85,7 @@ class Ledger:
 
     def seconds(self) -> Mapping[str, float]:
         """Of each stage up to now; together the whole request so far."""
-        spent_s: dict[str, float] = {**self._spent_s}
+        spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
         spent_s[self._stage] += self._clock() - self._since_s
         return spent_s
 

@@ -169,7 +169,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
         limits=own.limits,
-        call_metrics=CallMetrics(own.metrics, own.access_log),
+        call_metrics=CallMetrics(own.metrics, own.access_log, own.tracer),
         on_call=count,
     )
     if own.gate is not None:

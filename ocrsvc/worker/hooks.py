@@ -23,6 +23,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
+from ocrsvc.telemetry.otel_settings import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
@@ -50,6 +51,7 @@ def configuration_or_exit() -> Mapping[str, object]:
     set_library_environment(os.environ)
     try:
         settings = read_settings()
+        check_tracing(settings, os.environ)
     except SettingsError as error:
         if not _services:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.routes import routes_of
 from ocrsvc.jobs.store import Tasks
@@ -17,7 +18,16 @@ from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog
-from ocrsvc.telemetry.metrics_store import EVENTS_DROPPED, MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.metrics_store import (
+    EVENTS_DROPPED,
+    SPANS,
+    SPANS_DROPPED,
+    MetricsStore,
+    WorkerMetrics,
+    count_reading,
+)
+from ocrsvc.telemetry.otel_settings import batch_limits, is_tracing
+from ocrsvc.telemetry.tracing import NoTracer, Tracer
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
@@ -30,6 +40,9 @@ if TYPE_CHECKING:
     from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.serving.memory_budget import SharedLimits
+
+# A collector that is away must not keep a worker from ending.
+_LAST_SPANS_S: Final = 2.0
 
 
 class ServiceContext:
@@ -117,6 +130,7 @@ class ServiceContext:
             worker.access_log,
             image_denylist,
             self.request_denylist,
+            self._start_tracer(),
         )
         return create_app(settings, worker.reader, requests, worker.limits, self.tasks, worker.gate)
 
@@ -127,6 +141,23 @@ class ServiceContext:
         from ocrsvc.http.head_check import make_head_check
 
         return make_head_check(self.worker.gate, routes_of(self.settings.dialects))
+
+    def _start_tracer(self) -> Tracer:
+        """What records traces in this worker; ends with it."""
+        if not is_tracing(self.settings, os.environ):
+            return self.worker.tracer
+        from ocrsvc.telemetry.otlp import make_tracer
+
+        count = self.worker.metrics.count
+        tracer = make_tracer(
+            self.settings.trace_sample,
+            batch_limits(os.environ),
+            on_drop=lambda spans: count(SPANS_DROPPED, by=spans),
+            on_export=lambda spans: count(SPANS, by=spans),
+        )
+        self.worker.closing.callback(tracer.stop, _LAST_SPANS_S)
+        self.worker.tracer = tracer
+        return tracer
 
     def slow_paths(self) -> tuple[str, ...]:
         """Where paths begin that may take time without the engine, of the adapters that are on."""
@@ -149,6 +180,7 @@ class WorkerContext:
         limits: What all requests to this worker may take together.
         access_log: None where there is none.
         gate: Admits requests by their API keys; None where the service is open to everybody.
+        tracer: Records traces.
         closing: What ends with the worker, the last first.
     """
 
@@ -157,4 +189,5 @@ class WorkerContext:
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
     gate: AccessGate | None = None
+    tracer: Tracer = field(default_factory=NoTracer)
     closing: ExitStack = field(default_factory=ExitStack)
