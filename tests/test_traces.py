@@ -171,7 +171,7 @@ def make(exporter: Exporter, ratio: float = 1.0, **limits: Any) -> tuple[Any, li
 
     dropped: list[int] = []
     sampler, chosen = ParentBased(TraceIdRatioBased(ratio)), BatchLimits(**{"delay_s": 600.0} | limits)
-    return OtlpTracer(sampler, exporter, Resource({}), chosen, dropped.append, bool), dropped  # type: ignore[arg-type]
+    return OtlpTracer(sampler, exporter, Resource({}), chosen, dropped.append, bool), dropped  # type: ignore[arg-type, unused-ignore]
 
 
 def span(context: TraceContext | None = None) -> RequestSpan:

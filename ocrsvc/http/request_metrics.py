@@ -23,6 +23,7 @@ from ocrsvc.telemetry.metrics_store import (
     MetricsStore,
     WorkerMetrics,
 )
+from ocrsvc.telemetry.request_ids import clear_ids, set_ids
 from ocrsvc.telemetry.trace_context import read_trace_context
 from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 from ocrsvc.telemetry.worker_table import WorkerTable
@@ -77,6 +78,7 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
         caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
         is_traced_alone = request.blueprint not in _UNTRACED
         request.trace = tracer.begin(caller, _span_name(), is_traced_alone=is_traced_alone)
+        set_ids(request.id, request.trace)
 
     @app.teardown_request
     def end(_error: BaseException | None) -> None:
@@ -85,6 +87,7 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
         else:
             count(request.response)
         request.end()
+        clear_ids()
 
     def count(response: Response) -> None:
         seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
@@ -144,4 +147,5 @@ def _event(response: Response, adapter: str, code: str, seconds: float) -> Event
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
         trace_id=request.trace.trace_id if request.trace is not None else "",
+        text=request.ledger.text,
     )

@@ -22,6 +22,10 @@ MOST_SEGMENTS: Final = 256
 """Segments that are kept of one request, for its trace; the seconds of later ones are counted all the same."""
 
 
+LONGEST_TEXT: Final = 1000
+"""Characters of one request's text that are kept for the access log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A stage from when to when, on the ledger's clock."""
@@ -41,11 +45,13 @@ class Ledger:
     Attributes:
         segments: Those that have ended, the first MOST_SEGMENTS of them.
         pages: Pages that were read.
+        text: What was read, as far as the access log may have it.
     """
 
     def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.segments: list[Segment] = []
         self.pages = 0
+        self.text = ""
         self._clock = clock
         self._stage: Stage = "receive"
         self._since_s = began_s
@@ -83,6 +89,10 @@ class Ledger:
                 self._add(phase.stage, end_s)
         self._add(self._stage, now_s)
 
+    def note_text(self, text: str) -> None:
+        """What the access log may have of a page; kept up to LONGEST_TEXT characters of a request."""
+        self.text = f"{self.text}\n{text}"[:LONGEST_TEXT] if self.text else text[:LONGEST_TEXT]
+
     def seconds(self) -> Mapping[str, float]:
         """Of each stage up to now; together the whole request so far."""
         spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
@@ -113,6 +123,9 @@ class NoLedger(Ledger):
         return stage
 
     def note_page(self, phases: Sequence[Segment]) -> None:
+        """Nothing is noted."""
+
+    def note_text(self, text: str) -> None:
         """Nothing is noted."""
 
 

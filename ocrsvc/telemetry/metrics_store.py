@@ -92,6 +92,9 @@ BOOT_FAILURES: Final = Metric("ocrsvc_boot_failures", "counter", "Workers that d
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
 )
+LINES_DROPPED: Final = Metric(
+    "ocrsvc_log_lines_dropped", "counter", "Lines of the service's log that were dropped because it could not keep up."
+)
 SPANS: Final = Metric("ocrsvc_trace_spans", "counter", "Spans of traces that were exported.")
 SPANS_DROPPED: Final = Metric(
     "ocrsvc_trace_spans_dropped", "counter", "Spans of traces that found the queue full, or could not be exported."
@@ -105,7 +108,7 @@ STUCK: Final = Metric("ocrsvc_stuck_engine_threads", "gauge", "Engine threads st
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, CACHE_HITS, LINES, STAGE_SECONDS),
     *(MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST),
-    *(BOOT_FAILURES, EVENTS_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, WAITING, STUCK),
+    *(BOOT_FAILURES, EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, WAITING, STUCK),
 )
 """Everything that a block may hold; a new one is declared here, and then counted."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 import math
 import os
 import signal
@@ -12,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.routes import routes_of
@@ -21,11 +21,12 @@ from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.telemetry.metrics_store import STUCK, WAITING, Sampler
+from ocrsvc.telemetry.metrics_store import LINES_DROPPED, STUCK, WAITING, Sampler
 from ocrsvc.telemetry.worker_limits import Limits
 from ocrsvc.telemetry.worker_table import Head, State
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
+from ocrsvc.worker.logger import log_in_background
 from ocrsvc.worker.memory_limits import gpu_bounds, rss_bounds
 from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.service_context import ServiceContext
@@ -53,7 +54,8 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
-    _log_like_gunicorn(worker)
+    service.worker.slot = worker.slot_number
+    _log_in_background(service, worker)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
     _take_gpu(service, worker)
@@ -66,11 +68,12 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
         worker.engine_threads = plan.engine_threads
 
 
-def _log_like_gunicorn(worker: RecyclingWorker) -> None:
-    logger = logging.getLogger("ocrsvc")
-    logger.handlers = list(worker.log.error_log.handlers)
-    logger.setLevel(worker.log.error_log.level)
-    logger.propagate = False
+def _log_in_background(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """From here on no thread of this worker waits for its log."""
+    metrics = service.worker.metrics
+    background = log_in_background(worker.log, worker.slot_number, lambda: metrics.count(LINES_DROPPED))
+    worker.flush_log = partial(background.wait, _LAST_LINES_S)
+    service.worker.closing.callback(background.stop, _LAST_LINES_S)
 
 
 def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
@@ -257,6 +260,7 @@ def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[N
             worker.notify()
             if time.monotonic() >= end_s:
                 worker.log.error("The engine has not loaded within %g s; this worker ends. Its stacks follow.", limit_s)
+                worker.flush_log()
                 faulthandler.dump_traceback(file=_STDERR)
                 os._exit(BOOT_FAILED)
 

@@ -7,6 +7,7 @@ only then does it accept requests, and watch over itself), and `worker_exit` las
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import sys
@@ -22,7 +23,7 @@ from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import BOOT_FAILURES
+from ocrsvc.telemetry.metrics_store import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.otel_settings import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
@@ -30,6 +31,7 @@ from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.logger import count_lost_lines
 from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -74,7 +76,10 @@ def configuration_or_exit() -> Mapping[str, object]:
 
 
 def _write_line(text: str) -> None:
-    """On stderr, for there is no log yet; a full disk behind it must not stop a reload."""
+    """In the log, or on stderr where there is none yet; a full disk behind it must not stop a reload."""
+    if log := logging.getLogger("gunicorn.error").handlers:
+        log[0].handle(logging.LogRecord("gunicorn.error", logging.ERROR, __file__, 0, text, None, None))
+        return
     with suppress(OSError):
         sys.stderr.write(f"{text}\n")
 
@@ -101,6 +106,7 @@ def on_starting(server: LastingArbiter) -> None:
     settings = service.settings
     take_over(server, service.controller, service.hung_requests)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
+    count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
         check_server(server.cfg)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))

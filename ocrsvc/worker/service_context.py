@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,8 @@ from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
-from ocrsvc.telemetry.access_log import AccessLog
+from ocrsvc.telemetry.access_log import AccessLog, Origin
+from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.metrics_store import (
     EVENTS_DROPPED,
     SPANS,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.pipeline.read import Reader
+    from ocrsvc.records import Page, Reading
     from ocrsvc.serving.memory_budget import SharedLimits
 
 # A collector that is away must not keep a worker from ending.
@@ -64,6 +67,7 @@ class ServiceContext:
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
         name: Of this service among those that share a store of API keys.
+        text_for_log: What the access log may have of a page's text; None is nothing.
         worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
 
@@ -81,6 +85,7 @@ class ServiceContext:
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.name = secrets.token_hex(8)
+        self.text_for_log: Callable[[Page], str] | None = None
         self.worker = WorkerContext(self.metrics.common)
 
     def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
@@ -96,7 +101,7 @@ class ServiceContext:
             self.settings,
             plan,
             engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
-            on_reading=lambda reading, _ledger: count_reading(self.worker.metrics, reading),
+            on_reading=self._note_reading,
         )
 
     def start_gate(self, slot_number: int = 0) -> None:
@@ -109,6 +114,12 @@ class ServiceContext:
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
+    def _note_reading(self, reading: Reading, ledger: Ledger) -> None:
+        """Count a page that was read, and let the access log have what it may of its text."""
+        count_reading(self.worker.metrics, reading)
+        if self.text_for_log is not None:
+            ledger.note_text(self.text_for_log(reading.page))
+
     def make_app(self) -> Flask:
         """The WSGI application over this worker's reader, which may be started later. Loads no model."""
         from ocrsvc.app import create_app
@@ -118,7 +129,10 @@ class ServiceContext:
         settings, worker = self.settings, self.worker
         metrics = worker.metrics
         if settings.access_log != "off":
-            worker.access_log = AccessLog(settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED))
+            origin = Origin(os.getpid(), worker.slot)
+            worker.access_log = AccessLog(
+                settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED), origin=origin
+            )
         worker.limits = worker.limits or shared_limits_of(settings)
         self.start_gate()
         worker.reader = worker.reader or self.make_reader(self.plan())
@@ -176,6 +190,7 @@ class WorkerContext:
 
     Attributes:
         metrics: What this worker counts with.
+        slot: The number of its entry in the worker table; None in a process without gunicorn's hooks.
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
         access_log: None where there is none.
@@ -185,6 +200,7 @@ class WorkerContext:
     """
 
     metrics: WorkerMetrics
+    slot: int | None = None
     reader: Reader | None = None
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
