@@ -96,6 +96,9 @@ class CallMetrics:
         began_s, path = time.monotonic(), sent.get(":path", "")[:_LONGEST_PATH]
         name = path.lstrip("/") if method.request is not None else _NO_METHOD
         traced = read_trace_context(sent.get(PARENT_HEADER, ""), sent.get(STATE_HEADER, ""))
+        trace = self._tracer.begin(traced, name, is_traced_alone=not method.quick)
+        ledger = Ledger(began_s)
+        ledger.trace_id = trace.sampled_id if trace is not None else ""
         return CallRecord(
             method.adapter,
             path,
@@ -104,8 +107,8 @@ class CallMetrics:
             request_id_of(sent.get(ID_KEY, "")),
             began_s,
             timed=not method.streaming,
-            ledger=Ledger(began_s),
-            trace=self._tracer.begin(traced, name, is_traced_alone=not method.quick),
+            ledger=ledger,
+            trace=trace,
         )
 
     def end(self, record: CallRecord) -> None:
@@ -117,7 +120,7 @@ class CallMetrics:
             counts.append((FAILURES.of(why), 1))
         if isinstance(record.error, Refused):
             counts.append((REFUSED.of(why), 1))
-        self._metrics.record(counts, times)
+        self._metrics.record(counts, times, record.ledger.trace_id)
         if record.trace is not None and record.trace.is_sampled:
             self._put_span(record, why)
         if self._access_log is not None:

@@ -78,6 +78,8 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
         caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
         is_traced_alone = request.blueprint not in _UNTRACED
         request.trace = tracer.begin(caller, _span_name(), is_traced_alone=is_traced_alone)
+        if request.trace is not None:
+            request.ledger.trace_id = request.trace.sampled_id
         set_ids(request.id, request.trace)
 
     @app.teardown_request
@@ -93,7 +95,7 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
         seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
         code = _count_failures(worker_metrics, response.status_code)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
-        worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),))
+        worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), request.ledger.trace_id)
         trace = request.trace
         if trace is not None and trace.is_sampled:
             error = code if response.status_code >= 500 else ""

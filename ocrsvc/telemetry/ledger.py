@@ -46,12 +46,13 @@ class Ledger:
         segments: Those that have ended, the first MOST_SEGMENTS of them.
         pages: Pages that were read.
         text: What was read, as far as the access log may have it.
+        trace_id: Of the trace that the request belongs to, if it is sampled; empty for none.
     """
 
     def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.segments: list[Segment] = []
         self.pages = 0
-        self.text = ""
+        self.text = self.trace_id = ""
         self._clock = clock
         self._stage: Stage = "receive"
         self._since_s = began_s

@@ -56,6 +56,11 @@ class TraceContext:
         """Whether the trace is recorded."""
         return bool(self.flags & SAMPLED)
 
+    @property
+    def sampled_id(self) -> str:
+        """The trace's id if it is recorded; else empty."""
+        return self.trace_id if self.is_sampled else ""
+
     def headers(self) -> dict[str, str]:
         """What an answer carries of it."""
         parent = {PARENT_HEADER: f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"}

@@ -116,7 +116,7 @@ class ServiceContext:
 
     def _note_reading(self, reading: Reading, ledger: Ledger) -> None:
         """Count a page that was read, and let the access log have what it may of its text."""
-        count_reading(self.worker.metrics, reading)
+        count_reading(self.worker.metrics, reading, ledger.trace_id)
         if self.text_for_log is not None:
             ledger.note_text(self.text_for_log(reading.page))
 
