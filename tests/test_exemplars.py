@@ -29,15 +29,23 @@ def in_a_child(work: Callable[[], object]) -> None:
 
 def test_the_last_of_all_workers_counts_and_outlives_them() -> None:
     store = ExemplarStore(slots=2)
-    for slot, at_s in ((0, 5.0), (1, 4.0)):
+    for slot, at_s in ((0, 50.0), (1, 40.0)):
         exemplar = Exemplar(f"{slot}" * 32, 0.2, at_s)
         in_a_child(lambda slot=slot, exemplar=exemplar: store.of_worker(slot).put(KEY, 3, exemplar))  # type: ignore[misc]
-    assert store.read(3) == {KEY: {3: Exemplar("0" * 32, 0.2, 5.0)}}
+    assert store.read(3) == {KEY: {3: Exemplar("0" * 32, 0.2, 50.0)}}
     for slot in (0, 1):
         store.fold(slot)
-    assert store.read(1) == {KEY: {3: Exemplar("0" * 32, 0.2, 5.0)}}
-    store.of_worker(0).put(KEY, 3, Exemplar("2" * 32, 0.1, 6.0))
+    assert store.read(1) == {KEY: {3: Exemplar("0" * 32, 0.2, 50.0)}}
+    store.of_worker(0).put(KEY, 3, Exemplar("2" * 32, 0.1, 60.0))
     assert store.read(2)[KEY][3].trace_id == "2" * 32
+
+
+def test_an_exemplar_stays_for_a_second() -> None:
+    store = ExemplarStore(slots=1)
+    worker = store.of_worker(0)
+    for at_s in (10.0, 10.5, 11.0, 11.5):
+        worker.put(KEY, 3, Exemplar(TRACE, 0.2, at_s))
+    assert store.read(2)[KEY][3].at_s == 11.0
 
 
 def test_more_series_than_there_is_room_for_harm_nobody() -> None:

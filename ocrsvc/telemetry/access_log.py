@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ocrsvc.telemetry.line_writer import QUEUE_LINES, LineWriter
-from ocrsvc.telemetry.log_schema import DROPPED, REQUEST, json_line, moment
+from ocrsvc.telemetry.log_schema import DROPPED, LINE_BYTES, REQUEST, json_line, moment
 
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
+# What a worker that is killed may lose of its lines.
+_PAUSE_S: Final = 0.02
 _LOGGER: Final = "ocrsvc.access"
 _SERVER_ERROR: Final = 500
 # gRPC's numbers of what is our fault; those of HTTP begin at 100.
@@ -131,11 +133,29 @@ class AccessLog:
     ) -> None:
         self._as_line = as_json if form == "json" else as_text
         self._form, self._target, self._origin = form, target, origin or Origin(os.getpid())
-        self._writer: LineWriter[Event] = LineWriter("access-log", self._write, self._write_lost, on_drop, most)
+        self._on_drop = on_drop
+        self._writer: LineWriter[Event] = LineWriter(
+            "access-log", self._write, self._write_lost, on_drop, most, _PAUSE_S
+        )
         self.put, self.stop = self._writer.put, self._writer.stop
 
-    def _write(self, event: Event) -> None:
-        _write_all(self._target, self._as_line(event, self._origin))
+    def _write(self, events: Sequence[Event]) -> None:
+        """Several lines in one call, as far as a pipe takes them whole."""
+        together = b""
+        for line in self._lines_of(events):
+            if together and len(together) + len(line) > LINE_BYTES:
+                _write_all(self._target, together)
+                together = b""
+            together += line
+        _write_all(self._target, together)
+
+    def _lines_of(self, events: Sequence[Event]) -> Iterator[bytes]:
+        """The line of each; one that cannot be formed is dropped alone."""
+        for event in events:
+            try:
+                yield self._as_line(event, self._origin)
+            except (TypeError, ValueError):
+                self._on_drop()
 
     def _write_lost(self, lost: int) -> None:
         message = f"DROPPED {lost} lines of this log"

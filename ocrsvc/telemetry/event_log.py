@@ -10,7 +10,7 @@ import logging
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ocrsvc.telemetry.line_writer import LineWriter
@@ -108,7 +108,7 @@ class BackgroundHandler(logging.Handler):
         super().__init__()
         self._is_stopped = False
         self._writer: LineWriter[logging.LogRecord] = LineWriter(
-            "event-log", _write, lambda lost: _write(lost_record(lost)), on_drop, most
+            "event-log", _write_all, lambda lost: _write(lost_record(lost)), on_drop, most
         )
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -130,6 +130,11 @@ class BackgroundHandler(logging.Handler):
         """Write what waits, but not for longer than this; later lines are written by whoever logs."""
         self._is_stopped = True
         self._writer.stop(timeout_s)
+
+
+def _write_all(records: Sequence[logging.LogRecord]) -> None:
+    for record in records:
+        _write(record)
 
 
 def _write(record: logging.LogRecord) -> None:

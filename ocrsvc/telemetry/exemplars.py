@@ -17,6 +17,9 @@ from ocrsvc.system.shared_memory import shared_array
 SERIES: Final = 64
 """Series of one process that have exemplars; later ones have none."""
 
+FRESH_S: Final = 1.0
+"""How old an exemplar is before another takes its place, so that many requests a second cost nothing here."""
+
 _KEY_BYTES: Final = 96
 _TRACE_BYTES: Final = 32
 _MOST_BUCKETS: Final = 16
@@ -59,11 +62,13 @@ class WorkerExemplars:
         self._entries: dict[Key, _Entry] = {}
 
     def put(self, key: Key, bucket: int, exemplar: Exemplar) -> None:
-        """Keep the exemplar of a bucket, the newer one of two."""
+        """Keep the exemplar of a bucket, unless that has one which is newer, or hardly older."""
         entry = self._entries.get(key) or self._begin(key)
-        if entry is None or entry.buckets[bucket].at_s > exemplar.at_s:
+        if entry is None:
             return
         place = entry.buckets[bucket]
+        if place.at_s > exemplar.at_s - FRESH_S:
+            return
         place.at_s = 0.0
         place.trace_id, place.value = exemplar.trace_id.encode(), exemplar.value
         place.at_s = exemplar.at_s

@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 Stage = Literal["receive", "decode", "wait", "detect", "recognise", "answer"]
 """Received and taken apart; images opened and decoded; waiting for a permit, the queue or a thread; lines found; lines
@@ -26,9 +25,8 @@ LONGEST_TEXT: Final = 1000
 """Characters of one request's text that are kept for the access log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stage from when to when, on the ledger's clock."""
+class Segment(NamedTuple):
+    """A stage from when to when, on the ledger's clock. A tuple, for requests make a dozen."""
 
     stage: Stage
     begin_s: float

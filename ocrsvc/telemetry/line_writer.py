@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
 QUEUE_LINES: Final = 10_000
+_TOGETHER: Final = 64
 
 
 class LineWriter(Generic[T]):
@@ -22,21 +25,25 @@ class LineWriter(Generic[T]):
 
     Args:
         name: Of the thread.
-        write: Writes one line; called in the thread alone. What it raises costs that line.
+        write: Writes lines; called in the thread alone. What it raises costs those lines.
         write_lost: Writes that so many lines were lost; as `write`.
         on_drop: Called for each line that is lost.
         most: Lines that may wait.
+        pause_s: How long the thread waits for more after it has written: where lines come often, waking it for each
+            would cost more than writing them.
     """
 
     def __init__(
         self,
         name: str,
-        write: Callable[[T], object],
+        write: Callable[[Sequence[T]], object],
         write_lost: Callable[[int], object],
         on_drop: Callable[[], object],
         most: int = QUEUE_LINES,
+        pause_s: float = 0.0,
     ) -> None:
         self._name, self._write, self._write_lost, self._on_drop, self._most = name, write, write_lost, on_drop, most
+        self._pause_s = pause_s
         # Its `put` takes no lock that a signal's handler could find taken.
         self._lines: queue.SimpleQueue[T | threading.Event | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
@@ -81,14 +88,37 @@ class LineWriter(Generic[T]):
         return True
 
     def _run(self) -> None:
-        while (line := self._lines.get()) is not None:
-            if isinstance(line, threading.Event):
-                line.set()
-                continue
-            try:
-                self._write(line)
-                if self._lost:
-                    lost, self._lost = self._lost, 0
-                    self._write_lost(lost)
-            except Exception:  # noqa: BLE001  one line that cannot be written must not end the log
+        is_over = False
+        while not is_over:
+            lines, marks = list[T](), list[threading.Event]()
+            for line in self._take():
+                if line is None:
+                    is_over = True
+                elif isinstance(line, threading.Event):
+                    marks.append(line)
+                else:
+                    lines.append(line)
+            if lines:
+                self._write_out(lines)
+            for mark in marks:
+                mark.set()
+            if self._pause_s and not is_over:
+                time.sleep(self._pause_s)
+
+    def _take(self) -> list[T | threading.Event | None]:
+        """What was put, as soon as there is something; not more at once than is soon written."""
+        taken = [self._lines.get()]
+        with suppress(queue.Empty):
+            while len(taken) < _TOGETHER:
+                taken.append(self._lines.get_nowait())
+        return taken
+
+    def _write_out(self, lines: Sequence[T]) -> None:
+        try:
+            self._write(lines)
+            if self._lost:
+                lost, self._lost = self._lost, 0
+                self._write_lost(lost)
+        except Exception:  # noqa: BLE001  lines that cannot be written must not end the log
+            for _ in lines:
                 self._on_drop()

@@ -1,6 +1,6 @@
 """Exports the traces of requests over OTLP/HTTP, with OpenTelemetry's SDK (extra `otel`), from a thread of its own.
 
-On the way of a request stand the sampler's decision and one append to a bounded queue; spans are made of what was
+On the way of a request stand the sampler's decision and one append to a bounded queue; messages are made of what was
 appended by the thread, a batch at a time. Imported only where traces are on, and after the fork.
 """
 
@@ -11,41 +11,50 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, TraceIdRatioBased
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TraceState,
-    set_span_in_context,
-)
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
 
 from ocrsvc import __version__
 from ocrsvc.telemetry.otel_settings import BatchLimits
+from ocrsvc.telemetry.otlp_encoding import Encoder
 from ocrsvc.telemetry.trace_context import SAMPLED, TraceContext, new_span_id, new_trace_id
 from ocrsvc.telemetry.tracing import RequestSpan
 
 LOGGER: Final = logging.getLogger("ocrsvc.traces")
 
-_SCOPE: Final = InstrumentationScope("ocrsvc", __version__)
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_NS: Final = 1_000_000_000
 _ROOT: Final = Context()
 
 Count = Callable[[int], object]
 """Called with a number of spans."""
+
+
+class Exporter(Protocol):
+    """Sends messages; used by one thread, but for `shutdown`."""
+
+    def send(self, message: bytes) -> bool:
+        """Whether the collector has taken it."""
+        ...
+
+    def shutdown(self) -> None:
+        """End its waits between two tries; any thread may call it."""
+
+
+class OtlpExporter(OTLPSpanExporter):  # type: ignore[misc, unused-ignore]  # where the extra is not installed
+    """OpenTelemetry's exporter, with its addresses, headers, certificates and tries, for messages encoded here.
+
+    Its client is not public: pyproject.toml holds the version that has it.
+    """
+
+    def send(self, message: bytes) -> bool:
+        """See Exporter."""
+        return bool(self._client.export(message).success)
 
 
 class OtlpTracer:
@@ -53,7 +62,7 @@ class OtlpTracer:
 
     Args:
         sampler: Decides which traces are recorded.
-        exporter: Sends spans; used by the thread alone.
+        exporter: Sends messages.
         resource: What the spans are of.
         limits: Of the queue and of a batch.
         on_drop: Of spans that found the queue full, or could not be sent.
@@ -63,14 +72,14 @@ class OtlpTracer:
     def __init__(
         self,
         sampler: Sampler,
-        exporter: SpanExporter,
+        exporter: Exporter,
         resource: Resource,
         limits: BatchLimits,
         on_drop: Count,
         on_export: Count,
     ) -> None:
         self._sampler, self._exporter, self._limits = sampler, exporter, limits
-        self._resource = _ServiceResource(resource.attributes, resource.schema_url)
+        self._encoder = Encoder(resource)
         self._on_drop, self._on_export = on_drop, on_export
         self._queue: deque[RequestSpan] = deque()
         self._queued_spans = 0
@@ -109,7 +118,6 @@ class OtlpTracer:
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                # It ends the exporter's waits between two tries.
                 self._exporter.shutdown()
                 self._thread.join(max(0.0, end_s - time.monotonic()))
         with self._lock:
@@ -142,78 +150,40 @@ class OtlpTracer:
         while not self._stopping.is_set():
             self._wanted.wait(self._limits.delay_s)
             self._wanted.clear()
-            while batch := self._take_batch():
-                self._export(batch)
+            self._export_all()
+        self._export_all()
+
+    def _export_all(self) -> None:
         while batch := self._take_batch():
             self._export(batch)
 
-    def _take_batch(self) -> list[ReadableSpan]:
-        """The spans of the oldest requests, as many as one batch holds, those of one request at least."""
-        spans: list[ReadableSpan] = []
-        while self._queue and len(spans) < self._limits.batch_spans:
-            with self._lock:
-                if not self._queue:
-                    break
-                span = self._queue.popleft()
-                self._queued_spans -= _size_of(span)
-            spans.extend(self._spans_of(span))
-        return spans
+    def _take_batch(self) -> list[RequestSpan]:
+        """The oldest requests: as many as a batch may have spans, one at least."""
+        batch: list[RequestSpan] = []
+        spans = 0
+        with self._lock:
+            while self._queue and (not batch or spans + _size_of(self._queue[0]) <= self._limits.batch_spans):
+                batch.append(self._queue.popleft())
+                spans += _size_of(batch[-1])
+            self._queued_spans -= spans
+        return batch
 
-    def _export(self, batch: list[ReadableSpan]) -> None:
+    def _export(self, batch: list[RequestSpan]) -> None:
+        spans = sum(map(_size_of, batch))
         try:
-            is_sent = self._exporter.export(batch) is SpanExportResult.SUCCESS
+            is_sent = self._exporter.send(self._encoder.encode(batch))
         except Exception:  # noqa: BLE001  a batch that cannot be sent must not end the thread
             is_sent = False
         if is_sent:
-            self._on_export(len(batch))
+            self._on_export(spans)
             if self._lost_spans:
                 LOGGER.warning("Traces are exported again; %s spans were lost", self._lost_spans)
             self._lost_spans = 0
             return
         if not self._lost_spans:
             LOGGER.warning("Traces cannot be exported to the address in OTEL_EXPORTER_OTLP_ENDPOINT; they are dropped")
-        self._lost_spans += len(batch)
-        self._on_drop(len(batch))
-
-    def _spans_of(self, span: RequestSpan) -> Iterator[ReadableSpan]:
-        """The request's own span, and one for each segment of its ledger."""
-        own, context = _local(span.context), span.context
-        yield ReadableSpan(
-            span.name,
-            own,
-            _remote(context, context.parent_id) if context.parent_id else None,
-            self._resource,
-            span.attributes,
-            kind=SpanKind.SERVER,
-            status=_FAILED if span.error else _UNSET,
-            start_time=_unix_ns(span, span.began_s),
-            end_time=_unix_ns(span, span.ended_s),
-            instrumentation_scope=_SCOPE,
-        )
-        for segment in span.segments:
-            yield ReadableSpan(
-                segment.stage,
-                SpanContext(own.trace_id, int(new_span_id(), 16), is_remote=False, trace_flags=_SAMPLED),
-                own,
-                self._resource,
-                start_time=_unix_ns(span, segment.begin_s),
-                end_time=_unix_ns(span, segment.end_s),
-                instrumentation_scope=_SCOPE,
-            )
-
-
-_UNSET: Final = Status(StatusCode.UNSET)
-_FAILED: Final = Status(StatusCode.ERROR)
-
-
-class _ServiceResource(Resource):  # type: ignore[misc, unused-ignore]  # where the extra is not installed
-    """The one resource here. The exporter groups spans by it, and the SDK's own hash writes it as JSON each time."""
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+        self._lost_spans += spans
+        self._on_drop(spans)
 
 
 def make_tracer(ratio: float | None, limits: BatchLimits, on_drop: Count, on_export: Count) -> OtlpTracer:
@@ -227,7 +197,7 @@ def make_tracer(ratio: float | None, limits: BatchLimits, on_drop: Count, on_exp
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     sampler = ParentBased(TraceIdRatioBased(ratio)) if ratio is not None else None
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
-    return OtlpTracer(provider.sampler, OTLPSpanExporter(), _resource(), limits, on_drop, on_export)
+    return OtlpTracer(provider.sampler, OtlpExporter(), _resource(), limits, on_drop, on_export)
 
 
 def _resource() -> Resource:
@@ -239,23 +209,15 @@ def _resource() -> Resource:
     return given.merge(Resource({**own}))
 
 
-def _local(context: TraceContext) -> SpanContext:
-    return _span_context(context, context.span_id, is_remote=False)
-
-
-def _remote(context: TraceContext, span_id: str = "") -> SpanContext:
-    return _span_context(context, span_id or context.span_id, is_remote=True)
-
-
-def _span_context(context: TraceContext, span_id: str, *, is_remote: bool) -> SpanContext:
+def _remote(context: TraceContext) -> SpanContext:
+    """The caller's span, for the sampler."""
     state = TraceState.from_header([context.state]) if context.state else None
     flags = TraceFlags(context.flags)
-    return SpanContext(int(context.trace_id, 16), int(span_id, 16), is_remote, flags, state)
-
-
-def _unix_ns(span: RequestSpan, at_s: float) -> int:
-    return int((span.epoch_s + at_s) * _NS)
+    return SpanContext(
+        int(context.trace_id, 16), int(context.span_id, 16), is_remote=True, trace_flags=flags, trace_state=state
+    )
 
 
 def _size_of(span: RequestSpan) -> int:
+    """Spans that it becomes."""
     return 1 + len(span.segments)
