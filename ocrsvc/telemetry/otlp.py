@@ -148,13 +148,16 @@ class OtlpTracer:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wanted.wait(self._limits.delay_s)
+            is_full = self._wanted.wait(self._limits.delay_s)
             self._wanted.clear()
-            self._export_all()
-        self._export_all()
+            self._export_waiting(all_of_it=not is_full)
+        self._export_waiting(all_of_it=True)
 
-    def _export_all(self) -> None:
-        while batch := self._take_batch():
+    def _export_waiting(self, *, all_of_it: bool) -> None:
+        """Whole batches, and what is left only if it is to go: else each request that comes would be a message."""
+        while self._queued_spans >= self._limits.batch_spans:
+            self._export(self._take_batch())
+        if all_of_it and (batch := self._take_batch()):
             self._export(batch)
 
     def _take_batch(self) -> list[RequestSpan]:
