@@ -169,5 +169,4 @@ def _event(record: CallRecord, why: str, seconds: float) -> Event:
         bytes_out=record.bytes_out,
         seconds=seconds,
         trace_id=record.trace.trace_id if record.trace is not None else "",
-        text=record.ledger.text,
     )

@@ -149,5 +149,4 @@ def _event(response: Response, adapter: str, code: str, seconds: float) -> Event
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
         trace_id=request.trace.trace_id if request.trace is not None else "",
-        text=request.ledger.text,
     )

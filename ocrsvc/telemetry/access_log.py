@@ -1,7 +1,7 @@
 """The access log: one line for each request, written by a thread of its own so that no request waits for it.
 
-An event holds what was asked and how it ended, and nothing of a page but what `text` is given: the path without its
-query, which may carry an image, and no name of a file.
+An event holds what was asked and how it ended, and nothing of a page: the path without its query, which may carry an
+image.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Event:
         bytes_in, bytes_out: Bodies, as far as their lengths are declared.
         seconds: From its headers to its answer.
         trace_id: Of the trace that it belongs to; empty for none.
-        text: What was read, as far as the log may have it; empty for nothing.
     """
 
     at_s: float
@@ -55,7 +54,6 @@ class Event:
     bytes_out: int
     seconds: float
     trace_id: str = ""
-    text: str = ""
 
     @property
     def level(self) -> str:
@@ -109,7 +107,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def _optional(event: Event) -> dict[str, Any]:
-    return {name: value for name in ("trace_id", "text") if (value := getattr(event, name))}
+    return {"trace_id": event.trace_id} if event.trace_id else {}
 
 
 class AccessLog:

@@ -21,10 +21,6 @@ MOST_SEGMENTS: Final = 256
 """Segments that are kept of one request, for its trace; the seconds of later ones are counted all the same."""
 
 
-LONGEST_TEXT: Final = 1000
-"""Characters of one request's text that are kept for the access log."""
-
-
 class Segment(NamedTuple):
     """A stage from when to when, on the ledger's clock. A tuple, for requests make a dozen."""
 
@@ -43,14 +39,13 @@ class Ledger:
     Attributes:
         segments: Those that have ended, the first MOST_SEGMENTS of them.
         pages: Pages that were read.
-        text: What was read, as far as the access log may have it.
         trace_id: Of the trace that the request belongs to, if it is sampled; empty for none.
     """
 
     def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.segments: list[Segment] = []
         self.pages = 0
-        self.text = self.trace_id = ""
+        self.trace_id = ""
         self._clock = clock
         self._stage: Stage = "receive"
         self._since_s = began_s
@@ -88,10 +83,6 @@ class Ledger:
                 self._add(phase.stage, end_s)
         self._add(self._stage, now_s)
 
-    def note_text(self, text: str) -> None:
-        """What the access log may have of a page; kept up to LONGEST_TEXT characters of a request."""
-        self.text = f"{self.text}\n{text}"[:LONGEST_TEXT] if self.text else text[:LONGEST_TEXT]
-
     def seconds(self) -> Mapping[str, float]:
         """Of each stage up to now; together the whole request so far."""
         spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
@@ -122,9 +113,6 @@ class NoLedger(Ledger):
         return stage
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """Nothing is noted."""
-
-    def note_text(self, text: str) -> None:
         """Nothing is noted."""
 
 

@@ -23,7 +23,7 @@ DROPPED: Final = "dropped"
 _MESSAGE: Final = "message"
 # Shortened first, and from its beginning: the error itself comes last.
 _STACK: Final = "stack"
-_LONG: Final = (_STACK, "text", _MESSAGE, "path")
+_LONG: Final = (_STACK, _MESSAGE, "path")
 _LEAST: Final = 40
 # Our own messages begin with what happened, in capitals: READY, WANTS, DRAINING, RECYCLED, STUCK, HELD, CHILD … LOST.
 _NAMED: Final = re.compile(r"(?:CHILD \S+ )?([A-Z]{4,20})\b(?!-)")

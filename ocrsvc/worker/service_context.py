@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.records import Page, Reading
+    from ocrsvc.records import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
 
 # A collector that is away must not keep a worker from ending.
@@ -67,7 +66,6 @@ class ServiceContext:
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
         name: Of this service among those that share a store of API keys.
-        text_for_log: What the access log may have of a page's text; None is nothing.
         worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
 
@@ -85,7 +83,6 @@ class ServiceContext:
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.name = secrets.token_hex(8)
-        self.text_for_log: Callable[[Page], str] | None = None
         self.worker = WorkerContext(self.metrics.common)
 
     def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
@@ -115,10 +112,8 @@ class ServiceContext:
         self.worker.closing.callback(self.worker.gate.stop)
 
     def _note_reading(self, reading: Reading, ledger: Ledger) -> None:
-        """Count a page that was read, and let the access log have what it may of its text."""
+        """Count a page that was read, in the trace of its request if that is sampled."""
         count_reading(self.worker.metrics, reading, ledger.trace_id)
-        if self.text_for_log is not None:
-            ledger.note_text(self.text_for_log(reading.page))
 
     def make_app(self) -> Flask:
         """The WSGI application over this worker's reader, which may be started later. Loads no model."""
