@@ -100,8 +100,8 @@ def finish(response: Response) -> Response:
         if response.status_code == 401:
             _challenge(response, request.failures[-1])
     response.headers[ID_HEADER] = request.id
-    if request.trace is not None:
-        response.headers.update(request.trace.headers())
+    if (trace := request.trace) is not None:
+        response.headers.extend(trace.headers())
     if request.wants_stages:
         response.headers[TIMING_HEADER] = server_timing(request.ledger.seconds())
     response.headers.setdefault("Cache-Control", "no-store")

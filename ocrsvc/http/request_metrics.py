@@ -10,7 +10,7 @@ from flask import Flask, Response
 from werkzeug.wsgi import get_path_info
 
 from ocrsvc.errors import Refused
-from ocrsvc.http.request import request
+from ocrsvc.http.request import Request, this_request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.loggable import loggable_path
@@ -74,79 +74,80 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
     @app.before_request
     def begin() -> None:
         worker_metrics.record(((IN_FLIGHT.of(), 1),))
-        sent = request.environ
+        begun = this_request()
+        sent = begun.environ
         caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
-        is_traced_alone = request.blueprint not in _UNTRACED
-        request.trace = tracer.begin(caller, _span_name(), is_traced_alone=is_traced_alone)
-        if request.trace is not None:
-            request.ledger.trace_id = request.trace.sampled_id
-        set_ids(request.id, request.trace)
+        is_traced_alone = begun.blueprint not in _UNTRACED
+        begun.trace = tracer.begin(caller, _span_name(begun), is_traced_alone=is_traced_alone)
+        if begun.trace is not None:
+            begun.ledger.trace_id = begun.trace.sampled_id
+        set_ids(begun.id, begun.trace)
 
     @app.teardown_request
     def end(_error: BaseException | None) -> None:
-        if request.response is None:
+        ended = this_request()
+        if ended.response is None:
             worker_metrics.record((over,))
         else:
-            count(request.response)
-        request.end()
+            count(ended, ended.response)
+        ended.end()
         clear_ids()
 
-    def count(response: Response) -> None:
-        seconds, adapter = time.monotonic() - request.taken_s, request.blueprint or _NO_ADAPTER
-        code = _count_failures(worker_metrics, response.status_code)
+    def count(ended: Request, response: Response) -> None:
+        seconds, adapter = time.monotonic() - ended.taken_s, ended.blueprint or _NO_ADAPTER
+        code = _count_failures(ended, worker_metrics, response.status_code)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
-        worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), request.ledger.trace_id)
-        trace = request.trace
-        if trace is not None and trace.is_sampled:
+        worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), ended.ledger.trace_id)
+        if ended.ledger.trace_id:
             error = code if response.status_code >= 500 else ""
-            put_request(tracer, trace, request.ledger, request.began_s, _span_name(), _attributes(adapter, code), error)
+            attributes = _attributes(ended, response.status_code, adapter, code)
+            put_request(tracer, ended.trace, ended.ledger, ended.began_s, _span_name(ended), attributes, error)
         if access_log is not None:
-            access_log.put(_event(response, adapter, code, seconds))
+            access_log.put(_event(ended, response, adapter, code, seconds))
 
 
-def _span_name() -> str:
+def _span_name(asked: Request) -> str:
     """Method and route: whatever a caller may write into a path is not in it."""
-    rule = request.url_rule
-    return f"{request.method} {rule.rule}" if rule is not None else request.method[:_LONGEST_METHOD]
+    rule, method = asked.url_rule, asked.method
+    return f"{method} {rule.rule}" if rule is not None else method[:_LONGEST_METHOD]
 
 
-def _attributes(adapter: str, code: str) -> dict[str, str | int]:
+def _attributes(ended: Request, status: int, adapter: str, code: str) -> dict[str, str | int]:
     """By OpenTelemetry's conventions where there is one."""
-    status = request.response.status_code if request.response is not None else 0
     attributes: dict[str, str | int] = {
-        "http.request.method": request.method[:_LONGEST_METHOD],
+        "http.request.method": ended.method[:_LONGEST_METHOD],
         "http.response.status_code": status,
-        "ocrsvc.request_id": request.id,
+        "ocrsvc.request_id": ended.id,
         "ocrsvc.adapter": adapter,
     }
-    if request.url_rule is not None:
-        attributes["http.route"] = request.url_rule.rule
+    if ended.url_rule is not None:
+        attributes["http.route"] = ended.url_rule.rule
     return attributes if code == _SUCCESS else attributes | {"error.type": code}
 
 
-def _count_failures(worker_metrics: WorkerMetrics, status: int) -> str:
-    """Count what failed in this request; returns the code of the request itself."""
-    for failure in request.failures:
+def _count_failures(ended: Request, worker_metrics: WorkerMetrics, status: int) -> str:
+    """Count what failed in a request; returns the code of the request itself."""
+    for failure in ended.failures:
         worker_metrics.count(FAILURES, failure.code)
         if isinstance(failure, Refused):
             worker_metrics.count(REFUSED, failure.code)
     if status < 400:
         return _SUCCESS
-    return request.failures[-1].code if request.failures else f"http_{status}"
+    return ended.failures[-1].code if ended.failures else f"http_{status}"
 
 
-def _event(response: Response, adapter: str, code: str, seconds: float) -> Event:
+def _event(ended: Request, response: Response, adapter: str, code: str, seconds: float) -> Event:
     return Event(
         at_s=time.time() - seconds,
-        id=request.id,
-        client=request.remote_addr or "",
-        method=request.method,
-        path=loggable_path(get_path_info(request.environ)),
+        id=ended.id,
+        client=ended.remote_addr or "",
+        method=ended.method,
+        path=loggable_path(get_path_info(ended.environ)),
         door=adapter,
         status=response.status_code,
         code=code,
-        bytes_in=min(request.content_length or 0, _MOST_BYTES),
+        bytes_in=min(ended.content_length or 0, _MOST_BYTES),
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
-        trace_id=request.trace.trace_id if request.trace is not None else "",
+        trace_id=ended.trace.trace_id if ended.trace is not None else "",
     )

@@ -6,8 +6,8 @@ spans are of.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from random import getrandbits
 from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -73,7 +73,7 @@ def _add(added: Any, span: RequestSpan) -> None:
     for stage, begin_s, end_s in span.segments:
         added.add(
             trace_id=trace_id,
-            span_id=os.urandom(_SPAN_ID_BYTES),
+            span_id=getrandbits(64).to_bytes(_SPAN_ID_BYTES),
             trace_state=context.state,
             parent_span_id=span_id,
             name=stage,
