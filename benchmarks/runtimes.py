@@ -27,6 +27,7 @@ from bench.machine import print_machine
 from bench.results import write_result
 from bench.service import ROOT, Service, ask, engine_of, started
 
+from ocrsvc.engines.ppocr.pipeline.network_input import model_input
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -47,10 +48,11 @@ def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     for name, sizes in SIZES.items():
         runners = open_candidates(name, SessionConfig("cpu", 1), cache)
-        tensors = [np.random.default_rng(0).random((1, 3, *size), np.float32) for size in sizes]
+        pages = [np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
         outputs = OUTPUTS if name == models.RECOGNITION else None
         runs = {
-            runtime: [partial(runner.run, tensor, outputs) for tensor in tensors] for runtime, runner in runners.items()
+            runtime: [partial(runner.run, model_input(runner, page), outputs) for page in pages]
+            for runtime, runner in runners.items()
         }
         times_s = time_in_turn(runs, rounds=8, most_s=60.0)
         found[name] = {str(runtime): [round(1000 * second, 2) for second in row] for runtime, row in times_s.items()}

@@ -77,7 +77,7 @@ def create_app(
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
     app.register_blueprint(make_api(reader))
     app.register_blueprint(make_ops(reader, gate))
-    app.register_blueprint(make_operators(settings, reader, request_metrics))
+    app.register_blueprint(make_operators(settings, reader, request_metrics, gate))
     model = OcrModel(reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page())
     context = AdapterContext(settings, reader, model, tasks)

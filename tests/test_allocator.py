@@ -5,8 +5,11 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+import weakref
 
 import pytest
+
+from ocrsvc.system.allocator import give_back, release_with_free_memory
 
 # Each thread allocates while all are alive, so that an unlimited malloc gives each an arena of its own.
 ARENAS = """
@@ -71,3 +74,24 @@ print(held - resident())
 def test_what_is_free_goes_back_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", GIVING_BACK], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) > 40_000_000
+
+
+class Keeper:
+    """Holds memory, and counts how often it was asked for it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def release_memory(self) -> None:
+        self.asked += 1
+
+
+def test_giving_back_asks_those_who_hold_memory_while_they_live() -> None:
+    keeper = Keeper()
+    release_with_free_memory(keeper)
+    give_back()
+    assert keeper.asked == 1
+    gone = weakref.ref(keeper)
+    del keeper
+    assert gone() is None
+    give_back()

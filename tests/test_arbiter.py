@@ -47,7 +47,7 @@ def arbiter(pid: int = os.getpid()) -> LastingArbiter:
     server._num_workers, server.SIG_QUEUE = 0, queue.SimpleQueue()
     server.cfg = SimpleNamespace(pidfile=None, child_exit=lambda _server, worker: worker.ended.append(1))
     hung_requests = HungRequests(InFlightTable(8), CrashDenylist(8, 60.0), server.log)
-    take_over(server, ReplacementController(WorkerTable()), hung_requests)
+    take_over(server, ReplacementController(WorkerTable()), hung_requests, bool)
     assert isinstance(server, LastingArbiter)
     return server
 

@@ -27,7 +27,7 @@ LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
 class Watched:
     """A session that waits inside its run, and counts who is there."""
 
-    device, provider, precision = "cpu", "none", "fp32"
+    device, provider, precision, takes_pixels = "cpu", "none", "fp32", False
 
     def __init__(self) -> None:
         self.inside = 0

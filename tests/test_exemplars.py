@@ -10,8 +10,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from web_support import picture, running_app
 
 from ocrsvc.telemetry.exemplars import SERIES, Exemplar, ExemplarStore
-from ocrsvc.telemetry.metrics_store import REQUEST_SECONDS, MetricsStore
-from ocrsvc.telemetry.prometheus import expose
+from ocrsvc.telemetry.metrics import REQUEST_SECONDS
+from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.prometheus import Observed, expose
 from ocrsvc.telemetry.worker_table import WorkerTable
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -87,6 +88,6 @@ def test_seconds_without_a_trace_have_no_exemplar() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
     store.worker_metrics(0).record((), ((KEY, 0.3),))
-    body, _ = expose(store, WorkerTable(), None, "application/openmetrics-text")
+    body, _ = expose(Observed(store, WorkerTable()), "application/openmetrics-text")
     assert b"# {" not in body
     assert body.endswith(b"# EOF\n")

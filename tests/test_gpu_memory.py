@@ -42,7 +42,7 @@ gauge = open_gpu_memory_reader(logging.getLogger(), Siblings())
 home = sys.argv[1]
 ctypes.CDLL(home + "/libtr.so").tr_init(0, 0, os.fsencode(home + "/ctpn.bin"), None)
 reading = gauge and gauge.read(Siblings())
-print(json.dumps(reading and dataclasses.asdict(reading)))
+print(json.dumps(reading and dataclasses.asdict(reading) | {"busy_ratio": gauge.read_busy_ratio()}))
 """
 
 
@@ -103,6 +103,7 @@ def test_a_process_knows_what_it_holds_of_the_gpu(
         "used_bytes": MODEL_BYTES + OTHERS_BYTES,
         "free_bytes": GPU_BYTES - MODEL_BYTES - OTHERS_BYTES,
         "total_bytes": GPU_BYTES,
+        "busy_ratio": None if Mode.DIVIDED in mode else 0.37,
     }
     assert message == ""
 
@@ -140,7 +141,8 @@ def test_without_nvml_cupy_tells_the_totals(home: Path, tmp_path: Path) -> None:
     )
     path = f"{clean_environment()['PYTHONPATH']}:{tmp_path}"
     reading, _ = probe(home, {"PYTHONPATH": path})
-    assert reading == {"own_bytes": 300, "used_bytes": 400, "free_bytes": 600, "total_bytes": 1000}
+    held = {"own_bytes": 300, "used_bytes": 400, "free_bytes": 600, "total_bytes": 1000}
+    assert reading == held | {"busy_ratio": None}
 
 
 class Totals:
@@ -157,6 +159,9 @@ class Totals:
 
     def processes(self) -> Mapping[int, int | None]:
         return {}
+
+    def busy_ratio(self) -> float:
+        raise GpuUnreadable("not known")
 
 
 def own_bytes(gauge: GpuMemoryReader, siblings: Siblings) -> int | None:
@@ -215,9 +220,16 @@ def test_nvml_that_fails_ends_nobody_and_the_memory_of_a_killed_worker_comes_bac
 ) -> None:
     with run_server(serving(home, gpu)) as server:
         assert "libnvidia-ml" not in Path(f"/proc/{server.pid}/maps").read_text(), "the arbiter must not load NVML"
+        wait_until(lambda: "ocrsvc_gpu_utilization_ratio{" in _metrics(server), "the worker reads the GPU")
+        assert {line for line in _metrics(server).splitlines() if line.startswith("ocrsvc_gpu_")} == {
+            'ocrsvc_gpu_memory_used_bytes{gpu="0"} 2.5e+08',
+            'ocrsvc_gpu_memory_total_bytes{gpu="0"} 1e+09',
+            'ocrsvc_gpu_utilization_ratio{gpu="0"} 0.37',
+        }
         gpu.behave(Mode.FAILS)
         server.wait_for("The GPU cannot be read .*only RSS limits hold here")
         assert _post(server) == 200
+        assert "ocrsvc_gpu_utilization_ratio{" not in _metrics(server)
         gpu.behave(Mode.PLAIN)
         server.wait_for("The GPU can be read again")
         (old,) = server.workers()
@@ -252,3 +264,7 @@ def test_a_limit_for_a_gpu_that_is_not_there_is_reported() -> None:
 
 def _post(server: Server) -> int:
     return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=30).status_code
+
+
+def _metrics(server: Server) -> str:
+    return requests.get(f"{server.url}/metrics", timeout=30).text

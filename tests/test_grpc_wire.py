@@ -31,7 +31,8 @@ from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage, escaped, frame, timeout_s
 from ocrsvc.model_api.metadata import NotOffered, UnknownModel
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, MetricsStore
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import MetricsStore
 
 ALL = [
     "inference.proto",

@@ -22,6 +22,7 @@ LAYERS = {
     "formats": 3,
     "masking": 3,
     "telemetry": 3,
+    "monitoring": 4,
     "serving": 4,
     "access": 4,
     "engines": 5,

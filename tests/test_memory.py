@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.system.memory import read_memory_bytes, read_rss_bytes
+from ocrsvc.system.memory import MemoryUse, read_memory_bytes, read_memory_use, read_rss_bytes
 
 GB = 10**9
 
@@ -53,7 +53,44 @@ def test_without_proc_there_is_no_reading(tmp_path: Path) -> None:
     ],
 )
 def test_the_smaller_of_machine_and_cgroup_is_what_there_is(tmp_path: Path, files: dict[str, str], found: int) -> None:
-    for name, text in {"proc/meminfo": "MemTotal:       16000000 kB\nMemFree: 1 kB\n", **files}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, files)
     assert read_memory_bytes(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, MemoryUse(15_000_000 * 1024, 16_000_000 * 1024)),
+        (
+            {
+                "proc/self/cgroup": "0::/a\n",
+                "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n",
+                "sys/fs/cgroup/a/memory.current": f"{GB}\n",
+                "sys/fs/cgroup/a/memory.stat": f"anon 5\ninactive_file {GB // 4}\nactive_file 7\n",
+            },
+            MemoryUse(GB - GB // 4, 2 * GB),
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/a\n",
+                "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{4 * GB}",
+                "sys/fs/cgroup/memory/a/memory.usage_in_bytes": f"{3 * GB}",
+                "sys/fs/cgroup/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 1000\n",
+            },
+            MemoryUse(3 * GB - 1000, 4 * GB),
+        ),
+    ],
+)
+def test_what_the_kernel_takes_back_when_it_is_wanted_is_not_in_use(
+    tmp_path: Path, files: dict[str, str], found: MemoryUse
+) -> None:
+    write(tmp_path, files)
+    assert read_memory_use(tmp_path) == found
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    """The kernel's files, of a machine of 16 GB of which 1 GB is free or can be reclaimed."""
+    meminfo = "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    1000000 kB\n"
+    for name, text in {"proc/meminfo": meminfo, **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)

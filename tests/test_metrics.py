@@ -15,7 +15,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import ROUTING
 from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.registry import adapters
-from ocrsvc.telemetry.metrics_store import (
+from ocrsvc.telemetry.metrics import (
     BUCKETS_S,
     CACHE_HITS,
     COUNTED,
@@ -24,16 +24,15 @@ from ocrsvc.telemetry.metrics_store import (
     IN_FLIGHT,
     LINES,
     REQUESTS,
-    SERIES,
     SERIES_DROPPED,
     STAGE_SECONDS,
+    TASKS,
     WAITING,
     Key,
-    MetricsStore,
-    Sampler,
-    WorkerMetrics,
-    count_reading,
+    Metric,
 )
+from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.sampler import Sampler
 
 _SOON_S = 10.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
@@ -226,15 +225,43 @@ def test_a_sampler_puts_its_gauges_until_it_is_stopped() -> None:
     store = MetricsStore()
     looked = threading.Event()
 
-    def read() -> float:
+    def read() -> Iterator[tuple[Metric, float]]:
+        yield WAITING, 5
         looked.set()
-        return 5
 
-    sampler = Sampler(store.common, ((WAITING, read),))
+    sampler = Sampler(store.common, read)
     sampler.start()
     assert looked.wait(_SOON_S)
     sampler.stop()
     assert value(store, WAITING.of()) == 5
+
+
+def test_a_sampler_goes_on_after_a_disk_that_cannot_be_read() -> None:
+    store = MetricsStore()
+    looked, failures = threading.Event(), [OSError("gone")]
+
+    def read() -> Iterator[tuple[Metric, float]]:
+        if failures:
+            raise failures.pop()
+        yield TASKS, 3
+        looked.set()
+
+    sampler = Sampler(store.common, read, every_s=0.001)
+    sampler.start()
+    assert looked.wait(_SOON_S)
+    sampler.stop()
+    assert value(store, TASKS.of()) == 3
+
+
+def test_of_what_all_workers_read_the_largest_counts_while_one_lives_that_has_read_it() -> None:
+    store = MetricsStore(slots=2)
+    for slot, count in ((0, 3), (1, 4)):
+        store.claim(slot)
+        store.worker_metrics(slot).put(TASKS, count)
+    assert value(store, TASKS.of()) == 4
+    for slot, left in ((1, 3), (0, 0)):
+        store.fold(slot)
+        assert value(store, TASKS.of()) == left
 
 
 def test_a_tally_that_was_never_used_shows_nothing() -> None:

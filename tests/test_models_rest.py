@@ -31,7 +31,8 @@ from ocrsvc.model_api.model import options_in
 from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, Timing
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, count_model_request
+from ocrsvc.telemetry.metrics import MODEL_SECONDS
+from ocrsvc.telemetry.metrics_store import MetricsStore, count_model_request
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 HEADER = "Inference-Header-Content-Length"

@@ -14,15 +14,18 @@ import numpy as np
 import pytest
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS
+from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS, first_steps
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.openvino_recognizer import STEPS, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.runtimes import BF16, FP32, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import prove_runtimes
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.system.allocator import give_back
 
 if not openvino_session.is_installed():
     pytest.skip("openvino is not installed: the extra openvino", allow_module_level=True)
@@ -56,6 +59,20 @@ def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: 
         assert all(np.array_equal(mine, other) for mine, other in zip(found[width], again, strict=True))
 
 
+def test_what_is_chosen_for_a_line_is_the_same_bits_alone_and_among_others(cache: ModelCache) -> None:
+    (session,) = open_openvino(models.RECOGNITION, replace(CONFIG, sessions=1), cache)
+    assert isinstance(session, OpenVinoRecognizer)
+    # 6 to 80 steps: lines begin and end inside runs, a long one goes over two, and the same line stands twice in a row.
+    lines = [session.features(to_tensor(line(width))) for width in (48, 640, 96, 96, 224, 448, 64)]
+    alone = [session.classify([one])[0] for one in lines]
+    together = session.classify(lines)
+    assert sum(map(len, lines)) % STEPS
+    for (best, shares), (expected, expected_shares) in zip(together, alone, strict=True):
+        assert np.array_equal(best, expected)
+        assert np.array_equal(shares, expected_shares)
+        assert len(shares) == len(first_steps(best))
+
+
 def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit_what_it_decides(
     cache: ModelCache,
 ) -> None:
@@ -76,12 +93,26 @@ def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit
 
 
 def test_one_thread_and_two_find_the_same_map(cache: ModelCache) -> None:
-    tensor = to_tensor(np.asarray(cv2.resize(page("notice.png"), (640, 320)), np.uint8))
+    pixels = np.asarray(cv2.resize(page("notice.png"), (640, 320)), np.uint8)
     one, two = (
         open_model(models.DETECTION, SessionConfig("cpu", threads, provider="openvino", precision="bf16"), cache)
         for threads in (1, 2)
     )
-    assert np.array_equal(one.run(tensor)[0], two.run(tensor)[0])
+    assert np.array_equal(one.run(model_input(one, pixels))[0], two.run(model_input(two, pixels))[0])
+
+
+def test_memory_that_is_kept_for_the_next_page_goes_with_free_memory(cache: ModelCache) -> None:
+    detector = open_model(models.DETECTION, SessionConfig("cpu", provider="openvino", precision="bf16"), cache)
+    pixels = np.asarray(cv2.resize(page("notice.png"), (1280, 960)), np.uint8)
+    before = detector.run(model_input(detector, pixels))[0]
+    held_bytes = resident_bytes()
+    give_back()
+    assert resident_bytes() < held_bytes - 64 * 2**20
+    assert np.array_equal(detector.run(model_input(detector, pixels))[0], before)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> None:

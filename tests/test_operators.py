@@ -24,10 +24,12 @@ from web_support import as_base64, json_of, picture, running_app
 
 from ocrsvc.api.operators import is_local
 from ocrsvc.cli import health
+from ocrsvc.cli.overview import describe_overview
 from ocrsvc.cli.status import address_of
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.prometheus import ENTRY_ROWS, HEAD_ROWS
+from ocrsvc.telemetry.metrics import METRICS
+from ocrsvc.telemetry.prometheus import ENTRY_ROWS, GPU_ROWS, HEAD_ROWS
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import Head, WorkerEntry
 
@@ -147,20 +149,18 @@ def test_the_numbers_are_well_formed_and_named_as_prometheus_asks(kind: str) -> 
         assert family.name.startswith(("ocrsvc_", "process_"))
 
 
-def test_the_documentation_knows_every_metric_and_no_other() -> None:
+def test_the_table_holds_every_metric_and_no_other() -> None:
     with running_app() as app:
         response = app.test_client().get("/metrics")
     shown = {
-        f"{family.name}_total" if family.type == "counter" else family.name
+        (f"{family.name}_total" if family.type == "counter" else family.name, family.documentation)
         for family in parse_text(response.get_data(as_text=True))
     }
-    operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"`((?:ocrsvc|process)_\w+)`", operations))
-    assert documented == shown
+    assert shown == {(metric.shown_name, metric.help) for metric in METRICS}
 
 
 @pytest.mark.parametrize(
-    ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in ENTRY_ROWS)]
+    ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in ENTRY_ROWS + GPU_ROWS)]
 )
 def test_each_row_of_the_tables_is_a_field_of_the_worker_table(row: Any, owner: type[Head | WorkerEntry]) -> None:
     assert row.field in {entry[0] for entry in owner._fields_}
@@ -311,6 +311,38 @@ def test_status_prints_the_workers_and_the_main_numbers(ready_server: Server) ->
         assert str(pid) in done.stdout
     assert "ready" in done.stdout
     assert "requests" in done.stdout
+    assert re.search(r"^memory +[\d.]+ [KMG]iB of [\d.]+ [GT]iB in use$", done.stdout, re.MULTILINE)
+    assert re.search(r"^documents +0, 0 B of 1 GiB, [\d.]+ [MGT]iB free on the disk$", done.stdout, re.MULTILINE)
+    assert re.search(r"^denied +0 images, 0 requests$", done.stdout, re.MULTILINE)
+
+
+def test_status_prints_what_the_page_shows() -> None:
+    """An overview written by hand: a GPU, a minute of history, and failures of each kind."""
+    curves = {"requests_per_s": [100.0, *[2.0] * 12], "own_failures_per_s": [0.5] * 13, "refused_per_s": [0.0] * 13}
+    times = {"wait_p95_s": [None] * 13, "total_p95_s": [*[None] * 12, 0.25], "ready": [1.0] * 13}
+    error = {"status": 500, "route": "/v1/ocr", "id": "a1", "when_s": 90.0}
+    lines = describe_overview(
+        {
+            "now_s": 100.0,
+            "memory": {"used_bytes": 3 << 30, "limit_bytes": 8 << 30},
+            "gpus": [{"gpu": 0, "used_bytes": 10 << 30, "total_bytes": 80 << 30, "busy_ratio": 0.37}],
+            "history": {"curves": curves | times},
+            "documents": None,
+            "quarantine": {"images": [{"is_refused": True}, {"is_refused": False}], "requests": []},
+            "errors": [
+                {**error, "fault": "caller", "code": "bad_option"},
+                {**error, "fault": "service", "code": "internal"},
+            ],
+        }
+    )
+    assert list(lines) == [
+        "memory      3 GiB of 8 GiB in use",
+        "GPU 0       10 GiB of 80 GiB in use, busy 37%",
+        "last minute requests 2.00/s, own failures 0.50/s, refused 0.00/s, wait p95 -, time p95 250 ms",
+        "denied      1 images, 0 requests",
+        "last failures that are not the callers'",
+        "      10 s ago  internal  500  /v1/ocr  a1",
+    ]
 
 
 def test_status_finds_a_service_on_a_unix_socket(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     SingleLineRunner,
     bucket_of,
     first_steps,
+    groups_of,
     own_steps,
 )
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer, read_characters
@@ -141,6 +142,14 @@ def test_lines_of_a_page_that_is_not_wanted_any_more_are_not_run_one_by_one() ->
         runs.map(lambda decided: decided.best, [LineImage(line(320))] * 20, check)
     assert session.runs == 3
     shared_threads.close()
+
+
+def test_lines_whose_classes_are_chosen_together_stay_in_their_order() -> None:
+    lines = [np.full((steps, 2), number, np.float32) for number, steps in enumerate((400, 400, 300, 6, 6, 6))]
+    groups = groups_of(lines)
+    assert [len(group) for group in groups] == [2, 4]
+    assert [int(one[0, 0]) for group in groups for one in group] == list(range(6))
+    assert groups_of([]) == []
 
 
 def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_any_more() -> None:

@@ -23,7 +23,8 @@ from ocrsvc.engines.ppocr.engine import open_ppocr
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
-from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession, open_openvino
+from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.runtimes import (
     BF16,
@@ -260,13 +261,15 @@ def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
 class Broken:
     """A candidate that opens, and whose runs fail."""
 
+    takes_pixels = False
+
     def run(self, _array: object) -> list[Any]:
         raise RuntimeError("could not create a primitive")
 
 
 def test_a_candidate_whose_runs_fail_is_out_and_the_start_goes_on() -> None:
     page = np.full((64, 128, 3), 255, np.uint8)
-    works: Any = SimpleNamespace(run=lambda array: [np.zeros((1, 1, *array.shape[2:]))])
+    works: Any = SimpleNamespace(takes_pixels=False, run=lambda array: [np.zeros((1, 1, *array.shape[2:]))])
     broken: Any = Broken()
     single, other = runtime_proof.prove_detection({FP32: works, BF16: broken}, page)
     assert (single.reads_alike, other.reads_alike) == (True, False)
@@ -281,7 +284,7 @@ def test_a_library_that_is_installed_and_broken_is_not_tried_and_the_log_says_wh
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
-    monkeypatch.setattr(openvino_session, "_core", lambda: SimpleNamespace().Core())
+    monkeypatch.setattr(openvino_session, "core", lambda: SimpleNamespace().Core())
     openvino_session.computes_bf16.cache_clear()
     try:
         assert not openvino_session.computes_bf16()
@@ -302,7 +305,7 @@ def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypa
 
 
 def openvino_double() -> OpenVinoSession:
-    compiled = SimpleNamespace(create_infer_request=lambda: None, outputs=(), get_property=lambda _name: "")
+    compiled = SimpleNamespace(create_infer_request=lambda: None, inputs=(), outputs=(), get_property=lambda _name: "")
     return OpenVinoSession(compiled, {}, 0)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,16 @@ import cv2
 import httpx
 import numpy as np
 import pytest
+from browser_support import Open, in_browser, launched_browser, opening
 from documents import tiff
 from flask.testing import FlaskClient
 from PIL import Image
 from playwright.sync_api import (
     Browser,
-    BrowserContext,
-    ConsoleMessage,
     FilePayload,
     Page,
-    Request,
     Route,
     expect,
-    sync_playwright,
 )
 from support import ROOT, run_server
 from web_support import client_raising, json_of
@@ -40,10 +35,6 @@ from ocrsvc.errors import ClientGone, NotReady
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 
 PAGES = ROOT / "tests" / "pages"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
-Open = Callable[..., Page]
-_WAIT_MS = 30_000
 BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
@@ -127,13 +118,8 @@ def test_every_error_of_the_api_has_a_chinese_title() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=_WAIT_MS)
-    with sync_playwright() as playwright:
-        # The sandbox of Chromium does not work for root, as which CI runs.
-        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with launched_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -144,37 +130,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def opened(browser: Browser, address: str) -> Iterator[Open]:
-    """Opens the page in a fresh context; at the end, nothing was wrong in it and it spoke to its own server only."""
-    contexts: list[BrowserContext] = []
-    wrong: list[str] = []
-    hosts: set[str] = set()
-
-    def hear(message: ConsoleMessage) -> None:
-        # Chromium tells of every answer that is an error; those are wanted here.
-        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
-            wrong.append(message.text)
-
-    def see(request: Request) -> None:
-        if not request.url.startswith(("blob:", "data:")):
-            hosts.add(request.url.split("/")[2])
-
-    def open_page(url: str = address, **options: Any) -> Page:
-        context = browser.new_context(**({"locale": "en-GB", "viewport": {"width": 1280, "height": 800}} | options))
-        contexts.append(context)
-        context.set_default_timeout(_WAIT_MS)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.on("console", hear)
-        context.on("weberror", lambda error: wrong.append(str(error.error)))
-        context.on("request", see)
-        page = context.new_page()
-        page.goto(url)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert wrong == []
-    assert len(hosts) == 1
+    with opening(browser, address) as open_page:
+        yield open_page
 
 
 def put(page: Page, *files: Any) -> None:

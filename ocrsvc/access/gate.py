@@ -155,6 +155,11 @@ class AccessGate:
             raise _refused()
         return self._admission(entry, self._clock())
 
+    def usage(self) -> list[tuple[KeyEntry, Usage]]:
+        """Every key, and what is used of it, by name; for operators. Raises KeysUnavailable."""
+        period, known = period_of(self._clock()), self._store.keys()
+        return [(key.entry, self._store.usage(key.entry.name, period)) for key in known]
+
     def refresh(self) -> None:
         """Read the keys again if one has changed. Raises KeysUnavailable. In the gate's own thread, or in tests."""
         if not self._begun:

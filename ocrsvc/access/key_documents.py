@@ -1,13 +1,13 @@
-"""A key as the stores keep it: one JSON document."""
+"""A key as the stores keep it, one JSON document; and as operators see it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from ocrsvc.access.records import KeyEntry, KeyLimits, KeySecret, StoredKey
+from ocrsvc.access.records import KeyEntry, KeyLimits, KeySecret, StoredKey, Usage
 
 
 def write_key(key: StoredKey) -> str:
@@ -27,6 +27,27 @@ def entry_to_dict(entry: KeyEntry) -> dict[str, Any]:
     """The members of an entry, ready to become JSON."""
     adapters = None if entry.adapters is None else sorted(entry.adapters)
     return asdict(entry) | {"scopes": sorted(entry.scopes), "adapters": adapters}
+
+
+def usage_to_dict(entry: KeyEntry, usage: Usage, now_s: float) -> dict[str, Any]:
+    """A key, its state, and what is used of it, for operators."""
+    return {
+        **entry_to_dict(entry),
+        "state": state_of(entry, now_s),
+        "usage": {
+            "pages_today": usage.today,
+            "pages_this_month": usage.this_month,
+            "pages_reserved": usage.reserved,
+            "requests_under_way": usage.requests,
+        },
+    }
+
+
+def state_of(entry: KeyEntry, now_s: float) -> Literal["valid", "expired", "revoked"]:
+    """Whether a key is accepted now, and why not."""
+    if entry.revoked_at is not None:
+        return "revoked"
+    return "valid" if entry.is_valid(now_s) else "expired"
 
 
 def _entry_from(members: dict[str, Any]) -> KeyEntry:

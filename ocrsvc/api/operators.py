@@ -1,6 +1,6 @@
-"""Health, readiness, version, metrics and the list of workers, over HTTP.
+"""Health, readiness, version, metrics, and what operators look at, over HTTP.
 
-The metrics and the list of workers are for operators: by default they answer only to callers on the same machine.
+The metrics and /ops are for operators: by default they answer only to callers on the same machine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ocrsvc import __version__
 from ocrsvc.access.audit import audit_log_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.api.openapi import openapi
+from ocrsvc.api.overview import keys_to_list, overview, quarantine_to_dict
+from ocrsvc.api.web_page import add_operators_page
 from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import check_origin, is_loopback_address
 from ocrsvc.http.request import request
@@ -26,10 +28,9 @@ from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.http.responses import as_json
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import EngineInfo
-from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.metrics_store import STUCK, WAITING
-from ocrsvc.telemetry.prometheus import expose, workers_to_list
+from ocrsvc.telemetry.metrics import STUCK, WAITING
+from ocrsvc.telemetry.prometheus import Observed, expose, workers_to_list
 
 _READY_RETRY_S: Final = 2
 # The headers in which proxies name their caller; with any of these the peer is not the caller.
@@ -68,8 +69,10 @@ def make_ops(reader: Reader, gate: AccessGate | None = None) -> Blueprint:
     return ops
 
 
-def make_operators(settings: Settings, reader: Reader, request_metrics: RequestMetrics) -> Blueprint:
-    """GET /metrics and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
+def make_operators(
+    settings: Settings, reader: Reader, request_metrics: RequestMetrics, gate: AccessGate | None = None
+) -> Blueprint:
+    """GET /metrics, /ops and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
     operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
         return operators
@@ -83,7 +86,10 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
         request_metrics.worker_metrics.put(WAITING, reader.waiting())
         request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
         accept = request.headers.get("Accept", "")
-        body, content_type = expose(request_metrics.store, request_metrics.worker_table, _described(reader), accept)
+        observed = Observed(
+            request_metrics.store, request_metrics.worker_table, _described(reader), count_denied(request_metrics)
+        )
+        body, content_type = expose(observed, accept)
         return Response(body, content_type=content_type)
 
     @operators.get("/ops/workers")
@@ -91,11 +97,17 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
         arbiter = os.getppid() if request_metrics.worker_table.head.base else None
         return as_json({"arbiter_pid": arbiter, "workers": workers_to_list(request_metrics.worker_table)})
 
+    @operators.get("/ops/overview")
+    def whole() -> Response:
+        return as_json(overview(request_metrics, _described(reader), settings.engine))
+
+    @operators.get("/ops/keys")
+    def keys() -> Response:
+        return as_json({"keys": None if gate is None else keys_to_list(gate, time.time())})
+
     @operators.get("/ops/quarantine")
     def quarantine() -> Response:
-        return as_json(
-            {"images": _entries(request_metrics.image_denylist), "requests": _entries(request_metrics.body_denylist)}
-        )
+        return as_json(quarantine_to_dict(request_metrics))
 
     @operators.delete("/ops/quarantine")
     @operators.delete("/ops/quarantine/<digest>")
@@ -106,6 +118,7 @@ def make_operators(settings: Settings, reader: Reader, request_metrics: RequestM
         audit.write(_who(), "quarantine.release", time.time(), digest=digest, forgotten=forgotten)
         return as_json({"forgotten": forgotten})
 
+    add_operators_page(operators)
     return operators
 
 
@@ -114,19 +127,14 @@ def _who() -> str:
     return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
 
 
-def _entries(known: CrashDenylist | None) -> list[dict[str, object]]:
-    entries = known.entries() if known is not None else []
-    return [
-        {
-            "hash": entry.hash,
-            "cause": entry.cause,
-            "strikes": entry.crashes,
-            "when_s": entry.when_s,
-            "left_s": entry.left_s,
-            "is_refused": entry.is_refused,
-        }
-        for entry in entries
-    ]
+def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
+    """How many images and request bodies are refused now."""
+    lists = {"image": request_metrics.image_denylist, "request": request_metrics.body_denylist}
+    return {
+        kind: 0 if known.is_empty() else sum(entry.is_refused for entry in known.entries())
+        for kind, known in lists.items()
+        if known is not None
+    }
 
 
 def _check_caller() -> None:

@@ -1,7 +1,7 @@
-"""The web page at `/`, and a JSON description of the service for programs that ask there.
+"""The web page at `/`, the operators' page at `/ops`, and a JSON description for programs that ask at `/`.
 
-The page's files lie in `static/`: read once, when the application is made. Browsers revalidate them on every visit,
-because a page and its scripts belong to one version. The page gets a tab for each output format.
+Their files lie in `static/` and `static_ops/`: read once, when the application is made. Browsers revalidate them on
+every visit, because a page and its scripts belong to one version. The web page gets a tab for each output format.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ocrsvc import __version__
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 
 FOLDER: Final = Path(__file__).parent / "static"
+OPERATORS_FOLDER: Final = FOLDER.with_name("static_ops")
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -41,7 +42,7 @@ BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr
 def make_page() -> Blueprint:
     """The routes GET / (and /index.html, as TrWebOCR has it) and GET /static/…."""
     page = Blueprint("page", __name__)
-    files = {file.name: file.read_bytes() for file in FOLDER.iterdir() if file.suffix in TYPES}
+    files = _files(FOLDER)
     files[INDEX] = _with_tabs(files[INDEX].decode()).encode()
     banner = orjson.dumps(BANNER)
 
@@ -61,6 +62,18 @@ def make_page() -> Blueprint:
         if name != INDEX:
             page.add_url_rule(f"/static/{name}", name.replace(".", "_"), _serving(name, data))
     return page
+
+
+def add_operators_page(operators: Blueprint) -> None:
+    """The routes GET /ops and GET /ops/static/…; who may ask is the blueprint's."""
+    files = _files(OPERATORS_FOLDER)
+    for name, data in files.items():
+        path = "/ops" if name == INDEX else f"/ops/static/{name}"
+        operators.add_url_rule(path, name.replace(".", "_"), _serving(name, data))
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in TYPES}
 
 
 def _with_tabs(page: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.access.audit import AuditLog, audit_log_of, local_user
-from ocrsvc.access.key_documents import entry_to_dict
+from ocrsvc.access.key_documents import entry_to_dict, state_of, usage_to_dict
 from ocrsvc.access.management import add_key, change_key, key_named, revoke_key, rotate_key
 from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import SCOPES, KeyEntry, StoredKey, Usage
@@ -125,30 +125,15 @@ def _print_secret(text: str) -> None:
 
 
 def _as_json(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
-    return {
-        **entry_to_dict(key.entry),
-        "state": _state(key.entry, now_s),
-        "secrets": [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets],
-        "usage": {
-            "pages_today": usage.today,
-            "pages_this_month": usage.this_month,
-            "pages_reserved": usage.reserved,
-            "requests_under_way": usage.requests,
-        },
-    }
-
-
-def _state(entry: KeyEntry, now_s: float) -> str:
-    if entry.revoked_at is not None:
-        return "revoked"
-    return "valid" if entry.is_valid(now_s) else "expired"
+    secrets = [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets]
+    return {**usage_to_dict(key.entry, usage, now_s), "secrets": secrets}
 
 
 def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:
     limits = entry.limits
     return (
         entry.name,
-        _state(entry, now_s),
+        state_of(entry, now_s),
         ",".join(sorted(entry.scopes, key=SCOPES.index)),
         "all" if entry.adapters is None else ",".join(sorted(entry.adapters)),
         "-" if limits.requests_per_s is None else f"{limits.requests_per_s:g}",

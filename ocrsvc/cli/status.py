@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from ocrsvc.cli.api_key import add_argument, read_key
+from ocrsvc.cli.overview import describe_overview
 from ocrsvc.client.request import key_header
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
@@ -34,8 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask, and print; raises OperatorError when there is no answer."""
     url, key = args.url or address_of(read_settings().bind), read_key(args.key_file)
-    workers = orjson.loads(fetch(url, "/ops/workers", key))
-    for line in (*describe_workers(workers), "", *describe_numbers(parse(fetch(url, "/metrics", key).decode()))):
+    overview = orjson.loads(fetch(url, "/ops/overview", key))
+    numbers = describe_numbers(parse(fetch(url, "/metrics", key).decode()))
+    for line in (*describe_workers(overview), "", *numbers, *describe_overview(overview)):
         print(line)
     return 0
 

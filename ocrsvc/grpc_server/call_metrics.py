@@ -13,7 +13,9 @@ from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS, WorkerMetrics
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.recent_errors import ErrorRecorder, Fault, fault_of
 from ocrsvc.telemetry.trace_context import (
     PARENT_HEADER,
     STATE_HEADER,
@@ -26,7 +28,7 @@ from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 ID_KEY: Final = "x-request-id"
 
 _LONGEST_PATH: Final = 256
-_NO_METHOD: Final = "grpc"
+_NO_ADAPTER: Final = "grpc"
 # By OpenTelemetry's conventions for servers.
 _OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE})
 
@@ -74,14 +76,20 @@ class CallMetrics:
     Args:
         metrics: Where they are counted.
         access_log: Where each is logged; None is nowhere.
+        error_recorder: Where failures are kept for operators; None is nowhere.
         tracer: Records the traces of calls.
     """
 
     def __init__(
-        self, metrics: WorkerMetrics, access_log: AccessLog | None = None, tracer: Tracer | None = None
+        self,
+        metrics: WorkerMetrics,
+        access_log: AccessLog | None = None,
+        error_recorder: ErrorRecorder | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._metrics = metrics
         self._access_log = access_log
+        self._error_recorder = error_recorder
         self._tracer = tracer or NoTracer()
 
     def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
@@ -94,7 +102,7 @@ class CallMetrics:
         """
         self._metrics.count(IN_FLIGHT)
         began_s, path = time.monotonic(), sent.get(":path", "")[:_LONGEST_PATH]
-        name = path.lstrip("/") if method.request is not None else _NO_METHOD
+        name = path.lstrip("/") if method.request is not None else _NO_ADAPTER
         traced = read_trace_context(sent.get(PARENT_HEADER, ""), sent.get(STATE_HEADER, ""))
         trace = self._tracer.begin(traced, name, is_traced_alone=not method.quick)
         ledger = Ledger(began_s)
@@ -118,6 +126,7 @@ class CallMetrics:
         counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
         if record.error is not None:
             counts.append((FAILURES.of(why), 1))
+            self._note(record.error, record, why)
         if isinstance(record.error, Refused):
             counts.append((REFUSED.of(why), 1))
         self._metrics.record(counts, times, record.ledger.trace_id)
@@ -130,6 +139,17 @@ class CallMetrics:
         error = why if record.code in _OUR_FAULT else ""
         attributes = _attributes(record, why)
         put_request(self._tracer, record.trace, record.ledger, record.began_s, record.name, attributes, error)
+
+    def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
+        """Keep a failure for operators. What only gRPC knows are broken calls, and has no status of HTTP."""
+        if self._error_recorder is None:
+            return
+        known = error if isinstance(error, OcrsvcError) else None
+        fault: Fault = fault_of(known) if known else "caller" if isinstance(error, CallFailed) else "service"
+        # A path of no adapter may be anything.
+        route = record.path if record.adapter != _NO_ADAPTER else ""
+        status = known.status if known else 0
+        self._error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
 
 
 def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:

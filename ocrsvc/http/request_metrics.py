@@ -9,20 +9,15 @@ from typing import Final
 from flask import Flask, Response
 from werkzeug.wsgi import get_path_info
 
-from ocrsvc.errors import Refused
+from ocrsvc.errors import OcrsvcError, Refused
 from ocrsvc.http.request import Request, this_request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
+from ocrsvc.telemetry.history import History
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import (
-    FAILURES,
-    IN_FLIGHT,
-    REFUSED,
-    REQUEST_SECONDS,
-    REQUESTS,
-    MetricsStore,
-    WorkerMetrics,
-)
+from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics
+from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors, fault_of
 from ocrsvc.telemetry.request_ids import clear_ids, set_ids
 from ocrsvc.telemetry.trace_context import read_trace_context
 from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
@@ -33,6 +28,7 @@ _NO_ADAPTER: Final = "none"
 # What monitors ask for again and again.
 _UNTRACED: Final = frozenset({"ops", "operators", "page"})
 _LONGEST_METHOD: Final = 20
+_FAILED: Final = 400
 # What JSON's writer takes; a client may declare any length.
 _MOST_BYTES: Final = 2**63 - 1
 
@@ -48,6 +44,9 @@ class RequestMetrics:
         access_log: Where each request is logged; None is nowhere.
         image_denylist: Images that crashed engines; None where engines are not isolated.
         body_denylist: Request bodies that stopped workers.
+        errors: The last failures of the whole service.
+        error_recorder: This process's own part of them.
+        history: The last ten minutes of the service.
         tracer: Records the traces of requests.
     """
 
@@ -57,13 +56,16 @@ class RequestMetrics:
     access_log: AccessLog | None = None
     image_denylist: CrashDenylist | None = None
     body_denylist: CrashDenylist | None = None
+    errors: RecentErrors | None = None
+    error_recorder: ErrorRecorder | None = None
+    history: History | None = None
     tracer: Tracer = field(default_factory=NoTracer)
 
 
 def metrics_of_one_process() -> RequestMetrics:
     """The metrics of a process that serves alone, as under another WSGI server."""
-    store = MetricsStore()
-    return RequestMetrics(store, store.common)
+    store, errors = MetricsStore(), RecentErrors()
+    return RequestMetrics(store, store.common, errors=errors, error_recorder=errors.recorder())
 
 
 def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None:
@@ -96,6 +98,8 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
     def count(ended: Request, response: Response) -> None:
         seconds, adapter = time.monotonic() - ended.taken_s, ended.blueprint or _NO_ADAPTER
         code = _count_failures(ended, worker_metrics, response.status_code)
+        if request_metrics.error_recorder is not None and (ended.failures or response.status_code >= _FAILED):
+            _note_failures(ended, request_metrics.error_recorder, response.status_code, code, adapter)
         counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
         worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), ended.ledger.trace_id)
         if ended.ledger.trace_id:
@@ -131,9 +135,19 @@ def _count_failures(ended: Request, worker_metrics: WorkerMetrics, status: int) 
         worker_metrics.count(FAILURES, failure.code)
         if isinstance(failure, Refused):
             worker_metrics.count(REFUSED, failure.code)
-    if status < 400:
+    if status < _FAILED:
         return _SUCCESS
     return ended.failures[-1].code if ended.failures else f"http_{status}"
+
+
+def _note_failures(ended: Request, recorder: ErrorRecorder, status: int, code: str, adapter: str) -> None:
+    """Keep what failed in a request for operators, each code once: its images may all fail in the same way."""
+    route = ended.url_rule.rule if ended.url_rule is not None else ""
+    failures = {failure.code: (fault_of(failure), failure.status) for failure in ended.failures}
+    if not failures:
+        failures[code] = ("caller" if status < OcrsvcError.status else "service", status)
+    for failed_code, (fault, failed_status) in failures.items():
+        recorder.note(fault, failed_status, failed_code, adapter=adapter, route=route, request_id=ended.id)
 
 
 def _event(ended: Request, response: Response, adapter: str, code: str, seconds: float) -> Event:

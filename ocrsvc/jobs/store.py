@@ -224,14 +224,14 @@ class Tasks:
         clock: Monotonic seconds, the same in all processes.
 
     Attributes:
-        folder: As given.
+        folder, most_bytes: As given.
         added: Set when this process added a task.
     """
 
     def __init__(
         self, folder: Path, most_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.folder, self._most_bytes, self._keep_s, self._clock = folder, most_bytes, keep_s, clock
+        self.folder, self.most_bytes, self._keep_s, self._clock = folder, most_bytes, keep_s, clock
         self.added = threading.Event()
 
     def add(self, data: bytes, about: Mapping[str, object], caller: str = "") -> Task:
@@ -266,10 +266,10 @@ class Tasks:
     def _clear_for(self, need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
         self.sweep()
-        gone = displaced(self._each(Task.stored), need, Bounds(MOST_TASKS, self._most_bytes))
+        gone = displaced(self._each(Task.stored), need, Bounds(MOST_TASKS, self.most_bytes))
         if gone is None:
             raise QueueFull(
-                f"{MOST_TASKS} documents, or {self._most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
+                f"{MOST_TASKS} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
                 "and none of them has to make room for this caller.",
                 "Wait until those that you sent are done, or clear them.",
                 _RETRY_S,

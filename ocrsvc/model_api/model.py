@@ -11,7 +11,8 @@ from ocrsvc.http.options import read_options
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, Reading, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
-from ocrsvc.telemetry.metrics_store import MODEL_SECONDS, MetricsStore, WorkerMetrics, count_model_request
+from ocrsvc.telemetry.metrics import MODEL_SECONDS
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request
 
 OPTION_NAMES: Final = (
     "rotate",

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import platform
-from typing import Final
+import threading
+import weakref
+from typing import Final, Protocol
 
 ARENAS: Final = 2
 MAPPED_BYTES: Final = 256 * 2**10
@@ -37,11 +39,33 @@ def map_large_blocks(least_bytes: int = MAPPED_BYTES) -> bool:
     return glibc is not None and bool(glibc.mallopt(_M_MMAP_THRESHOLD, least_bytes))
 
 
+class Holder(Protocol):
+    """Keeps memory for its next piece of work that it can do without."""
+
+    def release_memory(self) -> None:
+        """Free it, now or when the work in hand is done; called in any thread, which must not wait."""
+
+
+# Weak, so that a holder is forgotten when its last user is gone.
+_HOLDERS: Final[weakref.WeakSet[Holder]] = weakref.WeakSet()
+_HOLDERS_LOCK: Final = threading.Lock()
+
+
+def release_with_free_memory(holder: Holder) -> None:
+    """From now on `give_back` asks that holder, too."""
+    with _HOLDERS_LOCK:
+        _HOLDERS.add(holder)
+
+
 def give_back() -> bool:
     """Return what is free to the system; takes some milliseconds. Returns whether there was anything.
 
     The runs of a model leave up to 200 MB of free memory in the heap: of use while pages come, and to nobody after.
     """
+    with _HOLDERS_LOCK:
+        holders = list(_HOLDERS)
+    for holder in holders:
+        holder.release_memory()
     glibc = _glibc()
     return glibc is not None and bool(glibc.malloc_trim(0))
 

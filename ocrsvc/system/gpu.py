@@ -1,4 +1,4 @@
-"""Reads how much GPU memory this process holds and how much is left; the only file that calls NVML.
+"""Reads the GPU: how much memory this process holds, how much is left, how busy it is; the only file that calls NVML.
 
 For workers only: nothing here starts CUDA (but for cupy, if NVML is missing), and the arbiter must not even load NVML.
 
@@ -55,7 +55,7 @@ class Siblings:
 
 
 class Source(Protocol):
-    """Where readings come from. Both calls raise GpuUnreadable."""
+    """Where readings come from. All calls raise GpuUnreadable."""
 
     def totals(self) -> tuple[int, int]:
         """Used and total bytes of the GPU."""
@@ -63,6 +63,10 @@ class Source(Protocol):
 
     def processes(self) -> Mapping[int, int | None]:
         """Bytes that each process holds, by process id, as far as listed; None where the size is not reported."""
+        ...
+
+    def busy_ratio(self) -> float:
+        """The share of the last second in which the GPU computed, from 0 to 1."""
         ...
 
 
@@ -104,6 +108,16 @@ class GpuMemoryReader:
             self._log.info("The GPU can be read again.")
         self._readable = True
         return reading
+
+    def read_busy_ratio(self) -> float | None:
+        """The share of the last second in which the GPU computed, from 0 to 1; None where it cannot be read.
+
+        A part of a GPU (MIG) has none. Never raises, and logs nothing: `read` says when the GPU does not answer.
+        """
+        try:
+            return self._source.busy_ratio()
+        except GpuUnreadable:
+            return None
 
     def _read(self, siblings: Siblings) -> MemoryReading:
         used_bytes, total_bytes = self._source.totals()
@@ -172,6 +186,11 @@ class _Nvml:
         listed = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         return {entry.pid: entry.usedGpuMemory for entry in listed}
 
+    def busy_ratio(self) -> float:
+        """See Source."""
+        percent: int = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle)).gpu
+        return percent / 100
+
 
 def _open_nvml(environ: Mapping[str, str]) -> Source | None:
     """The GPU through NVML; None when its library is not there. Raises GpuUnreadable."""
@@ -236,6 +255,10 @@ class _Cupy:
     def processes(self) -> Mapping[int, int | None]:
         """See Source."""
         return {}
+
+    def busy_ratio(self) -> float:
+        """See Source."""
+        raise GpuUnreadable("cupy does not know how busy a GPU is")
 
 
 def _open_cupy(_environ: Mapping[str, str]) -> Source | None:

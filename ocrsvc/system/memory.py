@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +13,21 @@ from ocrsvc.system.cgroup import read_limits, read_text
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OWN: Final = Path("/proc/self/statm")
+# What the kernel takes back first, in cgroups v2 and v1.
+_RECLAIMED: Final = ("inactive_file", "total_inactive_file")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Memory of the machine or the container, in bytes; 0 where the kernel does not report it.
+
+    Attributes:
+        used_bytes: In use, without what the kernel takes back when it is wanted.
+        limit_bytes: What there is.
+    """
+
+    used_bytes: int
+    limit_bytes: int
 
 
 def read_rss_bytes(statm: Path = _OWN) -> int:
@@ -29,10 +47,26 @@ def read_memory_bytes(root: Path = Path("/")) -> int:
     Args:
         root: Folder that holds proc and sys/fs/cgroup.
     """
-    lines = map(str.split, read_text(root / "proc/meminfo").splitlines())
-    machine = [int(words[1]) * 1024 for words in lines if words[0] == "MemTotal:"]
-    limits = read_limits(root, "memory", "memory.max", "memory.limit_in_bytes")
-    return min([*machine, *(int(words[0]) for words in limits if words and words[0].isdigit())], default=0)
+    return read_memory_use(root).limit_bytes
+
+
+def read_memory_use(root: Path = Path("/")) -> MemoryUse:
+    """Of the container or the machine, whichever has less; arguments as for `read_memory_bytes`."""
+    words = read_text(root / "proc/meminfo").replace(":", "").split()
+    total, available = (1024 * _value_after(words, name) for name in ("MemTotal", "MemAvailable"))
+    found = [MemoryUse(total - available, total)] if total else []
+    files = (("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes"), ("memory.stat",) * 2)
+    for limit, used, stat in zip(*(read_limits(root, "memory", *names) for names in files), strict=True):
+        if limit and limit[0].isdigit():
+            used_bytes = int(used[0]) if used else 0
+            reclaimed = max(_value_after(stat, name) for name in _RECLAIMED)
+            found.append(MemoryUse(max(0, used_bytes - reclaimed), int(limit[0])))
+    return min(found, key=lambda use: use.limit_bytes, default=MemoryUse(0, 0))
+
+
+def _value_after(words: Sequence[str], name: str) -> int:
+    """The number that follows a name; 0 where it is not there."""
+    return next((int(value) for word, value in pairwise(words) if word == name), 0)
 
 
 def _read_statm(statm: Path) -> tuple[int, int]:

@@ -15,115 +15,44 @@ import ctypes
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry.exemplars import Exemplars, ExemplarStore, WorkerExemplars, now_exemplar
+from ocrsvc.telemetry.metrics import (
+    BUCKETS_S,
+    CACHE_HITS,
+    IMAGES,
+    LINES,
+    MODEL_LAST,
+    MODEL_SECONDS,
+    MODEL_STAGE_SECONDS,
+    SERIES_DROPPED,
+    STAGE_SECONDS,
+    Key,
+    Metric,
+)
 
 if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.
     from ocrsvc.records import Reading
 
-BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper ends of the buckets of every histogram, in seconds; one more bucket takes what is above the last."""
-
-SAMPLE_S: Final = 0.5
-
-Kind = Literal["counter", "gauge", "histogram", "latest"]
-
-Key = tuple[str, ...]
-"""A series: its kind, its metric's name, and the values of its labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One thing that is counted.
-
-    Attributes:
-        name: By the conventions of Prometheus, without the `_total` of a counter.
-        kind: Counters and histograms outlive their worker, gauges end with it. Of a "latest", which is a time, the
-            latest of all workers counts, and outlives them.
-        help: One sentence.
-        labels: Names of the labels; their values must come from small, fixed sets.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-
-    def of(self, *labels: str) -> Key:
-        """The key of one of its series."""
-        return (self.kind, self.name, *labels)
-
-
-REQUESTS: Final = Metric(
-    "ocrsvc_requests", "counter", "Requests answered, by door, HTTP status and code.", ("door", "status", "code")
-)
-REQUEST_SECONDS: Final = Metric(
-    "ocrsvc_request_seconds", "histogram", "Seconds from the headers of a request to its answer.", ("door",)
-)
-IN_FLIGHT: Final = Metric("ocrsvc_in_flight_requests", "gauge", "Requests under way now.")
-REFUSED: Final = Metric("ocrsvc_refused", "counter", "Requests and images that were not taken, by reason.", ("reason",))
-FAILURES: Final = Metric(
-    "ocrsvc_failures", "counter", "Failures told to clients, of requests and of single images in them.", ("code",)
-)
-IMAGES: Final = Metric("ocrsvc_images", "counter", "Images read.")
-CACHE_HITS: Final = Metric("ocrsvc_cache_hits", "counter", "Images answered from pages that were read before.")
-LINES: Final = Metric("ocrsvc_lines", "counter", "Lines of text read.")
-STAGE_SECONDS: Final = Metric(
-    "ocrsvc_stage_seconds", "histogram", "Seconds that an image that was read spent in each stage.", ("stage",)
-)
-MODEL_SECONDS: Final = Metric(
-    "ocrsvc_model_request_seconds", "histogram", "Seconds of a request to the model API, by outcome.", ("outcome",)
-)
-MODEL_STAGE_SECONDS: Final = Metric(
-    "ocrsvc_model_stage_seconds",
-    "histogram",
-    "Seconds that an image answered over the model API spent in each stage.",
-    ("stage",),
-)
-MODEL_LAST: Final = Metric(
-    "ocrsvc_model_last_request_timestamp_seconds", "latest", "End of the last request to the model API, in Unix time."
-)
-BOOT_FAILURES: Final = Metric("ocrsvc_boot_failures", "counter", "Workers that died before they were ready.")
-EVENTS_DROPPED: Final = Metric(
-    "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
-)
-LINES_DROPPED: Final = Metric(
-    "ocrsvc_log_lines_dropped", "counter", "Lines of the service's log that were dropped because it could not keep up."
-)
-SPANS: Final = Metric("ocrsvc_trace_spans", "counter", "Spans of traces that were exported.")
-SPANS_DROPPED: Final = Metric(
-    "ocrsvc_trace_spans_dropped", "counter", "Spans of traces that found the queue full, or could not be exported."
-)
-SERIES_DROPPED: Final = Metric(
-    "ocrsvc_series_dropped", "counter", "Series of these metrics that found no room, and are not counted; report it."
-)
-WAITING: Final = Metric("ocrsvc_queue_waiting_images", "gauge", "Images that wait for an engine thread.")
-STUCK: Final = Metric("ocrsvc_stuck_engine_threads", "gauge", "Engine threads still busy long after the deadline.")
-
-COUNTED: Final = (
-    *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, CACHE_HITS, LINES, STAGE_SECONDS),
-    *(MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST),
-    *(BOOT_FAILURES, EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, WAITING, STUCK),
-)
-"""Everything that a block may hold; a new one is declared here, and then counted."""
-
 SERIES: Final = 2048
 """Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after
 them is not counted, and SERIES_DROPPED says so."""
 
+# Kinds whose values end with their worker, and kinds of which the largest of all workers counts.
+_ENDING: Final = ("gauge", "reading")
+_LARGEST: Final = ("latest", "reading")
 _KEY_BYTES: Final = 96
 _VALUES: Final = len(BUCKETS_S) + 2
 _TRIES: Final = 200
 _TRY_S: Final = 0.001
 
 Series = Mapping[Key, Sequence[float]]
-"""Numbers by key. Of a counter, a gauge or a latest time the first one counts; a histogram has one for each bucket, the
+"""Numbers by key. Of all kinds but a histogram the first one counts; a histogram has one for each bucket, the
 one above the last, and the sum."""
 
 
@@ -162,7 +91,7 @@ class WorkerMetrics:
         self.record(((metric.of(*labels), by),))
 
     def put(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge or a latest time."""
+        """Set a gauge, a reading or a latest time."""
         with self._lock:
             self._values_of(metric.of(*labels))[0] = value
 
@@ -186,12 +115,12 @@ class WorkerMetrics:
                     self._exemplars.put(key, bucket, now_exemplar(trace_id, seconds))
 
     def add_block(self, series: Series) -> None:
-        """Add another block's numbers; its gauges ended with it."""
+        """Add another block's numbers; its gauges and readings ended with it."""
         with self._lock:
             for key, values in series.items():
                 if key == SERIES_DROPPED.of():
                     self._block.dropped += int(values[0])
-                elif key[0] != "gauge":
+                elif key[0] not in _ENDING:
                     own = self._values_of(key)
                     for number, value in enumerate(_merged(key, own, values)):
                         own[number] = value
@@ -281,7 +210,7 @@ def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
 
 def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[float]:
     """The numbers of one series in two blocks together."""
-    return list(map(max if key[0] == "latest" else add, one, other))
+    return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
 def count_reading(worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "") -> None:
@@ -314,30 +243,3 @@ def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Readin
 def _stages(reading: Reading) -> dict[str, float]:
     timing = reading.timing
     return {"decode": timing.decode_s, "queue": timing.queue_s, "engine": timing.engine_s}
-
-
-class Sampler(threading.Thread):
-    """Sets the gauges that no event updates, twice a second, and costs requests nothing. Start it after the fork.
-
-    Args:
-        worker_metrics: Of this process.
-        gauges: What to put, and how to read it.
-    """
-
-    def __init__(self, worker_metrics: WorkerMetrics, gauges: Iterable[tuple[Metric, Callable[[], float]]]) -> None:
-        super().__init__(name="numbers", daemon=True)
-        self._worker_metrics = worker_metrics
-        self._gauges = tuple(gauges)
-        self._done = threading.Event()
-
-    def run(self) -> None:
-        """See threading.Thread."""
-        while not self._done.wait(SAMPLE_S):
-            for metric, read in self._gauges:
-                self._worker_metrics.put(metric, read())
-
-    def stop(self) -> None:
-        """End; safe to call when it was never started."""
-        self._done.set()
-        if self.is_alive():
-            self.join()

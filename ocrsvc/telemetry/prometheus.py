@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Final
 
@@ -19,52 +19,79 @@ from prometheus_client.samples import Exemplar
 
 from ocrsvc import __version__
 from ocrsvc.records import EngineInfo
+from ocrsvc.system.memory import MemoryUse, read_memory_use
+from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.exemplars import Exemplar as TracedValue
 from ocrsvc.telemetry.exemplars import Exemplars
-from ocrsvc.telemetry.metrics_store import BUCKETS_S, COUNTED, Metric, MetricsStore, Series
+from ocrsvc.telemetry.metrics import BUCKETS_S, COUNTED, Metric
+from ocrsvc.telemetry.metrics_store import MetricsStore, Series
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import State, WorkerEntry, WorkerTable
 
 _BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
 
+Samples = Mapping[tuple[str, ...], float]
+"""The value of each series of a metric, by the values of its labels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A field of the worker table that is shown as it stands: its own name, and the metric's name, kind and help."""
+    """A field of the worker table that is shown as it stands: its own name, and the metric that it is."""
 
     field: str
-    name: str
-    kind: type[GaugeMetricFamily | CounterMetricFamily]
-    help: str
+    metric: Metric
 
 
 HEAD_ROWS: Final = (
-    Row("base", "ocrsvc_workers_wanted", GaugeMetricFamily, "Workers that there should be, without successors."),
-    Row("most_live", "ocrsvc_workers_most", GaugeMetricFamily, "Most workers alive at once since the start."),
-    Row("boot_failures", "ocrsvc_boot_failures_in_a_row", GaugeMetricFamily, "Failed boots since the last good one."),
-    Row("drain_first", "ocrsvc_drains_first", CounterMetricFamily, "Workers that went before their successor loaded."),
+    Row("base", metrics.WORKERS_WANTED),
+    Row("most_live", metrics.WORKERS_MOST),
+    Row("boot_failures", metrics.BOOT_FAILURES_IN_A_ROW),
+    Row("drain_first", metrics.DRAINS_FIRST),
 )
 """Fields of worker_table.Head, one number for the service."""
 
 ENTRY_ROWS: Final = (
-    Row("rss_bytes", "ocrsvc_worker_rss_bytes", GaugeMetricFamily, "Resident memory of a worker."),
-    Row("gpu_bytes", "ocrsvc_worker_gpu_bytes", GaugeMetricFamily, "Memory of the GPU that a worker holds."),
-    Row("requests", "ocrsvc_worker_requests", GaugeMetricFamily, "Requests that the worker in this slot has served."),
-    Row("in_flight", "ocrsvc_worker_in_flight_requests", GaugeMetricFamily, "Requests that hold a thread of a worker."),
+    Row("rss_bytes", metrics.WORKER_RSS),
+    Row("rss_hard_bytes", metrics.WORKER_RSS_LIMIT),
+    Row("gpu_bytes", metrics.WORKER_GPU),
+    Row("requests", metrics.WORKER_REQUESTS),
+    Row("in_flight", metrics.WORKER_IN_FLIGHT),
 )
 """Fields of worker_table.WorkerEntry, one number for each worker. The label is the slot: process ids would pile up."""
 
+GPU_ROWS: Final = (
+    Row("gpu_used_bytes", metrics.GPU_MEMORY_USED),
+    Row("gpu_total_bytes", metrics.GPU_MEMORY_TOTAL),
+    Row("gpu_busy_ratio", metrics.GPU_UTILIZATION),
+)
+"""Fields of worker_table.WorkerEntry, of which the latest reading of each GPU counts."""
 
-def expose(store: MetricsStore, worker_table: WorkerTable, engine: EngineInfo | None, accept: str) -> tuple[bytes, str]:
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the metrics are made of.
+
+    Attributes:
+        store, worker_table: Those of the whole service.
+        engine: What reads in this worker; None while it is not loaded.
+        denied: How many images and request bodies are refused now, by kind.
+    """
+
+    store: MetricsStore
+    worker_table: WorkerTable
+    engine: EngineInfo | None = None
+    denied: Mapping[str, int] = field(default_factory=dict)
+
+
+def expose(observed: Observed, accept: str) -> tuple[bytes, str]:
     """The body and the content type of an answer to Prometheus.
 
     Args:
-        store, worker_table: Those of the whole service.
-        engine: What reads in this worker; None while it is not loaded.
+        observed: What the metrics are made of.
         accept: The request's Accept header, which chooses between the text format and OpenMetrics.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families(store, worker_table, engine)))
+    registry.register(_Families(families(observed)))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -80,36 +107,43 @@ class _Families(Collector):
         return self._found
 
 
-def families(store: MetricsStore, worker_table: WorkerTable, engine: EngineInfo | None) -> Iterator[Family]:
+def families(observed: Observed) -> Iterator[Family]:
     """Every metric of the service."""
-    series, exemplars = store.read(), store.exemplars()
+    series, exemplars = observed.store.read(), observed.store.exemplars()
     for metric in COUNTED:
         yield _counted(metric, series, exemplars)
-    yield from _head(worker_table)
-    yield from _entries(worker_table)
-    yield GaugeMetricFamily("process_start_time_seconds", "Start of the service, in Unix time.", store.started_s)
-    yield InfoMetricFamily("ocrsvc_build", "The service itself.", {"version": __version__})
-    if engine is not None:
-        yield InfoMetricFamily("ocrsvc_engine", "What reads in the worker that answers.", asdict(engine))
+    yield from _head(observed.worker_table)
+    yield from _entries(observed.worker_table)
+    yield from _memory(read_memory_use())
+    yield _family(metrics.DENIED, {(kind,): count for kind, count in observed.denied.items()})
+    yield _family(metrics.STARTED, {(): observed.store.started_s})
+    yield InfoMetricFamily(metrics.BUILD.name, metrics.BUILD.help, {"version": __version__})
+    if observed.engine is not None:
+        yield InfoMetricFamily(metrics.ENGINE.name, metrics.ENGINE.help, asdict(observed.engine))
+
+
+def _family(metric: Metric, samples: Samples) -> Family:
+    """A metric that is no histogram."""
+    kind = CounterMetricFamily if metric.shown_kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+    for labels, value in samples.items():
+        family.add_metric(labels, value)
+    return family
 
 
 def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
     found = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
-    if not metric.labels:
+    if not metric.labels and metric.kind != "reading":
         # What never happened is 0, so that its first time can be seen as an increase.
         found = {(): found.get((), (0.0,) * (len(_BOUNDS) + 1))}
     if metric.kind == "histogram":
         return _histogram(metric, found, exemplars)
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, values in found.items():
-        family.add_metric(labels, values[0])
-    return family
+    return _family(metric, {labels: values[0] for labels, values in found.items()})
 
 
 def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]], exemplars: Exemplars) -> Family:
     """The text format leaves exemplars out, OpenMetrics has them."""
-    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, values in found.items():
         traces = exemplars.get(metric.of(*labels), {})
         buckets = [
@@ -126,26 +160,43 @@ def _exemplar(found: TracedValue) -> Exemplar:
 
 def _head(worker_table: WorkerTable) -> Iterator[Family]:
     for row in HEAD_ROWS:
-        yield row.kind(row.name, row.help, getattr(worker_table.head, row.field))
-    recycles = CounterMetricFamily("ocrsvc_recycles", "Workers replaced, by reason.", labels=("reason",))
-    for reason in Reason:
-        if reason is not Reason.NONE:
-            recycles.add_metric((reason.name.lower(),), worker_table.head.recycles[reason])
-    yield recycles
+        yield _family(row.metric, {(): getattr(worker_table.head, row.field)})
+    recycles: Samples = {(reason.name.lower(),): worker_table.head.recycles[reason] for reason in Reason if reason}
+    yield _family(metrics.RECYCLES, recycles)
 
 
 def _entries(worker_table: WorkerTable) -> Iterator[Family]:
     live = worker_table.live()
-    states = GaugeMetricFamily("ocrsvc_workers", "Workers, by state.", labels=("state",))
-    for state in State:
-        if state is not State.FREE:
-            states.add_metric((state.name.lower(),), sum(worker.state is state for worker in live))
-    yield states
+    states = [State(worker.state) for worker in live]
+    yield _family(metrics.WORKERS, {(state.name.lower(),): states.count(state) for state in State if state})
+    yield _family(metrics.WAITING_FOR_SUCCESSOR, {(): sum(worker.is_to_go for worker in live)})
+    entries = {str(worker.slot): worker_table.entry(worker.slot) for worker in live}
     for row in ENTRY_ROWS:
-        family = row.kind(row.name, row.help, labels=("slot",))
-        for worker in live:
-            family.add_metric((str(worker.slot),), getattr(worker_table.entry(worker.slot), row.field))
-        yield family
+        yield _family(row.metric, {(slot,): getattr(entry, row.field) for slot, entry in entries.items()})
+    for row in GPU_ROWS:
+        yield _family(row.metric, _latest_by_gpu(entries.values(), row))
+
+
+def _latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
+    """The latest reading of each GPU, of all workers that compute on it."""
+    read_at = "gpu_busy_read_s" if row.metric is metrics.GPU_UTILIZATION else "gpu_read_s"
+    read = sorted((entry for entry in entries if getattr(entry, read_at)), key=lambda entry: getattr(entry, read_at))
+    return {(str(entry.gpu),): getattr(entry, row.field) for entry in read}
+
+
+def gpus_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
+    """Every GPU that was read, as an operator sees it."""
+    entries = [worker_table.entry(worker.slot) for worker in worker_table.live()]
+    used, total, busy = (_latest_by_gpu(entries, row) for row in GPU_ROWS)
+    return [
+        {"gpu": int(key[0]), "used_bytes": used[key], "total_bytes": total[key], "busy_ratio": busy.get(key)}
+        for key in sorted(used)
+    ]
+
+
+def _memory(use: MemoryUse) -> Iterator[Family]:
+    yield _family(metrics.MEMORY_USED, {(): use.used_bytes})
+    yield _family(metrics.MEMORY_LIMIT, {(): use.limit_bytes})
 
 
 def workers_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
@@ -167,6 +218,8 @@ def _worker_to_dict(number: int, entry: WorkerEntry, now_s: float) -> dict[str, 
         "requests": entry.requests,
         "in_flight": entry.in_flight,
         "rss_bytes": entry.rss_bytes,
+        "rss_limit_bytes": entry.rss_hard_bytes or None,
+        "gpu_bytes": entry.gpu_bytes or None,
         "card": entry.gpu,
         **ages,
     }

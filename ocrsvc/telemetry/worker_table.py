@@ -50,6 +50,10 @@ class WorkerEntry(ctypes.Structure):
         gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the most that this grew between two checks.
         gpu_free_bytes: What it found free on the GPU.
         gpu_read_s: When; 0 without a reading.
+        gpu_used_bytes, gpu_total_bytes: Of the GPU, by all processes, and in all.
+        gpu_busy_ratio: The share of the last second in which the GPU computed.
+        gpu_busy_read_s: When that was read; 0 without a reading.
+        rss_hard_bytes: Resident memory at which it stops accepting at once; 0 is no limit.
         alive_s: Its last heartbeat; before the first, until when it needs to give none.
         forked_s, ready_s, wanted_s, drained_s: When each of these began.
     """
@@ -58,6 +62,8 @@ class WorkerEntry(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("state", "pid", "reason", "granted", "successor", "gpu")),
         *((name, ctypes.c_int64) for name in ("rss_bytes", "requests", "in_flight")),
         *((name, ctypes.c_int64) for name in ("gpu_bytes", "gpu_max_step_bytes", "gpu_free_bytes")),
+        *((name, ctypes.c_int64) for name in ("gpu_used_bytes", "gpu_total_bytes", "rss_hard_bytes")),
+        *((name, ctypes.c_double) for name in ("gpu_busy_ratio", "gpu_busy_read_s")),
         *((name, ctypes.c_double) for name in ("gpu_read_s", "alive_s", "forked_s")),
         *((name, ctypes.c_double) for name in ("ready_s", "wanted_s", "drained_s")),
     ]
@@ -108,9 +114,14 @@ class Snapshot:
     gpu_read_s: float = 0.0
 
     @property
+    def is_to_go(self) -> bool:
+        """Whether it serves, and has a reason to be replaced."""
+        return self.state is State.READY and self.reason is not Reason.NONE
+
+    @property
     def wants(self) -> bool:
         """Whether it serves and waits for a successor to be granted."""
-        return self.state is State.READY and self.reason is not Reason.NONE and not self.granted
+        return self.is_to_go and not self.granted
 
 
 class WorkerTable:

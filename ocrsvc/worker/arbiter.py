@@ -14,7 +14,7 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,10 +43,18 @@ _SIGNAL_AGAIN_S: Final = 1.0
 _NEVER: Final = 256 + BOOT_FAILED
 
 
-def take_over(server: Any, controller: ReplacementController, hung_requests: HungRequests) -> None:
-    """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own."""
+def take_over(
+    server: Any, controller: ReplacementController, hung_requests: HungRequests, each_second: Callable[[], object]
+) -> None:
+    """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own.
+
+    Args:
+        server: gunicorn's.
+        controller, hung_requests: See LastingArbiter.
+        each_second: Called once a second; it must not wait for anything.
+    """
     server.__class__ = LastingArbiter
-    server.begin(controller, hung_requests)
+    server.begin(controller, hung_requests, each_second)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
@@ -62,9 +70,11 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     pid: int
     LISTENERS: list[Any]
 
-    def begin(self, controller: ReplacementController, hung_requests: HungRequests) -> None:
+    def begin(
+        self, controller: ReplacementController, hung_requests: HungRequests, each_second: Callable[[], object]
+    ) -> None:
         """What a constructor would do; gunicorn's has already run."""
-        self.controller, self.hung_requests = controller, hung_requests
+        self.controller, self.hung_requests, self._each_second = controller, hung_requests, each_second
         self._logged_s: dict[str, float] = {}
         self._last_turn_s = time.monotonic()
         # gunicorn has written it, at the start.
@@ -125,6 +135,8 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             self.controller.run_once(self)
         with self._logging_errors("Workers that do not answer are ended later"):
             super().murder_workers()
+        with self._logging_errors("What operators look at is noted again in a second"):
+            self._each_second()
 
     def reap_workers(self) -> None:
         """Wait for those that have ended; one that is missed is found a second later."""

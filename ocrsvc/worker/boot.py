@@ -21,7 +21,8 @@ from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.telemetry.metrics_store import LINES_DROPPED, STUCK, WAITING, Sampler
+from ocrsvc.telemetry.metrics import LINES_DROPPED, STUCK, WAITING
+from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_limits import Limits
 from ocrsvc.telemetry.worker_table import Head, State
 from ocrsvc.worker.connection import RequestLimits
@@ -55,6 +56,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     service.controller.in_worker(worker)
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
     service.worker.slot = worker.slot_number
+    service.worker.error_recorder = service.errors.recorder(worker.slot_number)
     _log_in_background(service, worker)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
@@ -123,13 +125,29 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     )
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
-    gauges = ((WAITING, reader.waiting), (STUCK, reader.stuck_threads))
-    sampler = Sampler(service.worker.metrics, gauges)
-    sampler.start()
-    closing.callback(sampler.stop)
+    _start_samplers(service, reader)
     _start_runner(service, worker, reader)
     _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
+
+
+def _start_samplers(service: ServiceContext, reader: Reader) -> None:
+    """Put what no event updates into the metrics, until this worker is to go."""
+    own, tasks, gate = service.worker, service.tasks, service.worker.gate
+    samplers = [Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads())))]
+    if tasks is not None:
+        from ocrsvc.jobs.usage import USAGE_S, read_usage
+
+        # A disk that does not answer must not hold up the others.
+        samplers.append(Sampler(own.metrics, lambda: read_usage(tasks), USAGE_S))
+    if gate is not None:
+        from ocrsvc.access.key_metrics import USAGE_S as KEYS_S
+        from ocrsvc.access.key_metrics import read_key_counts
+
+        samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEYS_S))
+    for sampler in samplers:
+        sampler.start()
+        own.closing.callback(sampler.stop)
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
@@ -172,7 +190,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
         limits=own.limits,
-        call_metrics=CallMetrics(own.metrics, own.access_log, own.tracer),
+        call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder, own.tracer),
         on_call=count,
     )
     if own.gate is not None:
@@ -207,6 +225,7 @@ def _note_ready(
         rss=rss_bounds(worker, settings),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
     )
+    entry.rss_hard_bytes = limits.rss.hard_bytes
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
     boot_s = entry.ready_s - entry.forked_s - waited_s

@@ -43,6 +43,8 @@ _STDERR: Final = 2
 _GIVE_BACK_S: Final = 10.0
 _GROWN_BYTES: Final = 48 << 20
 _FREE: Final = 0.1
+# NVML's own interval is between 1/6 s and a second.
+_LOAD_S: Final = 1.0
 # Between two heartbeats, while the gRPC server finishes; and after an error of the watch.
 _WAIT_S: Final = 1.0
 
@@ -193,12 +195,21 @@ class RecyclingWorker(FairThreadWorker):
         entry = self.entry
         reading = gauge.read(self.siblings()) if gauge is not None else None
         if reading is None:
-            entry.gpu_read_s = 0.0
+            entry.gpu_read_s = entry.gpu_busy_read_s = 0.0
             return Usage()
         usage = trend.add(now_s, reading.own_bytes)
         entry.gpu_bytes, entry.gpu_max_step_bytes = reading.own_bytes, usage.max_step_bytes
+        entry.gpu_used_bytes, entry.gpu_total_bytes = reading.used_bytes, reading.total_bytes
         entry.gpu_free_bytes, entry.gpu_read_s = reading.free_bytes, now_s
+        self._read_gpu_load(gauge, now_s)
         return usage
+
+    def _read_gpu_load(self, gauge: GpuMemoryReader | None, now_s: float) -> None:
+        """How busy the GPU is, once a second, of which NVML takes the mean."""
+        entry = self.entry
+        if gauge is not None and now_s - entry.gpu_busy_read_s >= _LOAD_S:
+            busy_ratio = gauge.read_busy_ratio()
+            entry.gpu_busy_ratio, entry.gpu_busy_read_s = busy_ratio or 0.0, 0.0 if busy_ratio is None else now_s
 
     def _note_stuck(self, stuck: int, before: int) -> int:
         """Request a successor for stuck engine threads, and print where they are when there are more than before."""

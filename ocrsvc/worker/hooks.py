@@ -23,7 +23,7 @@ from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics_store import BOOT_FAILURES, LINES_DROPPED
+from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.otel_settings import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
@@ -104,7 +104,7 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller, service.hung_requests)
+    take_over(server, service.controller, service.hung_requests, service.note_history)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,16 +19,12 @@ from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog, Origin
+from ocrsvc.telemetry.history import History, observe
 from ocrsvc.telemetry.ledger import Ledger
-from ocrsvc.telemetry.metrics_store import (
-    EVENTS_DROPPED,
-    SPANS,
-    SPANS_DROPPED,
-    MetricsStore,
-    WorkerMetrics,
-    count_reading,
-)
+from ocrsvc.telemetry.metrics import EVENTS_DROPPED, SPANS, SPANS_DROPPED
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.otel_settings import batch_limits, is_tracing
+from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors
 from ocrsvc.telemetry.tracing import NoTracer, Tracer
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.hung_requests import HungRequests
@@ -63,6 +60,8 @@ class ServiceContext:
         in_flight: What all workers work on.
         hung_requests: Finds out which request stopped a worker.
         metrics: Of all workers.
+        errors: The last failures of all workers.
+        history: The last ten minutes.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
         name: Of this service among those that share a store of API keys.
@@ -80,10 +79,18 @@ class ServiceContext:
         log = logging.getLogger("gunicorn.error")
         self.hung_requests = HungRequests(self.in_flight, self.request_denylist, log)
         self.metrics = MetricsStore(SLOTS)
+        self.errors = RecentErrors(SLOTS)
+        self.history = History()
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.name = secrets.token_hex(8)
-        self.worker = WorkerContext(self.metrics.common)
+        self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
+
+    def note_history(self) -> None:
+        """Arbiter, each second: keep how the service is, when it is time for that."""
+        now_s = time.monotonic()
+        if self.history.is_due(now_s):
+            self.history.add(observe(self.metrics, self.controller.worker_table, now_s))
 
     def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
         """How many engine threads a worker runs, given gunicorn's workers and threads; None leaves them to the plan."""
@@ -139,6 +146,9 @@ class ServiceContext:
             worker.access_log,
             image_denylist,
             self.request_denylist,
+            self.errors,
+            worker.error_recorder,
+            self.history,
             self._start_tracer(),
         )
         return create_app(settings, worker.reader, requests, worker.limits, self.tasks, worker.gate)
@@ -185,6 +195,7 @@ class WorkerContext:
 
     Attributes:
         metrics: What this worker counts with.
+        error_recorder: What it notes its failures with.
         slot: The number of its entry in the worker table; None in a process without gunicorn's hooks.
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
@@ -195,6 +206,7 @@ class WorkerContext:
     """
 
     metrics: WorkerMetrics
+    error_recorder: ErrorRecorder
     slot: int | None = None
     reader: Reader | None = None
     limits: SharedLimits | None = None

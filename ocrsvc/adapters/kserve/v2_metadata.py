@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUTS, PLATFORM, VERSION, Tensor
-from ocrsvc.telemetry.metrics_store import MODEL_LAST, MODEL_SECONDS, MODEL_STAGE_SECONDS, Key, Series
+from ocrsvc.telemetry.metrics import MODEL_LAST, MODEL_SECONDS, MODEL_STAGE_SECONDS, Key
+from ocrsvc.telemetry.metrics_store import Series
 
 Node = dict[str, Any]
 

@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, SingleLineRunner, profiles
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
@@ -45,8 +45,8 @@ MOST_LINES: Final = 64
 BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wait_s=0.002)
 """A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
 
-LONG_LINE_VALUES: Final = 3 * 48 * 1280
-"""Of a line, in floats, from which OpenVINO gives a run's memory back: 50 MB for the longest."""
+WARM_PX: Final = 1280
+"""Width of a line up to which OpenVINO's kernels are compiled when the engine opens; each takes 20 ms and 5 MB."""
 
 DISTRUSTED: Final = (
     "Pixels are prepared on the CPU and not by %s: on a page drawn to try it %s. Pages are read as they should be, but "
@@ -158,19 +158,18 @@ def _make_recognizers(line_runner: LineRunner, characters: Sequence[str]) -> dic
 
 
 def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -> ModelRunner:
-    """The recognizer; on a GPU whatever is larger than a batch gives its memory back, under OpenVINO a long line."""
+    """The recognizer; on a GPU whatever is larger than a batch gives its memory back."""
     gpu = replace(config.gpu, arena_values=3 * batch.most_cost, profiles=profiles(batch))
-    arena_values = LONG_LINE_VALUES if config.provider == "openvino" else config.arena_values
-    return open_model(models.RECOGNITION, replace(config, gpu=gpu, arena_values=arena_values), cache)
+    return open_model(models.RECOGNITION, replace(config, gpu=gpu), cache)
 
 
 def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
     if not recognition.batched:
         if recognition.provider == PROVIDER:
             # Every width costs 30 ms when it is first met, in each session.
-            for width in (one for one in WIDTHS_PX if 3 * HEIGHT_PX * one <= LONG_LINE_VALUES):
+            for width in (one for one in WIDTHS_PX if one <= WARM_PX):
                 recognition.warm_up(np.zeros((1, 3, HEIGHT_PX, width), np.float32))
-        return SingleLineRunner(recognition, shared_threads)
+        return make_line_runner(recognition, shared_threads)
     batches = BatchRunner(recognition, batch, runners=len(recognition.sessions))
     batches.warm_up()
     return batches

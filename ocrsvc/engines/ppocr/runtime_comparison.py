@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
-from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -192,7 +192,7 @@ def table(compared: Sequence[Comparison]) -> Iterable[str]:
 
 
 def _run(runner: ModelRunner, pixels: Pixels) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    found: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = runner.run(to_tensor(pixels))[0][0, 0]
+    found: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = runner.run(model_input(runner, pixels))[0][0, 0]
     return found
 
 

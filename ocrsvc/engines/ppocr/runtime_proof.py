@@ -21,9 +21,9 @@ import numpy as np
 import onnxruntime as ort
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import input_size, lines_from_map
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, SingleLineRunner
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, input_size, lines_from_map
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input, to_tensor
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
@@ -157,10 +157,10 @@ def open_candidates(name: str, config: SessionConfig, cache: ModelCache) -> dict
 
 def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> list[Proof]:
     """A proof of each, of the same page. Single precision comes first."""
-    tensor = to_tensor(_for_detection(page))
+    resized = _for_detection(page)
     lines, failed = _try_each(runners, lambda runner: find_lines_once(runner, page))
     single = next(iter(lines.values()))
-    times_s = time_in_turn({runtime: [partial(runners[runtime].run, tensor)] for runtime in lines})
+    times_s = time_in_turn({runtime: [partial(_detect, runners[runtime], resized)] for runtime in lines})
     proofs = [_proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
     return proofs + failed
 
@@ -220,14 +220,19 @@ def time_in_turn(
 def find_lines_once(runner: ModelRunner, page: Pixels) -> list[Outline]:
     """The lines of a page, from one pass at its own scale; the engine itself may take two."""
     height, width = page.shape[:2]
-    return lines_from_map(runner.run(to_tensor(_for_detection(page)))[0][0, 0], width, height).outlines
+    return lines_from_map(_detect(runner, _for_detection(page)), width, height).outlines
+
+
+def _detect(runner: ModelRunner, pixels: Pixels) -> ProbabilityMap:
+    found: ProbabilityMap = runner.run(model_input(runner, pixels))[0][0, 0]
+    return found
 
 
 def read_lines(runner: ModelRunner, crops: Sequence[Pixels]) -> list[LineText]:
     """What the crops say."""
     threads = SharedThreads(1)
     try:
-        return Recognizer(SingleLineRunner(runner, threads), read_characters(runner.metadata)).read(crops)
+        return Recognizer(make_line_runner(runner, threads), read_characters(runner.metadata)).read(crops)
     finally:
         threads.close()
 

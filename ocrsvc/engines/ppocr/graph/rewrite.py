@@ -19,6 +19,7 @@ BEST: Final = "best"
 PROBABILITIES: Final = "sure"
 LOGITS: Final = "logits"
 FEATURES: Final = "features"
+BEGINS: Final = "begins"
 
 IMPOSSIBLE: Final = -1e30
 """The score of a class that is there for padding."""
@@ -27,6 +28,8 @@ IMPOSSIBLE: Final = -1e30
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MOST_BLOCKS: Final = 64
+# Of a block where classes are padded: whole vectors, and about the root of 18,710.
+_CLASSES: Final = 128
 
 
 def zero_subnormal_weights(proto: onnx.ModelProto) -> None:
@@ -68,35 +71,45 @@ def add_argmax(proto: onnx.ModelProto) -> None:
     _remove_unused_nodes(proto)
 
 
-def add_argmax_of_features(proto: onnx.ModelProto) -> None:
-    """The same for one line under OpenVINO, which writes every output, asked for or not.
-
-    The graph gives BEST and PROBABILITIES as for `add_argmax`, and in place of the logits, which take 600 kB of memory
-    bandwidth a step, FEATURES (T, F) float32: what the last product (`read_head`) makes the logits of. The classes are
-    padded with impossible ones up to a square, so that both stages of the choice look at about 137 values a step.
+def keep_features(proto: onnx.ModelProto) -> None:
+    """Leave the recognizer's last product out: for one line it gives FEATURES (T, F), of which `make_classifier` reads.
 
     Raises:
         ValueError: As for `add_argmax`.
     """
-    product, add_bias = _find_head(proto)
-    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-    weights, bias = (numpy_helper.to_array(constants[name]) for name in (product.input[1], add_bias.input[1]))
-    side = math.isqrt(len(bias) - 1) + 1
-    beside = side * side - len(bias)
-    for name, padded in (
-        (product.input[1], np.pad(weights, ((0, 0), (0, beside)))),
-        (add_bias.input[1], np.pad(bias, (0, beside), constant_values=IMPOSSIBLE)),
-    ):
-        constants[name].CopyFrom(numpy_helper.from_array(padded, name))
-    head = _Head(proto)
-    features = head.add("Squeeze", product.input[0], output=FEATURES, axes=[0])
-    logits = head.add("Gemm", features, product.input[1], add_bias.input[1])
-    best = head.two_stage_argmax(logits, side * side, side)
-    head.add_probabilities(logits, best)
-    _put_outputs(
-        proto, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1), (FEATURES, TensorProto.FLOAT, 2))
-    )
+    product, _ = _find_head(proto)
+    _Head(proto).add("Squeeze", product.input[0], output=FEATURES, axes=[0])
+    _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
     _remove_unused_nodes(proto)
+
+
+def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
+    """What `keep_features` left out, as a model of its own, for the steps of several lines one below the other.
+
+    From FEATURES (rows, F) and BEGINS (rows,) bool, the first steps of lines, it makes BEST (rows,) and PROBABILITIES
+    (N,) as `add_argmax` does, a line's characters beginning at its own first step. The classes are padded with
+    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step.
+
+    Args:
+        proto: The recognizer.
+        rows: Steps in one run, always as many.
+
+    Raises:
+        ValueError: As for `add_argmax`.
+    """
+    weights, bias = read_head(proto)
+    blocks = math.ceil(len(bias) / _CLASSES)
+    beside = blocks * _CLASSES - len(bias)
+    made = helper.make_model(helper.make_graph([], "classifier", [], []), opset_imports=proto.opset_import)
+    made.graph.input.append(helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, [rows, len(weights)]))
+    made.graph.input.append(helper.make_tensor_value_info(BEGINS, TensorProto.BOOL, [rows]))
+    head = _Head(made)
+    product = head.constant(np.pad(weights, ((0, 0), (0, beside))))
+    logits = head.add("Gemm", FEATURES, product, head.constant(np.pad(bias, (0, beside), constant_values=IMPOSSIBLE)))
+    best = head.two_stage_argmax(logits, blocks * _CLASSES, blocks)
+    head.add_probabilities(logits, best, BEGINS)
+    _put_outputs(made, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1)))
+    return made
 
 
 def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -196,9 +209,10 @@ class _Head:
         return name
 
     def constant(self, value: ArrayLike) -> str:
-        """An int64 constant."""
+        """A constant: an array as it is, numbers as int64."""
         name = self._name()
-        self._graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
+        array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
+        self._graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 
     def _name(self) -> str:
@@ -220,15 +234,16 @@ class _Head:
         count = self.add("Gather", self.add("Shape", table), self.constant(0), axis=0)
         return self.add("Range", self.constant(0), count, self.constant(1))
 
-    def add_probabilities(self, scores: str, best: str) -> None:
-        """PROBABILITIES, of the scores (T, C) at the first step of each character."""
-        shares = self.add("Softmax", self.add("Gather", scores, self.first_steps(best), axis=0), axis=1)
+    def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
+        """PROBABILITIES, of the scores (T, C) at the first step of each character; see `first_steps`."""
+        shares = self.add("Softmax", self.add("Gather", scores, self.first_steps(best, begins), axis=0), axis=1)
         self.add("ReduceMax", shares, output=PROBABILITIES, axes=[1], keepdims=0)
 
-    def first_steps(self, best: str) -> str:
-        """(N,) the first step of each run of one class that is not blank (0)."""
+    def first_steps(self, best: str, begins: str | None) -> str:
+        """(N,) the first step of each run of one class that is not blank (0); one begins wherever `begins` is true."""
         before = self.add("Concat", self.constant([0]), self.add("Slice", best, *self._all_but_the_last()), axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
+        changed = self.add("Or", changed, begins) if begins is not None else changed
         not_blank = self.add("Greater", best, self.constant(0))
         return self.add("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), axes=[0])
 

@@ -29,7 +29,7 @@ def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], class
     ends = np.append(begins[1:], len(best)) - 1
     not_blank = best[begins] != BLANK
     first, last = begins[not_blank], ends[not_blank]
-    characters = [classes[index] for index in best[first]]
+    characters = [classes[index] for index in best[first].tolist()]
     confidence = float(probabilities.mean()) if characters else 0.0
     return Path(characters, first, last, len(best), confidence, probabilities)
 

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 import cv2
-import numpy as np
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import COARSE_PX, FINE_PX, STRIDE, ProbabilityMap
-from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import blank_input, model_input
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
@@ -29,6 +28,7 @@ from ocrsvc.records import Check, Pixels, no_check
 # run on more takes hundreds of megabytes.
 ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
+OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # most second passes are smaller, and a run pages in 190 MB a megapixel
 WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kept
 
 
@@ -165,7 +165,7 @@ class Detector:
         for session in (self._narrow, self._wide):
             if session is not None and self.device == "cpu":
                 for height, width in COMMON_PX if self._one_at_a_time else COMMON_PX[:1]:
-                    session.warm_up(np.zeros((1, 3, height, width), np.float32))
+                    session.warm_up(blank_input(session, height, width))
 
 
 def pad(pixels: Pixels) -> Pixels:
@@ -197,14 +197,15 @@ def open_detector(
     narrow_config = replace(config, arena_values=ARENA_VALUES)
     if config.provider == "openvino":
         threads = max(config.threads, shared_threads.count if shared_threads is not None else 1)
-        narrow = open_model(models.DETECTION, replace(narrow_config, threads=threads, sessions=1), cache)
+        config = replace(config, threads=threads, sessions=1, arena_values=OPENVINO_ARENA_VALUES)
+        narrow = open_model(models.DETECTION, config, cache)
         return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True)
     # Only strips give their memory back: cudaFree waits for the whole GPU, and second passes are common.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
     narrow = open_model(models.DETECTION, replace(narrow_config, gpu=gpu), cache)
     if narrow.device != "cpu":
         for height, width in _WARM_PX:
-            narrow.warm_up(np.zeros((1, 3, height, width), np.float32))
+            narrow.warm_up(blank_input(narrow, height, width))
     if shared_threads is None or shared_threads.count <= config.threads or narrow.device != "cpu":
         return Detector(narrow)
     wide = replace(config, threads=shared_threads.count, arena_values=WIDE_ARENA_VALUES)
@@ -212,6 +213,6 @@ def open_detector(
 
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:
-    """The tensor is made here, because a page that waits to start should not hold 12 bytes a pixel."""
-    found: ProbabilityMap = session.run(to_tensor(pixels))[0][0, 0]
+    """The input is made here, because a page that waits to start should not hold 12 bytes a pixel."""
+    found: ProbabilityMap = session.run(model_input(session, pixels))[0][0, 0]
     return found

@@ -1,8 +1,8 @@
-"""Converts pixels to the input tensor of both models."""
+"""Converts pixels to the input of both models: a tensor, or pixels where the model makes the tensor itself."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, Protocol
 
 import cv2
 import numpy as np
@@ -29,3 +29,22 @@ def to_tensor(pixels: Pixels) -> NDArray[np.float32]:
         for plane, channel in zip(tensor[0], cv2.split(pixels), strict=True):
             cv2.LUT(channel, COLOUR_VALUES, dst=plane)
     return tensor
+
+
+class TakesInput(Protocol):
+    """A model; `takes_pixels` where its input is (1, H, W, 3) BGR uint8."""
+
+    @property
+    def takes_pixels(self) -> bool: ...  # noqa: D102  described above
+
+
+def model_input(model: TakesInput, pixels: Pixels) -> NDArray[Any]:
+    """(H, W) gray or (H, W, 3) BGR uint8 as the model takes them."""
+    if not model.takes_pixels:
+        return to_tensor(pixels)
+    return np.asarray(pixels if pixels.ndim == 3 else cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR))[None]
+
+
+def blank_input(model: TakesInput, height: int, width: int) -> NDArray[Any]:
+    """Of a page that says nothing, for a first run."""
+    return model_input(model, np.zeros((height, width, 3), np.uint8))

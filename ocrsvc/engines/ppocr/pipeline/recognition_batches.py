@@ -1,23 +1,27 @@
 """Runs the recognition model over lines: one run for each on a CPU, batches of lines of any pages on a GPU.
 
-On a CPU batching buys nothing and padding costs; a GPU is idle otherwise. Either way the output for a line depends on
-that line alone: in a batch it is padded to the bucket that its own width falls into, and only its own steps are used.
+On a CPU batching buys nothing and padding costs; a GPU is idle otherwise. Under OpenVINO only the last product is taken
+for the steps of several lines of a page together. Either way the output for a line depends on that line alone: in a
+batch it is padded to the bucket that its own width falls into, and only its own steps are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import repeat
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
+from ocrsvc.engines.ppocr.runtime.openvino_recognizer import Features, OpenVinoRecognizer, logits_of
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -102,6 +106,72 @@ class SingleLineRunner:
         return RecognizerOutput(*self._session.run(to_tensor(crop), outputs))
 
 
+GROUP_STEPS: Final = 512
+"""Steps whose classes are chosen one after the other by one thread; other groups of a page are others' work."""
+
+
+class TwoStageRunner:
+    """Features of each line, then the classes of many lines' steps together, both in idle shared threads too.
+
+    Args:
+        pool: Of sessions of OpenVinoRecognizer.
+        shared_threads: Help where they are idle.
+    """
+
+    def __init__(self, pool: SessionPool, shared_threads: SharedThreads) -> None:
+        self._pool = pool
+        self._shared_threads = shared_threads
+
+    def map(
+        self,
+        decode: Callable[[RecognizerOutput], R],
+        line_images: Sequence[LineImage],
+        check: Check = no_check,
+        outputs: tuple[str, ...] = OUTPUTS,
+    ) -> list[R]:
+        """See SingleLineRunner."""
+
+        def choose(lines: Sequence[Features]) -> list[R]:
+            check()
+            return [decode(found) for found in self._choose(lines, with_logits=outputs == WITH_LOGITS)]
+
+        features = self._shared_threads.map(lambda line_image: self._features(line_image, check), line_images)
+        return [made for group in self._shared_threads.map(choose, groups_of(features)) for made in group]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _features(self, line_image: LineImage, check: Check) -> Features:
+        check()
+        tensor = to_tensor(line_image.pixels())
+        with self._recognizer() as session:
+            return session.features(tensor)
+
+    def _choose(self, lines: Sequence[Features], *, with_logits: bool) -> list[RecognizerOutput]:
+        with self._recognizer() as session:
+            found = session.classify(lines)
+        logits = map(logits_of, lines) if with_logits else repeat(None)
+        return [RecognizerOutput(*classes, of_line) for classes, of_line in zip(found, logits, strict=False)]
+
+    @contextmanager
+    def _recognizer(self) -> Iterator[OpenVinoRecognizer]:
+        with self._pool.acquire() as session:
+            yield cast(OpenVinoRecognizer, session)
+
+
+def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
+    """Lines in their order, in groups that end with the line that makes them GROUP_STEPS or more."""
+    groups: list[list[Features]] = []
+    steps = GROUP_STEPS
+    for line in lines:
+        if steps >= GROUP_STEPS:
+            groups.append([])
+            steps = 0
+        groups[-1].append(line)
+        steps += len(line)
+    return list(groups)
+
+
 RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 """Runs the model over lines of one kind, padded to a width, and gives the named outputs, in memory."""
 
@@ -168,7 +238,7 @@ class BatchRunner:
         return answers
 
 
-LineRunner = SingleLineRunner | BatchRunner
+LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner
 """Runs the recognition model over lines."""
 
 
@@ -178,6 +248,13 @@ def _result_of(future: Future[R], check: Check) -> R:
         wait([future], _CHECK_S)
     check()
     return future.result()
+
+
+def make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads) -> SingleLineRunner | TwoStageRunner:
+    """How lines are run on a CPU: under OpenVINO in two stages."""
+    if isinstance(recognition, SessionPool) and isinstance(recognition.sessions[0], OpenVinoRecognizer):
+        return TwoStageRunner(recognition, shared_threads)
+    return SingleLineRunner(recognition, shared_threads)
 
 
 def batch_in_memory(session: ModelRunner) -> RunBatch:

@@ -49,7 +49,7 @@ def prepare_model(
 ) -> bytes:
     """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
 
-    For OpenVINO the recognizer gives other outputs; see `rewrite.add_argmax_of_features`.
+    For OpenVINO the recognizer ends before its last product (`rewrite.keep_features`); see `prepare_classifier`.
 
     Imports `onnx`, which a cached model does without.
     """
@@ -67,13 +67,23 @@ def prepare_model(
         memory_layout.deconvolve_in_phases(proto)
         memory_layout.pad_stem_channels(proto, channel_block(cpu_features()))
     if name == RECOGNITION:
-        single = rewrite.add_argmax_of_features if openvino else rewrite.add_argmax
+        single = rewrite.keep_features if openvino else rewrite.add_argmax
         (rewrite.add_argmax_batched if batched else single)(proto)
     if half_precision:
         from ocrsvc.engines.ppocr.graph import fp16
 
         proto = fp16.to_fp16(proto, rewrite.LOGITS)
     prepared: bytes = proto.SerializeToString()
+    return prepared
+
+
+def prepare_classifier(shipped: bytes, steps: int) -> bytes:
+    """The recognizer's last product and what is chosen from it, for so many steps at once. Imports `onnx`."""
+    import onnx
+
+    from ocrsvc.engines.ppocr.graph import rewrite
+
+    prepared: bytes = rewrite.make_classifier(onnx.load_from_string(shipped), steps).SerializeToString()
     return prepared
 
 

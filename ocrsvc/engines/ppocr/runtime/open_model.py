@@ -14,7 +14,7 @@ from ocrsvc.engines.ppocr.runtime import models, providers
 from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.openvino_session import open_openvino
+from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,

@@ -11,7 +11,6 @@ has them is not to be forked.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
 import os
@@ -25,32 +24,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.runtime import models
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig, Tensor
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.system.allocator import map_large_blocks
+from ocrsvc.system.allocator import map_large_blocks, release_with_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
-MOST_KERNELS: Final = {models.DETECTION: 100, models.RECOGNITION: 600}
-"""Kernels of one kind that a session keeps, the least recently used go first: of about 3 shapes of pages
-and half the widths of lines. With four times as many a corpus of pages of all sizes costs the same processor time and
-90 MB more."""
-
-_SHARED_KERNELS: Final = 500
-"""Kernels that all sessions of the process share, as oneDNN keeps them."""
+_SHARED_KERNELS: Final = 150
+"""Kernels that all sessions of the process share, as oneDNN keeps them: those of two widths of lines or one size of
+pages, since sessions compile a width one right after the other. 500 took 33 MB more after ten sizes of pages."""
 
 _TELEMETRY: Final = "openvino_telemetry"
 
-_FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
+FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
 """Of the package; a folder of that name counts as one, with nothing in it."""
-
-# As graph/rewrite.py calls them, which is not imported because it needs the package onnx.
-_FEATURES: Final = "features"
-_LOGITS: Final = "logits"
 
 
 def is_installed() -> bool:
@@ -72,16 +60,17 @@ def computes_bf16() -> bool:
     if not is_installed():
         return False
     try:
-        return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    except _FAULTS as error:
+        return "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    except FAULTS as error:
         LOG.warning("OpenVINO is installed and does not work, so it is not tried: %s", error)
         return False
 
 
 @cache
-def _core() -> Any:
+def core() -> Any:
+    """The library, loaded and set up when it is first asked for."""
     map_large_blocks()
-    # Read once, when the library loads. With oneDNN's own 1,024 the recognizer's sessions would not share kernels.
+    # Read once, when the library loads; oneDNN's own is 1,024.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
     # The package sends an event to Google Analytics, and writes a file into the home, whenever it is imported; without
     # this one it takes a stub that does nothing.
@@ -91,27 +80,26 @@ def _core() -> Any:
     return openvino.Core()
 
 
-@cache
-def _head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    return models.read_head()
-
-
 class OpenVinoSession:
     """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
 
     Attributes:
-        sessions, provider, device, precision, batched, metadata: See Session.
+        sessions, provider, device, precision, batched, takes_pixels, metadata: See Session.
 
     Args:
-        compiled: An openvino.CompiledModel for inputs of any size.
+        compiled: An openvino.CompiledModel for inputs of any size, floats or pixels.
         metadata: The model's own.
-        arena_values: Size of an input, in floats, from which a run gives its memory back.
+        arena_values: Size of an input, in values, from which a run gives its memory back. What others leave is kept
+            for the next run, until free memory goes back to the system.
     """
 
     def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int) -> None:
         self._compiled = compiled
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
+        self._release_asked = False
+        release_with_free_memory(self)
+        self.takes_pixels = any(one.get_element_type().get_type_name() == "u8" for one in compiled.inputs)
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
@@ -129,81 +117,27 @@ class OpenVinoSession:
         # Neither input nor outputs are shared with OpenVINO's threads, which would need the interpreter to let them go.
         with self._turn:
             self._request.infer([array], share_outputs=True)
-            found = [self._output(name) for name in outputs or self._outputs]
-            if 0 < self._arena_values < array.size:
-                self._compiled.release_memory()
+            found = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
+            if self._release_asked or 0 < self._arena_values < array.size:
+                self._release()
         return found
 
-    def _output(self, name: str) -> Any:
-        """A copy of an output; logits are worked out from the features, because few ask for them."""
-        if name != _LOGITS:
-            return np.array(self._request.get_tensor(name).data)
-        weights, bias = _head()
-        return self._request.get_tensor(_FEATURES).data @ weights + bias
+    def release_memory(self) -> None:
+        """See system.allocator.Holder: at once, or at the end of the run under way."""
+        self._release_asked = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._release()
+            finally:
+                self._turn.release()
 
-    def warm_up(self, tensor: Tensor) -> None:
+    def _release(self) -> None:
+        self._release_asked = False
+        self._compiled.release_memory()
+
+    def warm_up(self, tensor: NDArray[Any]) -> None:
         """See Session."""
         try:
             self.run(tensor)
         except RuntimeError as error:
             raise EngineUnavailable(f"A run of the shape {tensor.shape} fails under OpenVINO: {error}") from error
-
-
-def open_openvino(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    """The model in as many sessions as `config.sessions`.
-
-    Args:
-        name: models.DETECTION or models.RECOGNITION.
-        config: Of each session; its precision is "fp32", "bf16", or "auto": bf16 where the processor has it.
-        cache: Keeps the prepared graph.
-
-    Raises:
-        EngineUnavailable: OpenVINO is not installed or does not work, or the processor does not compute in bf16.
-    """
-    if not is_installed():
-        raise EngineUnavailable(
-            "OpenVINO was asked for, and the package `openvino` is not installed.",
-            "Install ocrsvc with the extra openvino, or set OCRSVC_PROVIDER=auto and OCRSVC_PRECISION=auto.",
-        )
-    if config.precision == "bf16" and not computes_bf16():
-        raise EngineUnavailable(
-            "OCRSVC_PRECISION=bf16, but this processor does not compute in bfloat16 under OpenVINO.",
-            "Set OCRSVC_PRECISION=auto.",
-        )
-    try:
-        return _open(name, config, cache)
-    except _FAULTS as error:
-        raise EngineUnavailable(
-            f"OpenVINO does not open {name}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
-        ) from error
-
-
-def _open(name: str, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    precision = config.precision if config.precision != "auto" else "bf16" if computes_bf16() else "fp32"
-    options = {
-        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
-        "INFERENCE_NUM_THREADS": config.threads,
-        "NUM_STREAMS": 1,
-        # Where threads run is the operating system's business: several sessions would be pinned to the same cores.
-        "ENABLE_CPU_PINNING": False,
-        "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[name],
-    }
-    model = _core().read_model(_prepared(name, cache), b"")
-    properties = models.read_metadata(name) if name == models.RECOGNITION else {}
-    return [
-        OpenVinoSession(_core().compile_model(model, "CPU", options), properties, config.arena_values)
-        for _ in range(config.sessions)
-    ]
-
-
-def _prepared(name: str, cache: ModelCache) -> bytes:
-    """The graph as models.py prepares it, which the cache keeps: that is quicker than to make it."""
-    shipped = models.read_model(name)
-    entry, key = f"openvino-{name}", cache_key(shipped, models.preparation_code())
-    found = cache.find(entry, key)
-    if found is None:
-        found = models.prepare_model(name, shipped, openvino=True)
-        with contextlib.suppress(OSError), cache.new_file(entry, key, 2 * len(found)) as file:
-            if file is not None:
-                file.write_bytes(found)
-    return found

@@ -80,6 +80,7 @@ class Session:
         sessions: This one; of a pool all.
         provider, device, precision: Where and how it computes.
         batched: Whether the recognizer's graph takes many lines at once; see graph/rewrite.py.
+        takes_pixels: Whether the input is pixels; see network_input.model_input.
         metadata: The model's own.
 
     Args:
@@ -106,6 +107,7 @@ class Session:
         self.device = "cpu" if self.provider == CPU else "cuda"
         self.precision = precision
         self.batched = config.batched or self.device != "cpu"
+        self.takes_pixels = False
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
         self._arena_values = config.arena_values if self.device == "cpu" else config.gpu.arena_values
         self._shrinking = ort.RunOptions()
@@ -131,7 +133,7 @@ class Session:
         found: list[Any] = session.run(outputs, {self._input: array}, options)
         return found
 
-    def warm_up(self, tensor: Tensor) -> None:
+    def warm_up(self, tensor: NDArray[Any]) -> None:
         """A first run of that shape. Raises EngineUnavailable: what fails now would fail in a request."""
         try:
             self.run(tensor)

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
-from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
+from ocrsvc.engines.ppocr.runtime.session import Session
 from ocrsvc.errors import EngineFailed
 
 AnySession = Session | OpenVinoSession
@@ -32,7 +34,7 @@ class SessionPool:
         first = sessions[0]
         self.sessions: tuple[AnySession, ...] = tuple(sessions)
         self.provider, self.device, self.precision = first.provider, first.device, first.precision
-        self.batched, self.metadata = first.batched, first.metadata
+        self.batched, self.takes_pixels, self.metadata = first.batched, first.takes_pixels, first.metadata
         self._timeout_s = timeout_s
         # The last one used is taken first: its memory is warm, and one that is not needed stays small.
         self._free: queue.LifoQueue[AnySession] = queue.LifoQueue()
@@ -58,7 +60,7 @@ class SessionPool:
         with self.acquire() as session:
             return session.run(array, outputs)
 
-    def warm_up(self, tensor: Tensor) -> None:
+    def warm_up(self, tensor: NDArray[Any]) -> None:
         """See Session; of all sessions, one after the other. Nobody else may use them meanwhile."""
         for session in self.sessions:
             session.warm_up(tensor)

@@ -68,7 +68,10 @@ class SharedThreads:
                 self._helping -= (self.count - 1) * alone
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`work` of each item, in the same order; begun in the order given. Raises the first failure that it meets."""
+        """`work` of each item, in the same order; begun in the order given, by helpers from the end.
+
+        So where alike items lie side by side, each thread does alike ones. Raises the first failure that it meets.
+        """
         pending = deque(range(len(items)))
         done: dict[int, R] = {}
         helpers: list[Future[None]] = []
@@ -76,7 +79,7 @@ class SharedThreads:
             while pending:
                 while len(pending) > 1 + sum(not helper.done() for helper in helpers) and self._take_helper():
                     helpers.append(self._pool.submit(self._help, work, items, pending, done))
-                _do_next(work, items, pending, done)
+                _do_next(work, items, pending.popleft, done)
         except BaseException:
             pending.clear()
             raise
@@ -95,7 +98,7 @@ class SharedThreads:
         """One helper's share; its thread is free again at the end."""
         try:
             while pending and self._may_help():
-                _do_next(work, items, pending, done)
+                _do_next(work, items, pending.pop, done)
         except BaseException:
             pending.clear()
             raise
@@ -114,10 +117,10 @@ class SharedThreads:
             return self._occupied + self._helping <= self.count
 
 
-def _do_next(work: Callable[[T], R], items: Sequence[T], pending: deque[int], done: dict[int, R]) -> None:
-    """Do the next item, unless another thread was quicker."""
+def _do_next(work: Callable[[T], R], items: Sequence[T], take: Callable[[], int], done: dict[int, R]) -> None:
+    """Do the item whose number `take` takes, unless another thread was quicker."""
     try:
-        index = pending.popleft()
+        index = take()
     except IndexError:
         return
     done[index] = work(items[index])

@@ -1,0 +1,64 @@
+"""Opens pages in a real browser, and sees to it that nothing was wrong in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+Open = Callable[..., Page]
+_WAIT_MS = 30_000
+
+
+@contextmanager
+def launched_browser() -> Iterator[Browser]:
+    """A browser, for the tests of a module."""
+    expect.set_options(timeout=_WAIT_MS)
+    with sync_playwright() as playwright:
+        # The sandbox of Chromium does not work for root, as which CI runs.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opening(browser: Browser, address: str) -> Iterator[Open]:
+    """Opens a page in a fresh context; at the end, nothing was wrong in it and it spoke to its own server only."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+    hosts: set[str] = set()
+
+    def hear(message: ConsoleMessage) -> None:
+        # Chromium tells of every answer that is an error; those are wanted here.
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            wrong.append(message.text)
+
+    def see(request: Request) -> None:
+        if not request.url.startswith(("blob:", "data:")):
+            hosts.add(request.url.split("/")[2])
+
+    def open_page(url: str = address, **options: Any) -> Page:
+        context = browser.new_context(**({"locale": "en-GB", "viewport": {"width": 1280, "height": 800}} | options))
+        contexts.append(context)
+        context.set_default_timeout(_WAIT_MS)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        context.on("console", hear)
+        context.on("weberror", lambda error: wrong.append(str(error.error)))
+        context.on("request", see)
+        page = context.new_page()
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert len(hosts) == 1

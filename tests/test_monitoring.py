@@ -1,0 +1,233 @@
+"""What is made of the table of metrics: reference, alert rules and dashboard; the rules with Prometheus' own tool."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alert_cases import BUILD, CASES, Case, failing
+from support import ROOT
+from test_metrics import failures
+
+from ocrsvc.cli.main import run
+from ocrsvc.errors import OcrsvcError, OperatorError, Unreachable
+from ocrsvc.monitoring.alerts import groups
+from ocrsvc.monitoring.dashboard import dashboard
+from ocrsvc.monitoring.objectives import Objectives
+from ocrsvc.monitoring.rules import Alert
+from ocrsvc.telemetry.metrics import COUNTED, METRICS, SERVICE_FAULTS, Metric
+
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+_LONG_S = 60.0
+
+
+def promtool(*args: str, stdin: str = "") -> str:
+    """What promtool prints, when it is content; skips where it is not installed."""
+    program = shutil.which("promtool")
+    if program is None and os.environ.get("CI"):
+        pytest.fail("promtool is missing; .ci/run installs it with prometheus")
+    if program is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    done = subprocess.run([program, *args], input=stdin, capture_output=True, text=True, timeout=_LONG_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# The table
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_each_metric_is_named_as_prometheus_asks(metric: Metric) -> None:
+    assert re.fullmatch(r"(ocrsvc|process)(_[a-z]+)+", metric.name)
+    assert metric.name.endswith(f"_{metric.unit}") or not metric.unit
+    assert metric.unit or not re.search(r"_(seconds|bytes|ratio)$", metric.name)
+    assert not metric.name.endswith(("_total", "_info"))
+    assert re.fullmatch(r"[A-Z].*[^.]\.", metric.help)
+    assert "|" not in metric.help, "it stands in a table"
+
+
+def test_each_metric_stands_in_the_table_once() -> None:
+    assert max(Counter(metric.name for metric in METRICS).values()) == 1
+    assert set(COUNTED) <= set(METRICS)
+
+
+def test_what_counts_against_the_objective_is_every_failure_of_the_service_itself() -> None:
+    importlib.import_module("ocrsvc.app")
+    ours = {code for status, code in failures(OcrsvcError) if status in (500, 503, 504)}
+    nobodys = {code for kind in (OperatorError, Unreachable) for _, code in failures(kind)}
+    assert set(SERVICE_FAULTS) == (ours - nobodys) | {"internal"}
+
+
+# The files
+
+
+@pytest.mark.parametrize(
+    ("flag", "file"),
+    [
+        ("--markdown", ROOT / "docs" / "metrics.md"),
+        ("--alerts", ALERTS),
+        ("--dashboard", ROOT / "deploy" / "grafana" / "ocrsvc.json"),
+    ],
+)
+def test_each_file_is_what_its_command_prints(flag: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["metrics", flag]) == 0
+    assert file.read_text(encoding="utf-8") == capsys.readouterr().out, f"ocrsvc metrics {flag} > {file.name}"
+
+
+def test_the_list_of_metrics_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["metrics"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [item.shown_name for item in METRICS]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--availability", "0.9"), "0.9 is no objective for availability"),
+        (("--fast", "1"), "1 is no objective for fast"),
+        (("--fast-s", "4"), "4 s is not the upper end of a bucket"),
+    ],
+)
+def test_objectives_that_cannot_be_watched_are_refused(
+    args: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["metrics", "--alerts", *args]) == 78
+    assert message in capsys.readouterr().err
+
+
+def test_other_objectives_give_other_rules() -> None:
+    burning = {rule.name: rule.query for group in groups(Objectives(0.999, 0.95, 0.5)) for rule in group.rules}
+    assert "> 14.4 * 0.001 " in burning["OcrsvcErrorBudgetBurnsFast"]
+    assert "> 6 * 0.05 " in burning["OcrsvcLatencyBudgetBurnsFast"]
+    assert 'le="0.5"' in burning["ocrsvc:slow_images:ratio_rate1h"]
+
+
+# The rules
+
+
+def test_prometheus_finds_nothing_wrong_with_the_rules() -> None:
+    assert "SUCCESS" in promtool("check", "rules", str(ALERTS))
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    alerts = {rule.name for group in groups(Objectives()) for rule in group.rules if isinstance(rule, Alert)}
+    for fires in (True, False):
+        assert {case.alert for case in CASES if case.fires is fires} == alerts
+
+
+def test_every_alert_fires_in_its_cases_and_in_no_others(tmp_path: Path) -> None:
+    """Each case is a job of its own, so that all of them are evaluated together; but for the lack of any job."""
+    apart = [case for case in CASES if case.alert == "OcrsvcAbsent"]
+    together = [[case for case in CASES if case.step == step and case not in apart] for step in ("1m", "10m")]
+    check_rules(tmp_path, [unit_test(cases) for cases in [*together, *([case] for case in apart)]])
+
+
+def test_an_alert_says_what_is_wrong_and_what_to_look_at(tmp_path: Path) -> None:
+    test = {**unit_test(list(CASES[:1])), "alert_rule_test": [expected_alert()]}
+    assert CASES[0].series == failing("0+10x90", "0+60x90")
+    check_rules(tmp_path, [test])
+
+
+def check_rules(folder: Path, tests: list[dict[str, Any]]) -> None:
+    """Run unit tests of the rules, each in a file of its own."""
+    files = []
+    for number, test in enumerate(tests):
+        files.append(folder / f"{number}.yml")
+        # YAML contains JSON.
+        files[-1].write_text(
+            json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": test["interval"], "tests": [test]})
+        )
+    assert promtool("test", "rules", *map(str, files)).count("SUCCESS") == len(files)
+
+
+def unit_test(cases: list[Case]) -> dict[str, Any]:
+    """Cases as promtool reads them; the jobs are called job-0, job-1, …, but for those that the cases name."""
+    jobs = {f"job-{number}": case for number, case in enumerate(cases)}
+    return {
+        "interval": cases[0].step,
+        "input_series": [
+            {"series": labelled(name, job), "values": values}
+            for job, case in jobs.items()
+            for name, values in case.series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": f"count(ALERTS{{{firing(case, job)}}}) or vector(0)",
+                "eval_time": case.at,
+                "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
+            }
+            for job, case in jobs.items()
+        ],
+    }
+
+
+def firing(case: Case, job: str) -> str:
+    """What the alert of a case is found by; that no job is there has none."""
+    return f'alertname="{case.alert}", alertstate="firing", job=~"|{job}|other"'
+
+
+def labelled(series: str, job: str) -> str:
+    """A series with the labels that Prometheus adds, as far as it does not have them."""
+    name, _, labels = series.rstrip("}").partition("{")
+    own = {label.partition("=")[0] for label in labels.split(",") if label}
+    added = [f'{label}="{value}"' for label, value in (("job", job), ("instance", "a")) if label not in own]
+    return f"{name}{{{','.join(filter(None, (labels, *added)))}}}"
+
+
+def expected_alert() -> dict[str, Any]:
+    """One alert with everything that it says: 10 of 70 images fail in each minute."""
+    return {
+        "eval_time": "70m",
+        "alertname": "OcrsvcErrorBudgetBurnsFast",
+        "exp_alerts": [
+            {
+                "exp_labels": {"severity": "critical", "job": "job-0"},
+                "exp_annotations": {
+                    "summary": "14.29% of images fail through the service's fault; the objective is 0.500%",
+                    "action": "Look at ocrsvc_failures_total by code: queue_full and deadline_exceeded want more "
+                    "workers or fewer callers, internal and engine_failed stand in the log with the id of the request.",
+                },
+            }
+        ],
+    }
+
+
+def test_a_series_has_the_labels_of_its_target() -> None:
+    assert labelled(BUILD, "one") == 'ocrsvc_build_info{version="1",job="one",instance="a"}'
+    assert labelled('up{job="other"}', "one") == 'up{job="other",instance="a"}'
+
+
+# The dashboard
+
+
+def test_every_metric_is_on_the_dashboard() -> None:
+    shown = json.dumps(dashboard(Objectives()))
+    missing = [
+        metric.name for metric in METRICS if not re.search(rf"\b{metric.shown_name}(_(bucket|sum|count))?\b", shown)
+    ]
+    assert missing == []
+
+
+def test_no_panel_covers_another_and_each_has_a_number_of_its_own() -> None:
+    panels = dashboard(Objectives())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below
+
+
+def test_each_query_of_a_panel_has_a_letter() -> None:
+    for panel in dashboard(Objectives())["panels"]:
+        if panel["type"] != "row":
+            assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])])
+            assert panel["targets"]

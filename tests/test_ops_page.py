@@ -1,0 +1,393 @@
+"""What operators look at: the last failures, the last ten minutes, and the page at /ops in a real browser."""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from browser_support import Open, in_browser, launched_browser, opening
+from flask import Flask
+from keys_support import bearer, keys_in
+from playwright.sync_api import Browser, Page, expect
+from support import Server, run_server, wait_until
+from web_support import as_base64, json_of, picture, running_app
+
+from ocrsvc.access.key_metrics import is_near_quota, read_key_counts
+from ocrsvc.access.records import KeyLimits
+from ocrsvc.api.web_page import OPERATORS_FOLDER
+from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
+from ocrsvc.grpc_server.call_metrics import CallMetrics
+from ocrsvc.grpc_server.method import Method
+from ocrsvc.grpc_server.status_codes import CallFailed, Code
+from ocrsvc.records import EngineInfo, Reading, Timing
+from ocrsvc.records import Page as ReadPage
+from ocrsvc.settings.settings import Settings
+from ocrsvc.telemetry.history import EVERY_S, SPAN_S, History, curves, observe, quantile
+from ocrsvc.telemetry.metrics import BUCKETS_S, FAILURES, KEYS, KEYS_NEAR_QUOTA, REFUSED, REQUESTS
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.recent_errors import KEPT, RecentErrors, fault_of
+from ocrsvc.telemetry.worker_table import State, WorkerTable
+
+_ANSWER_S = 20.0
+ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
+SECRET = "secret-name-of-a-person"
+
+
+# The last failures
+
+
+def noted(errors: RecentErrors, slots: int = 1) -> list[tuple[str, str]]:
+    return [(error.fault, error.code) for error in errors.read(slots)]
+
+
+def test_a_flood_of_one_kind_displaces_no_other() -> None:
+    errors = RecentErrors()
+    recorder = errors.recorder()
+    recorder.note("service", 500, "internal", adapter="api", route="/v1/ocr", request_id="1")
+    for number in range(10 * KEPT):
+        recorder.note("caller", 400, "bad_option", adapter="api", route="/v1/ocr", request_id=str(number))
+    found = errors.read()
+    assert [error.fault for error in found].count("service") == 1
+    assert next(error.id for error in found if error.fault == "caller") == str(10 * KEPT - 1)
+    assert len(found) == KEPT + 1
+
+
+def test_failures_of_a_worker_outlive_it_and_those_of_its_successor_come_on_top() -> None:
+    clock = iter((10.0, 20.0, 15.0))
+    errors = RecentErrors(2, clock=lambda: next(clock))
+    for slot, code in ((0, "first"), (0, "second"), (1, "beside")):
+        errors.recorder(slot).note("service", 500, code, adapter="api", route="", request_id="x")
+    assert [(error.code, error.slot) for error in errors.read(2)] == [("second", 0), ("beside", 1), ("first", 0)]
+
+
+def test_what_is_longer_than_its_field_is_cut() -> None:
+    errors = RecentErrors()
+    errors.recorder().note("caller", 400, "c" * 500, adapter="文" * 500, route="/" * 500, request_id="i" * 500)
+    [found] = errors.read()
+    assert (len(found.code), len(found.route), len(found.id)) == (48, 96, 128)
+    assert set(found.adapter) == {"?"}
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (EngineFailed("x"), "service"),
+        (QueueFull("x", "y", 1), "refused"),
+        (QuotaExceeded("x"), "caller"),
+        (BadOption("x"), "caller"),
+    ],
+)
+def test_whose_fault_a_failure_is(error: Any, fault: str) -> None:
+    assert fault_of(error) == fault
+
+
+def errors_of(app: Flask) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json_of(app.test_client().get("/ops/overview"))["errors"]
+    return found
+
+
+def test_failures_of_requests_and_of_single_images_are_listed_without_what_was_sent() -> None:
+    with running_app() as app:
+        client = app.test_client()
+        client.post(f"/v1/ocr?{SECRET}=1", data=SECRET.encode(), headers={"X-Request-Id": "mine"})
+        client.get(f"/{SECRET}")
+        client.post("/v1/ocr", json={"images": [as_base64(picture()), *[as_base64(SECRET.encode())] * 3]})
+        client.post("/v1/ocr", data=picture(shade=0))
+        client.post("/api/trocr")
+        found = errors_of(app)
+        assert SECRET not in app.test_client().get("/ops/overview").text
+    assert [(error["fault"], error["status"], error["code"], error["route"], error["adapter"]) for error in found] == [
+        ("caller", 400, "nothing_sent", "/api/trocr", "trwebocr_cpp"),
+        ("service", 500, "engine_failed", "/v1/ocr", "api"),
+        ("caller", 415, "unsupported_image", "/v1/ocr", "api"),
+        ("caller", 404, "not_found", "", "none"),
+        ("caller", 400, "bad_option", "/v1/ocr", "api"),
+    ]
+    assert found[-1]["id"] == "mine"
+
+
+def test_calls_over_grpc_that_fail_are_listed_too() -> None:
+    errors = RecentErrors()
+    calls = CallMetrics(MetricsStore().common, error_recorder=errors.recorder())
+    for adapter, error in (
+        ("grpc", CallFailed(Code.UNIMPLEMENTED, "x")),
+        ("grpc_tfserving", EngineFailed("x")),
+        ("grpc_tfserving", ZeroDivisionError()),
+        ("grpc_tfserving", None),
+    ):
+        path = f"/{SECRET}" if adapter == "grpc" else "/p/Predict"
+        record = calls.begin({":path": path}, Method(None, lambda sent, _: sent, adapter=adapter), "::1")
+        record.code, record.error = Code.UNIMPLEMENTED if error else Code.OK, error
+        calls.end(record)
+    assert [(error.fault, error.status, error.code, error.route) for error in reversed(errors.read())] == [
+        ("caller", 0, "grpc_unimplemented", ""),
+        ("service", 500, "engine_failed", "/p/Predict"),
+        ("service", 0, "internal", "/p/Predict"),
+    ]
+
+
+def test_noting_a_failure_costs_less_than_50_microseconds_of_cpu() -> None:
+    """Measured: 1.4. The best of 20 runs counts, so that a busy machine changes nothing."""
+    recorder = RecentErrors().recorder()
+
+    def run() -> float:
+        began = time.thread_time()
+        for _ in range(200):
+            recorder.note("caller", 400, "bad_option", adapter="api", route="/v1/ocr", request_id="0" * 32)
+        return (time.thread_time() - began) / 200
+
+    assert min(run() for _ in range(20)) < 50e-6
+
+
+# The last ten minutes
+
+
+def read_one(metrics: WorkerMetrics, wait_s: float, total_s: float) -> None:
+    engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
+    count_reading(metrics, Reading(ReadPage(1, 1, 0, ()), engine, Timing(0.0, wait_s, 0.0, total_s)))
+
+
+def test_a_curve_says_how_fast_counts_grew_and_what_holds() -> None:
+    store, table, history = MetricsStore(), WorkerTable(), History()
+    table.entry(table.allocate(0.0)).state = State.READY
+    history.add(observe(store, table, 100.0))
+    for _ in range(20):
+        store.common.count(REQUESTS, "api", "200", "ok")
+        read_one(store.common, wait_s=0.3, total_s=0.7)
+    for adapter in ("operators", "ops", "page"):
+        store.common.count(REQUESTS, adapter, "200", "ok", by=1000)
+    store.common.count(FAILURES, "internal", by=5)
+    store.common.count(FAILURES, "bad_option", by=10)
+    store.common.count(FAILURES, "queue_full", by=15)
+    store.common.count(REFUSED, "queue_full", by=15)
+    store.common.count(REFUSED, "quota_exceeded", by=100)
+    history.add(observe(store, table, 105.0))
+    history.add(observe(store, table, 110.0))
+    found = curves(history.read())
+    assert found["requests_per_s"] == [4.0, 0.0]
+    assert found["images_per_s"] == [4.0, 0.0]
+    assert (found["own_failures_per_s"], found["caller_failures_per_s"]) == ([1.0, 0.0], [2.0, 0.0])
+    assert found["refused_per_s"] == [3.0, 0.0]
+    assert found["ready"] == [1.0, 1.0]
+    # 19 of 20 fill 95 % of the bucket from 0.25 to 0.5, and of that from 0.5 to 1.
+    assert found["wait_p95_s"] == [pytest.approx(0.4875), None]
+    assert found["total_p95_s"] == [pytest.approx(0.975), None]
+
+
+def test_ten_minutes_are_kept_and_no_more() -> None:
+    store, table, history = MetricsStore(), WorkerTable(), History()
+    for number in range(500):
+        assert history.is_due(number * EVERY_S)
+        history.add(observe(store, table, number * EVERY_S))
+        assert not history.is_due(number * EVERY_S + 1)
+    points = history.read()
+    assert points[-1].when_s - points[0].when_s == SPAN_S
+    assert {len(curve) for curve in curves(points).values()} == {SPAN_S / EVERY_S}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [((), None), ((0.0005,), 0.0005), ((0.2,) * 2, 0.175), ((100.0,), BUCKETS_S[-1]), ((0.0005, 100.0), 0.001)],
+)
+def test_a_quantile_is_estimated_as_prometheus_does(seconds: tuple[float, ...], found: float | None) -> None:
+    """At one half: in the middle of the bucket that the middle observation is in."""
+    store = MetricsStore()
+    for value in seconds:
+        read_one(store.common, value, value)
+    buckets = observe(store, WorkerTable(), 0.0).wait
+    assert quantile(0.5, buckets) == (None if found is None else pytest.approx(found))
+
+
+# The page
+
+
+@pytest.mark.parametrize("path", ["/ops", "/ops/overview", "/ops/static/ops.js"])
+@pytest.mark.parametrize(("ops", "here", "elsewhere"), [("open", 200, 200), ("local", 200, 403), ("off", 404, 404)])
+def test_who_may_ask_for_the_metrics_may_see_the_page(path: str, ops: Any, here: int, elsewhere: int) -> None:
+    with running_app(Settings(ops=ops)) as app:
+        client = app.test_client()
+        assert client.get(path).status_code == here
+        assert client.get(path, environ_base=ELSEWHERE).status_code == elsewhere
+
+
+def test_the_page_runs_nothing_but_its_own_files() -> None:
+    with running_app() as app:
+        client = app.test_client()
+        for file in OPERATORS_FOLDER.iterdir():
+            path = "/ops" if file.name == "index.html" else f"/ops/static/{file.name}"
+            response = client.get(path)
+            assert (response.status_code, response.data) == (200, file.read_bytes())
+            assert "default-src 'self'" in response.headers["Content-Security-Policy"]
+            assert "unsafe" not in response.headers["Content-Security-Policy"]
+    assert sum(file.stat().st_size for file in OPERATORS_FOLDER.iterdir()) < 35_000
+
+
+def test_another_sites_page_may_not_ask() -> None:
+    with running_app() as app:
+        client = app.test_client()
+        assert client.get("/ops/overview", headers={"Origin": "http://evil.example"}).status_code == 403
+        assert client.delete("/ops/quarantine", headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_without_an_arbiter_there_is_an_overview_without_workers_and_history() -> None:
+    with running_app() as app:
+        app.test_client().post("/v1/ocr", data=picture())
+        found = json_of(app.test_client().get("/ops/overview"))
+    assert (found["workers"], found["workers_wanted"], found["documents"]) == ([], 0, None)
+    assert found["counts"]["requests_by_adapter"] == {"api": 1}
+    assert set(map(len, found["history"]["curves"].values())) == {0}
+
+
+CRASHING = picture(50, 40, shade=10)
+"""Ends the process of the fake engine, which reads the CRC-32 of its pixels."""
+CRASHING_CRC = f"{zlib.crc32(bytes([10] * 50 * 40)):08x}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Open]:
+    with opening(browser, "about:blank") as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def busy_server() -> Iterator[Server]:
+    """A service of one worker to which some things have happened."""
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_ISOLATION": "process"}
+    with run_server(env | {"OCRSVC_FAKE_FAULT": "segfault", "OCRSVC_FAKE_FAULT_ON": CRASHING_CRC}) as server:
+        for _ in range(4):
+            assert requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
+        assert requests.post(f"{server.url}/v1/ocr", data=b"no image", timeout=_ANSWER_S).status_code == 415
+        assert requests.post(f"{server.url}/v1/ocr", data=CRASHING, timeout=_ANSWER_S).status_code == 422
+        yield server
+
+
+def history_of(server: Server) -> list[float | None]:
+    found = requests.get(f"{server.url}/ops/overview", timeout=_ANSWER_S).json()["history"]["curves"]["ready"]
+    assert isinstance(found, list)
+    return found
+
+
+@in_browser
+def test_the_page_shows_workers_failures_and_plots_and_clears_what_crashed(opened: Open, busy_server: Server) -> None:
+    wait_until(lambda: history_of(busy_server), "two points of the history")
+    page = opened(f"{busy_server.url}/ops")
+    expect(page.locator("#notes")).to_have_text("1 inputs are known to crash.")
+    expect(page.locator("#workers tbody tr")).to_have_count(1)
+    for pid in busy_server.workers():
+        expect(page.get_by_role("cell", name=str(pid), exact=True)).to_be_visible()
+    expect(page.get_by_role("table", name="Last failures")).to_contain_text("unsupported_image")
+    plot = page.get_by_role("img", name=re.compile(r"Workers ready, last 10 minutes: now 1, most 1"))
+    expect(plot.locator("path.line")).to_have_count(1)
+    page.get_by_role("button", name="Service").click()
+    expect(page.locator("#errors")).to_contain_text("None that is known.")
+    page.locator("#denied button").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#cleared")).to_have_text("1 cleared: it gets another chance.")
+    expect(page.locator("#denied")).to_have_text("None.")
+    expect(page.locator("#notes")).to_contain_text("All is well: 1 of 1 workers are ready.")
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_in_light_and_dark(opened: Open, busy_server: Server, scheme: Any) -> None:
+    page = opened(f"{busy_server.url}/ops", viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    expect(page.locator("#workers tbody tr")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert faint(page) == []
+
+
+def faint(page: Page) -> list[str]:
+    """Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3)."""
+    found: list[str] = page.evaluate(
+        """() => {
+            const rgba = (text) => text.match(/[\\d.]+/g).map(Number);
+            const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+                .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+                .reduce((sum, c, index) => sum + c * [0.2126, 0.7152, 0.0722][index], 0);
+            const behind = (element) => {
+                for (let at = element; at; at = at.parentElement) {
+                    const colour = rgba(getComputedStyle(at).backgroundColor);
+                    if (colour.length < 4 || colour[3] === 1) return colour;
+                }
+                return [255, 255, 255];
+            };
+            return [...document.querySelectorAll('body *')]
+                .filter((element) => element.offsetParent && !element.childElementCount && element.textContent.trim())
+                .filter((element) => {
+                    const [one, two] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
+                    return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05) < 4.5;
+                })
+                .map((element) => element.outerHTML);
+        }"""
+    )
+    return found
+
+
+def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        keys.add("operator", "operate")
+        keys.add("reader", "read", pages_a_day=10)
+        keys.gate.admit(keys.secrets["reader"], "read", pages=1).settle(9)
+        with running_app(Settings(keys=keys.address, ops="open"), keys.gate) as app:
+            answer = app.test_client().get("/ops/keys", headers=bearer(keys.secrets["operator"]))
+        found = {key["name"]: (key["state"], key["usage"]["pages_today"]) for key in json_of(answer)["keys"]}
+        assert found == {"operator": ("valid", 0), "reader": ("valid", 9)}
+        assert not [secret for secret in keys.secrets.values() if secret in answer.text]
+        # That of the gate stands still.
+        usage = dict(keys.gate.usage())[keys.gate.check_named("reader")]
+        assert is_near_quota(KeyLimits(pages_a_day=10), usage, keys.now_s)
+        assert not is_near_quota(KeyLimits(pages_a_day=11, requests_per_s=1), usage, keys.now_s)
+        assert dict(read_key_counts(keys.gate)) == {KEYS: 2, KEYS_NEAR_QUOTA: 1}
+
+
+def test_a_service_without_keys_says_so() -> None:
+    with running_app() as app:
+        assert json_of(app.test_client().get("/ops/keys")) == {"keys": None}
+
+
+@in_browser
+def test_with_keys_a_browser_asks_for_one_and_the_page_shows_what_is_used(opened: Open, tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        operator, reader = keys.add("operator", "operate"), keys.add("reader", "read", pages_a_day=10)
+        with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": keys.address}) as server:
+            answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers=bearer(reader), timeout=_ANSWER_S)
+            assert answer.status_code == 200
+            page = opened(f"{server.url}/ops", http_credentials={"username": "", "password": operator})
+            expect(page.locator("#keys tbody tr")).to_have_count(2)
+            expect(page.locator("#keys")).to_contain_text(re.compile("reader.*1 of 10"))
+            numbers = requests.get(f"{server.url}/metrics", headers=bearer(operator), timeout=_ANSWER_S).text
+            assert "ocrsvc_keys 2.0" in numbers
+            page.get_by_role("button", name="Pause").click()
+
+
+@in_browser
+def test_the_page_can_be_paused_and_says_when_nobody_answers(opened: Open) -> None:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+        page = opened(f"{server.url}/ops")
+        page.clock.install()
+        page.reload()
+        expect(page.locator("#workers tbody tr")).to_have_count(1)
+        page.get_by_role("button", name="Pause").click()
+        expect(page.get_by_role("button", name="Paused")).to_have_attribute("aria-pressed", "true")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.clock.run_for(20_000)
+        assert asked == []
+        page.get_by_role("button", name="Paused").click()
+        wait_until(lambda: page.evaluate("1") and asked, "the page asks again")
+        # Else the worker waits for the next request on the browser's connection.
+        page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Paused").click()
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer.")

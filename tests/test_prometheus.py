@@ -1,0 +1,215 @@
+"""The real Prometheus scrapes a real service, evaluates the rules, and has an answer for each query of the dashboard.
+
+Beside the service it scrapes a page with everything that a service may show: GPUs, documents on disk, crashes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from support import ROOT, Server, run_server, wait_until
+from test_monitoring import promtool
+from web_support import picture
+
+from ocrsvc.records import EngineInfo
+from ocrsvc.telemetry.metrics import COUNTED
+from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.prometheus import Observed, expose
+from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.worker_table import State, WorkerTable
+
+_ANSWER_S = 20.0
+_SOON_S = 60.0
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "ocrsvc.json").read_text(encoding="utf-8"))
+CHOSEN = {"$job": ".+", "$instance": ".+", "$__rate_interval": "10s"}
+
+
+def full_page() -> bytes:
+    """A service on a GPU to which everything has happened, and happens again each time it is asked."""
+    store, table = MetricsStore(), WorkerTable()
+    table.head.base = table.head.drain_first = 1
+    table.head.recycles[Reason.GPU_SOFT] = 1
+    entry = table.entry(table.allocate(now_s=0.0))
+    entry.state, entry.reason = State.READY, Reason.GPU_SOFT
+    entry.rss_bytes, entry.rss_hard_bytes, entry.gpu_bytes = 10**8, 10**9, 10**9
+    entry.gpu_used_bytes, entry.gpu_total_bytes, entry.gpu_read_s = 2 * 10**9, 8 * 10**9, 1.0
+    entry.gpu_busy_ratio, entry.gpu_busy_read_s = 0.5, 1.0
+    values = {"stage": "total", "outcome": "success", "code": "queue_full"}
+    for metric in COUNTED:
+        key = metric.of(*(values.get(label, "x") for label in metric.labels))
+        # Each time it is asked there is more of everything.
+        for _ in range(int(time.time()) % 1000 if metric.kind == "histogram" else 0):
+            store.common.record((), ((key, 0.01),))
+        if metric.kind != "histogram":
+            store.common.put(metric, time.time(), *key[2:])
+    engine = EngineInfo("ppocr", "m", "1", "cuda", "fp16", "cuda")
+    return expose(Observed(store, table, engine, {"image": 1, "request": 0}), "")[0]
+
+
+@contextmanager
+def page_server() -> Iterator[str]:
+    """Where the page can be scraped."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(full_page())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def prometheus(folder: Path, port: int, *targets: str) -> Iterator[str]:
+    """The URL of a Prometheus that scrapes the targets each second, with our rules."""
+    program = shutil.which("prometheus")
+    if program is None and os.environ.get("CI"):
+        pytest.fail("prometheus is missing; .ci/run installs it")
+    if program is None:
+        pytest.skip("prometheus is not installed: apt-get install prometheus")
+    (folder / "prometheus.yml").write_text(
+        json.dumps(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": [str(ROOT / "deploy" / "prometheus" / "alerts.yml")],
+                "scrape_configs": [{"job_name": "ocrsvc", "static_configs": [{"targets": list(targets)}]}],
+            }
+        )
+    )
+    command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    process = subprocess.Popen(
+        [*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        said = process.communicate(timeout=_SOON_S)[1]
+    assert "err" not in said, said
+
+
+def ask(url: str, path: str, **params: str) -> Any:
+    """What Prometheus answers; None while it is not there yet."""
+    try:
+        response = requests.get(f"{url}/api/v1/{path}", params=params, timeout=_ANSWER_S)
+    except requests.ConnectionError:
+        return None
+    if response.status_code == 503:
+        return None
+    answer = response.json()
+    assert answer["status"] == "success", (path, params, answer)
+    return answer["data"]
+
+
+def use(server: Server) -> None:
+    """Some requests that are answered, some that are not, and one to the model API."""
+    for _ in range(3):
+        assert requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
+        assert requests.post(f"{server.url}/v1/ocr", data=b"no image", timeout=_ANSWER_S).status_code == 415
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    """A service, and a Prometheus that has seen it working."""
+    with (
+        run_server({"OCRSVC_WORKERS": "1"}) as server,
+        page_server() as page,
+        prometheus(
+            tmp_path_factory.mktemp("prometheus"), _free_port(), server.url.removeprefix("http://"), page
+        ) as url,
+    ):
+        use(server)
+        wait_until(lambda: is_scraped(url, 2), "both are scraped")
+        use(server)
+        yield server, url
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_scraped(url: str, targets: int) -> bool:
+    found = ask(url, "query", query="sum(up)")
+    return bool(found and found["result"] and float(found["result"][0]["value"][1]) == targets)
+
+
+def test_promtool_finds_nothing_wrong_with_the_metrics_of_a_service(scraped: tuple[Server, str]) -> None:
+    server, _ = scraped
+    promtool("check", "metrics", stdin=requests.get(f"{server.url}/metrics", timeout=_ANSWER_S).text)
+
+
+def test_every_rule_is_evaluated_without_an_error(scraped: tuple[Server, str]) -> None:
+    _, url = scraped
+
+    def evaluated() -> list[dict[str, Any]]:
+        rules = [rule for group in ask(url, "rules")["groups"] for rule in group["rules"]]
+        return rules if all(rule["health"] != "unknown" for rule in rules) else []
+
+    rules = wait_until(evaluated, "all rules are evaluated")
+    assert {rule["name"]: rule.get("lastError", "") for rule in rules if rule["health"] != "ok"} == {}
+    said = [text for rule in rules for alert in rule.get("alerts", ()) for text in alert["annotations"].values()]
+    assert [text for text in said if "error" in text] == []
+
+
+def test_every_query_of_the_dashboard_gives_series(scraped: tuple[Server, str]) -> None:
+    _, url = scraped
+    waiting = {
+        f"{panel['title']} {target['refId']}": filled(target["expr"])
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
+    }
+    assert len(waiting) > 50
+
+    def none_is_left() -> bool:
+        for name, query in list(waiting.items()):
+            if ask(url, "query", query=query)["result"]:
+                del waiting[name]
+        return not waiting
+
+    try:
+        wait_until(none_is_left, "all have series")
+    except AssertionError:
+        assert waiting == {}
+
+
+def test_what_the_dashboard_can_choose_from_is_what_is_scraped(scraped: tuple[Server, str]) -> None:
+    server, url = scraped
+    assert ask(url, "label/job/values", **{"match[]": "ocrsvc_build_info"}) == ["ocrsvc"]
+    instances = ask(url, "label/instance/values", **{"match[]": 'ocrsvc_build_info{job="ocrsvc"}'})
+    assert server.url.removeprefix("http://") in instances
+
+
+def filled(query: str) -> str:
+    """A query as Grafana sends it when everything is chosen."""
+    for variable, value in CHOSEN.items():
+        query = query.replace(variable, value)
+    return query
