@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TOOLS := build/tools
 
 # Tr 2.8 exists for x86-64 Linux only, and OpenVINO wins there.
-EXTRAS := cpu$(comma)dev$(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(comma)openvino$(comma)tr)
+EXTRAS := cpu$(comma)dev$(comma)validators$(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(comma)openvino$(comma)tr)
 
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
@@ -88,7 +88,7 @@ chaos: install
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[cpu,openvino,tr,dev]'
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[cpu,openvino,tr,dev,validators]'
 	{ echo '# The versions that are tested together. Made by: make lock'; \
 	  build/lock/bin/python -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^ocrsvc=='; } > constraints.txt
 	$(MAKE) $(LOCKS)
@@ -96,9 +96,9 @@ lock:
 # What production needs, in the versions of constraints.txt and with the hash of every file, so that nothing else installs;
 # for every Python, system and processor, so that a machine unlike this one gets what it needs, too.
 LOCKS := deploy/requirements.txt deploy/requirements-cuda12.txt deploy/requirements-cuda13.txt
-deploy/requirements.txt: LOCKED := cpu openvino redis tr
-deploy/requirements-cuda12.txt: LOCKED := gpu-cuda12 redis
-deploy/requirements-cuda13.txt: LOCKED := gpu-cuda13 redis
+deploy/requirements.txt: LOCKED := cpu mask openvino redis tr
+deploy/requirements-cuda12.txt: LOCKED := gpu-cuda12 mask redis
+deploy/requirements-cuda13.txt: LOCKED := gpu-cuda13 mask redis
 $(LOCKS): pyproject.toml constraints.txt $(TOOLS)/.installed
 	$(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --custom-compile-command 'make lock' $(LOCKED:%=--extra %) -c constraints.txt -o $@ pyproject.toml

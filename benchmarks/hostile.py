@@ -1,13 +1,16 @@
 """What one hostile client takes from the others in latency, memory and processor time.
 
     python benchmarks/hostile.py [--format paddlex] [--only "text equals"] [--short] [--list]
+    python benchmarks/hostile.py --key wrong [--against results/hostile.json]
 
 Every entry of the table of hostile requests (tests/hostile_requests.py), against one worker at its defaults with the
 fake engine, every format and gRPC open. While an entry is sent, again and again for a second at least, a client that
 has done nothing wrong has 20 small images a second read, and another one asks /healthz over a new connection 20 times
 a second; both come from addresses of their own. For each entry: whether the worker is the same process, the longest
 /healthz, the innocent client's p99 against that of an undisturbed service, most growth of resident memory, and how
-long it took to come back. Exit code 1 when a bound is missed.
+long it took to come back. With --key the service wants API keys, the innocent client has one, and the entries come with
+none, with a wrong or revoked one, or with one for something else: no status below 300 may be answered. --against tells
+what the same entries cost the service in a run before. Exit code 1 when a bound is missed.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.attacker_keys import KINDS, AttackerKeys, attacker_keys
 from bench.machine import print_machine
 from bench.results import write_result
 from bench.service import ROOT, Service, ask, form_with_file, free_port, started
@@ -46,12 +50,13 @@ _REST_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """What the service does when nobody attacks it."""
+    """What the service does when nobody attacks it; `cpu_share` is of one core."""
 
     p50_ms: float
     p99_ms: float
     health_ms: float
     rss_mb: float
+    cpu_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class Row:
         growth_mb: Most resident memory over that before.
         back_s: Seconds until it was back; BACK_S if it was not.
         kept_mb: What was left then.
+        cpu_ms: Processor time of the service for each connection, beside what the other clients take.
         missed: The bounds that were.
     """
 
@@ -84,18 +90,21 @@ class Row:
     growth_mb: float
     back_s: float
     kept_mb: float
+    cpu_ms: float
     missed: tuple[str, ...]
 
 
-def innocent_message(service: Service) -> tuple[bytes, str]:
-    """A small JPEG in a form, as bytes on the wire, and what its answer holds."""
+def innocent_message(service: Service, field: str) -> tuple[bytes, str]:
+    """A small JPEG in a form, as bytes on the wire with this line in its head, and what its answer holds."""
     body, content_type = form_with_file(jpeg(), "page.jpg", "image/jpeg")
-    answer = ask(service.url, "POST", "/v1/ocr", body, content_type)
+    name, _, value = field.partition(": ")
+    answer = ask(service.url, "POST", "/v1/ocr", body, content_type, headers={name: value} if name else None)
     if answer.status != 200:
         sys.exit(f"The innocent client got {answer.status}: {answer.text[:300]}")
+    more = f"{field}\r\n" if field else ""
     head = (
         f"POST /v1/ocr HTTP/1.1\r\nHost: {service.host}:{service.port}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
     )
     return head.encode() + body, json.dumps(json.loads(answer.text)["pages"][0]["text"], ensure_ascii=False)
 
@@ -103,15 +112,16 @@ def innocent_message(service: Service) -> tuple[bytes, str]:
 def measure_undisturbed(service: Service, watch: Watch) -> Undisturbed:
     """The figures of a service that is left alone; its first second warms up."""
     time.sleep(1.0)
-    from_s = time.monotonic()
+    from_s, used_s = time.monotonic(), service.processes.cpu_s()
     time.sleep(UNDISTURBED_S)
-    to_s = time.monotonic()
+    to_s, cpu_s = time.monotonic(), service.processes.cpu_s() - used_s
     innocent, health = (watch.seen(kind, from_s, to_s) for kind in (INNOCENT, HEALTH))
     return Undisturbed(
         round(quantile_ms(innocent, 0.5), 1),
         round(quantile_ms(innocent, 0.99), 1),
         round(quantile_ms(health, 1.0), 1),
         round(service.processes.rss_mb(), 1),
+        round(cpu_s / (to_s - from_s), 4),
     )
 
 
@@ -124,25 +134,33 @@ class Attack:
         watch: What its other clients see.
         undisturbed: What they saw before.
         options: The command line.
+        field: The line of the head with the attacker's key; empty for none.
     """
 
     def __init__(
-        self, service: Service, rpc_port: int, watch: Watch, undisturbed: Undisturbed, options: argparse.Namespace
+        self,
+        service: Service,
+        rpc_port: int,
+        watch: Watch,
+        undisturbed: Undisturbed,
+        options: argparse.Namespace,
+        field: bytes,
     ) -> None:
         self._service = service
         self._rpc_port = rpc_port
         self._watch = watch
         self._undisturbed = undisturbed
         self._options = options
+        self._field = field
 
     def run(self, entry: Entry) -> Row:
         """Send one entry, again and again for its time, and judge what the others saw."""
         processes = self._service.processes
-        workers, before_mb = processes.workers(), processes.rss_mb()
+        workers, before_mb, used_s = processes.workers(), processes.rss_mb(), processes.cpu_s()
         processes.forget_peak()
         from_s = time.monotonic()
         answers = list(self._send(entry, from_s + self._options.seconds))
-        to_s = time.monotonic() + _REST_S
+        to_s, cpu_s = time.monotonic() + _REST_S, processes.cpu_s() - used_s
         innocent, health = (self._watch.seen(kind, from_s, to_s) for kind in (INNOCENT, HEALTH))
         peak_mb = max(processes.peak_mb(), self._watch.peak_mb(from_s, to_s))
         back_s, kept_mb = self._wait_for_memory(before_mb)
@@ -160,6 +178,7 @@ class Attack:
             "growth_mb": round(max(0.0, peak_mb - before_mb), 1),
             "back_s": round(back_s, 1),
             "kept_mb": round(kept_mb, 1),
+            "cpu_ms": round(1000 * (cpu_s - self._undisturbed.cpu_share * (to_s - from_s)) / len(answers), 2),
         }
         return Row(**figures, missed=tuple(self._missed(entry, figures, answers, lost)))
 
@@ -167,8 +186,8 @@ class Attack:
         port = self._rpc_port if entry.format == "grpc" else self._service.port
         address = (self._service.host, port)
         while True:
-            short = self._options.short
-            yield from send(entry, address, short=short, limit_s=ANSWER_LIMIT_S, source=HOSTILE_SOURCE)
+            short, field = self._options.short, self._field
+            yield from send(entry, address, short=short, limit_s=ANSWER_LIMIT_S, source=HOSTILE_SOURCE, field=field)
             if time.monotonic() >= until_s:
                 return
             # The bounds are on what one request costs, not on how many a second can be refused.
@@ -199,6 +218,11 @@ class Attack:
             f"{figures['growth_mb']:.0f} MB over {entry.most_mb}": figures["growth_mb"] > entry.most_mb,
             f"{figures['kept_mb']:.0f} MB kept after {BACK_S:.0f} s": figures["kept_mb"] > BACK_MB,
             "answered 500": 500 in figures["answers"],
+            "answered without a right key": (
+                self._options.key is not None
+                and entry.format not in {"http", "grpc"}
+                and any(200 <= status < 300 for status in figures["answers"])
+            ),
             "not answered": any(not answer.ended for answer in answers) and _expects_an_end(entry),
         }
         yield from (bound for bound, missed in bounds.items() if missed)
@@ -221,16 +245,24 @@ def print_row(row: Row) -> None:
     )
 
 
+def print_comparison(rows: Sequence[Row], file: Path) -> None:
+    """The processor time of these entries now and in a run before; of entries over HTTP, which alone have keys."""
+    before = {row["title"]: row["cpu_ms"] for row in json.loads(file.read_text("utf-8"))["rows"]}
+    both = [row for row in rows if row.title in before and not row.title.startswith("grpc")]
+    now_ms, before_ms = sum(row.cpu_ms for row in both), sum(before[row.title] for row in both)
+    print(f"{len(both)} entries, a connection each: {now_ms:.0f} ms of processor time, before {before_ms:.0f} ms")
+
+
 def attack_all(
-    service: Service, rpc_port: int, entries: Sequence[Entry], options: argparse.Namespace
+    service: Service, rpc_port: int, entries: Sequence[Entry], options: argparse.Namespace, keys: AttackerKeys
 ) -> tuple[Undisturbed, list[Row]]:
     """Every entry after the other."""
-    message, expected = innocent_message(service)
+    message, expected = innocent_message(service, keys.innocent)
     with watching(service, message, expected, INNOCENT_PER_S) as watch:
         undisturbed = measure_undisturbed(service, watch)
         print(f"undisturbed: {asdict(undisturbed)}")
         print(f"{'entry':<52} {'slow s':>6} {'health':>7} {'p99 ms':>7} {'503':>4} {'MB':>6} {'back s':>5}  answers")
-        attack = Attack(service, rpc_port, watch, undisturbed, options)
+        attack = Attack(service, rpc_port, watch, undisturbed, options, keys.hostile.encode())
         rows = []
         for entry in entries:
             rows.append(attack.run(entry))
@@ -259,6 +291,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="the short forms, as the tests send them")
     parser.add_argument("--seconds", type=float, default=1.0, help="for which an entry is repeated")
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the folder that holds bad/")
+    parser.add_argument("--key", choices=KINDS, help="want API keys, and attack with none or one that is not right")
+    parser.add_argument("--against", type=Path, help="JSON file of a run before, whose processor time is compared")
     parser.add_argument("--out", type=Path, help="the JSON file; results/hostile.json if left out")
     return parser.parse_args(arguments)
 
@@ -275,13 +309,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_machine()
     rpc_port = free_port()
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}
-    with started(env) as service:
-        undisturbed, rows = attack_all(service, rpc_port, entries, options)
+    with attacker_keys(options.key) as keys, started({**env, **keys.env}) as service:
+        undisturbed, rows = attack_all(service, rpc_port, entries, options, keys)
     missed = [row for row in rows if row.missed]
     print(f"{len(rows)} entries, {len(missed)} of which miss a bound")
+    if options.against is not None:
+        print_comparison(rows, options.against)
     figures: dict[str, object] = {
         "settings": env | {"OCRSVC_GRPC_BIND": "a free port of the loopback"},
         "short": options.short,
+        "key": options.key,
         "undisturbed": asdict(undisturbed),
         "rows": [asdict(row) for row in rows],
     }

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import chaos_faults
 from bench.container import BASE, Limits, build, inside, make_base, serve_container, size_bytes
@@ -28,11 +28,19 @@ from bench.processes import Processes, family_of
 
 # bench.faults has made the path known.
 from documents import assemble, stream
-from soak import ROOT, Service
+from soak import ROOT
 
 LIMITS = Limits()
 PAGE = ROOT / "tests" / "pages" / "notice.png"
 WORDS = "图书馆今天下午三点关门"
+
+
+class HasPort(Protocol):
+    """A service on this machine."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
 
 
 def chinese_pdf(text: str) -> bytes:
@@ -52,7 +60,7 @@ def chinese_pdf(text: str) -> bytes:
     return assemble(objects)
 
 
-def read(service: Service, body: bytes) -> str:
+def read(service: HasPort, body: bytes) -> str:
     """The text of a page, or the status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
@@ -79,6 +87,8 @@ def check(env: dict[str, str], folder: Path) -> list[str]:
         wrong = [f"the image was read as {image!r}"] * (WORDS not in image)
         wrong += [f"the PDF was read as {document!r}"] * (WORDS not in document)
         wrong += [f"health says {health}"] * ("ready" not in health)
+        # Such as that a process which reads a PDF is not restricted.
+        wrong += [line for line in service.text().splitlines() if "[WARNING]" in line or "[ERROR]" in line]
         stopped_s = time.monotonic()
     code = process.poll()
     wrong += [f"it ended with {code}"] * (code != 0)

@@ -97,5 +97,5 @@ def create_app(
     install_admission(app, settings, reader, limits)
     install_body_key(app, gate, routes)
     choose_by_body(app, settings)
-    install_key_limits(app, gate, routes)
+    install_key_limits(app, gate)
     return app

@@ -138,6 +138,7 @@ _ADAPTERS: Final = (
         8080,
         "ocrsvc.adapters.paddlex.http:make_paddlex",
         members=("file",),
+        # What PaddleX's serving has for probes.
         health_paths=("/health",),
     ),
     AdapterEntry("paddlehub", 8868, "ocrsvc.adapters.paddlehub.http:make_paddlehub"),
@@ -167,6 +168,7 @@ _ADAPTERS: Final = (
         8000,
         "ocrsvc.adapters.turboocr.http:make_turboocr",
         members=("image",),
+        # TurboOCR's health, liveness and readiness.
         health_paths=("/health", "/health/live", "/health/ready"),
     ),
 )

@@ -22,6 +22,7 @@ _RECEIVE_BYTES: Final = 1 << 16
 _SEND_BYTES: Final = 1 << 18
 _LINGER_S: Final = 1.0
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+_REQUEST_LINE: Final = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.1\r\n")
 _HEAD_BYTES: Final = 64
 
 
@@ -43,7 +44,14 @@ class Answer:
 
 
 def send(
-    entry: Entry, address: Address, *, short: bool, limit_s: float, source: str = "", most_hold_s: float = 1e9
+    entry: Entry,
+    address: Address,
+    *,
+    short: bool,
+    limit_s: float,
+    source: str = "",
+    most_hold_s: float = 1e9,
+    field: bytes = b"",
 ) -> Iterator[Answer]:
     """Hold every conversation of an entry, one after the other; the answers of all its connections.
 
@@ -54,13 +62,22 @@ def send(
         limit_s: How long a connection waits for the end of its answer.
         source: Address that the connections come from; empty leaves that to the system.
         most_hold_s: Longest time that connections stay open that expect nothing, or say what they have slowly.
+        field: A line of the head, such as one with a key, that the first request of each connection has besides.
     """
     for conversation in entry.conversations:
         count = conversation.short_connections if short else conversation.connections
         size = conversation.short if short else conversation.size
         # The same bytes on all connections, made once.
-        said = list(conversation.pieces(size)) if count > 1 else conversation.pieces(size)
+        pieces = with_field(conversation.pieces(size), field) if field else conversation.pieces(size)
+        said = list(pieces) if count > 1 else pieces
         yield from _at_once(partial(_talk, conversation, said, address, source, limit_s, most_hold_s), count)
+
+
+def with_field(pieces: Iterable[bytes], field: bytes) -> Iterator[bytes]:
+    """The same pieces, with one more line behind the first line of the first request, if that is one of HTTP."""
+    for number, piece in enumerate(pieces):
+        line = _REQUEST_LINE.match(piece) if number == 0 else None
+        yield piece[: line.end()] + field + b"\r\n" + piece[line.end() :] if line else piece
 
 
 def _talk(

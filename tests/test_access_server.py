@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import socket
 import subprocess
@@ -15,7 +17,10 @@ from urllib.parse import urlsplit
 import grpc
 import httpx
 import pytest
+import requests
 from grpc_support import MESSAGES, V2, infer_request, unary
+from hostile_client import send
+from hostile_requests import table
 from keys_support import WRONG, bearer
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import picture
@@ -29,6 +34,7 @@ from ocrsvc.errors import KeyRefused, QuotaExceeded, ScopeMissing
 
 PAGE = picture()
 OCR = "/v1/ocr"
+FORM = "multipart/form-data; boundary=x"
 # Larger than what comes with a head, and than the kernel's buffers of a loopback connection.
 LARGE_BYTES = 50_000_000
 _ANSWER_S = 20.0
@@ -77,12 +83,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         store.close()
 
 
-def raw(place: Place, *lines: str, body: bytes = b"", path: str = OCR) -> bytes:
+def raw(place: Place, *lines: str, path: str = OCR, kind: str = "image/png") -> bytes:
     """What comes back, until the server hangs up or has answered, for a request of which no more is sent."""
     url = urlsplit(place.server.url)
-    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: image/png", *lines, "", ""))
+    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", *lines, "", ""))
     with socket.create_connection((url.hostname or "", url.port or 0), _ANSWER_S) as wire:
-        wire.sendall(head.encode("latin-1") + body)
+        wire.sendall(head.encode("latin-1"))
         return wire.recv(65536)
 
 
@@ -104,10 +110,31 @@ def test_a_body_is_not_waited_for_without_a_right_key(
 def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(place: Place) -> None:
     expecting = (f"Content-Length: {len(PAGE)}", "Expect: 100-continue")
     assert raw(place, f"X-API-Key: {place.secrets['reader']}", *expecting).startswith(b"HTTP/1.1 100 ")
-    assert raw(place, *expecting, path="/parse/image").startswith(b"HTTP/1.1 100 ")
-    # Also however the path is written.
-    assert raw(place, *expecting, path="/parse%2Fimage").startswith(b"HTTP/1.1 100 ")
-    assert raw(place, *expecting, path="/parse/images").startswith(b"HTTP/1.1 401 ")
+    for path, kind, status in (
+        ("/parse/image", FORM, 100),
+        # However the path is written.
+        ("/parse%2Fimage", FORM, 100),
+        ("/parse/image", "application/json", 401),
+        ("/parse/images", FORM, 401),
+    ):
+        answer = raw(place, *expecting, path=path, kind=kind)
+        assert answer.startswith(b"HTTP/1.1 %d " % status), (path, kind)
+
+
+@pytest.mark.parametrize("format_name", ["native", "ocr_space", "kserve_v2", "http"])
+def test_nothing_that_a_hostile_client_sends_is_answered_without_a_right_key(place: Place, format_name: str) -> None:
+    url = urlsplit(place.server.url)
+    workers = place.server.workers()
+    shown = (b"", b"X-API-Key: " + WRONG.encode(), b"X-API-Key: " + place.secrets["operator"].encode())
+    # Each PDF and picture is another body only, and nobody looks into bodies here.
+    entries = [one for one in table() if one.format == format_name and "file " not in one.name]
+    for entry, field in zip(entries, itertools.cycle(shown), strict=False):
+        to = (url.hostname or "", url.port or 0)
+        answers = {one.status for one in send(entry, to, short=True, limit_s=20.0, most_hold_s=0.3, field=field)}
+        # Some ask for health, which is answered.
+        assert answers.isdisjoint({500} if format_name == "http" else range(200, 400)), (entry.title, answers)
+    assert place.server.workers() == workers
+    assert place.status_of(place.secrets["reader"]) == 200
 
 
 def test_a_small_request_with_a_wrong_key_keeps_its_connection(place: Place) -> None:
@@ -169,6 +196,14 @@ def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) ->
     for secret, refusal in ((WRONG, KeyRefused), (place.secrets["operator"], ScopeMissing)):
         with Client(place.server.url, api_key=secret) as client, pytest.raises(refusal):
             client.read(PAGE)
+
+
+def test_a_client_that_is_given_nothing_but_an_address_sends_the_key_in_it(place: Place) -> None:
+    url = urlsplit(place.server.url)
+    address = f"http://ocr:{place.secrets['reader']}@{url.netloc}"
+    sent = {"file": base64.b64encode(PAGE).decode(), "fileType": 1}
+    assert requests.post(f"{address}/ocr", json=sent, timeout=_ANSWER_S).json()["errorCode"] == 0
+    assert httpx.post(f"{address}/ocr", files={"image_file": PAGE}, timeout=_ANSWER_S).status_code == 200
 
 
 def test_commands_ask_with_a_key(place: Place, tmp_path: Path) -> None:

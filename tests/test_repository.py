@@ -91,7 +91,7 @@ def test_production_installs_what_is_tested_and_every_file_has_its_hash(name: st
 def test_everything_that_is_declared_for_a_checkout_is_constrained() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    declared = [*project["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"]]
+    declared = [*project["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"], *extras["validators"]]
     names = {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in declared}
     assert names - {line.split("==")[0].lower() for line in constraints()} == set()
 

@@ -113,10 +113,11 @@ def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     ("flags", "given", "words"),
     [
         (["--out", str(ROOT / "pyproject.toml")], {}, "is there already"),
+        ([], {"OCRSVC_KEYS": "sqlite:/nowhere/keys.db"}, "would want API keys"),
         ([], {"page": "nowhere.png"}, "nowhere.png cannot be read"),
         ([], {"OCRSVC_ENGINE": "tr"}, "does not start"),
     ],
-    ids=["file there", "no page", "no engine"],
+    ids=["file there", "keys", "no page", "no engine"],
 )
 def test_what_cannot_be_tuned_is_reported(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
     done = tune(tmp_path, *flags, **given)

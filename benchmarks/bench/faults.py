@@ -131,10 +131,14 @@ def memfd_refused(scene: Scene) -> None:
 
 def pid_folder_gone(scene: Scene) -> None:
     """The folder of the pid file vanishes, and comes back."""
-    shutil.rmtree(scene.folder / "run")
+    run = scene.folder / "run"
+    mode = run.stat().st_mode
+    shutil.rmtree(run)
     scene.read_configuration()
     scene.wait()
-    (scene.folder / "run").mkdir()
+    run.mkdir()
+    # Of another user, where the service has one of its own.
+    run.chmod(mode)
     wait_until((scene.folder / "run" / "pid").exists, SETTLE_S, lambda: "the pid file is not written again")
 
 

@@ -59,13 +59,20 @@ class Answer:
 
 
 def ask(
-    url: str, method: str, path: str, body: bytes | None = None, content_type: str = "", limit_s: float = 60.0
+    url: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    content_type: str = "",
+    limit_s: float = 60.0,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """One request over a connection of its own."""
     began_s = time.perf_counter()
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=limit_s)
     try:
-        connection.request(method, path, body, {"Content-Type": content_type} if content_type else {})
+        kind = {"Content-Type": content_type} if content_type else {}
+        connection.request(method, path, body, {**kind, **(headers or {})})
         response = connection.getresponse()
         text = response.read().decode("utf-8", "replace")
         return Answer(response.status, time.perf_counter() - began_s, text)

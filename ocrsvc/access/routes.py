@@ -19,6 +19,8 @@ HEALTH_PATHS: Final[Mapping[str, str]] = {
 }
 """The service's own routes that are always open, and why; those of formats are in the registry."""
 
+_FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
+
 OPERATORS: Final = ("/ops", "/metrics")
 """Where operators' paths begin."""
 
@@ -41,17 +43,17 @@ class Routes:
         self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
         self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
 
-    def is_open(self, path: str, method: str = "GET") -> bool:
-        """Whether this is answered without a key."""
-        return path in self.health and method in {"GET", "HEAD"}
+    def is_open(self, path: str) -> bool:
+        """Whether this is answered without a key, by any method: other methods than health's own are unknown there."""
+        return path in self.health
 
     def key_field_of(self, adapter: str | None) -> str:
         """What an adapter's format calls the key; empty where it has no place of its own for one."""
         return self._key_fields.get(adapter or "", "")
 
-    def may_have_key_in_body(self, path: str, method: str) -> bool:
-        """Whether the format has the key in the body, so that it cannot be asked for before that is there."""
-        return method == "POST" and path in self._key_body_paths
+    def may_have_key_in_body(self, path: str, method: str, content_type: str) -> bool:
+        """Whether the format has the key in a form, so that it cannot be asked for before that is there."""
+        return method == "POST" and path in self._key_body_paths and content_type.lower().startswith(_FORMS)
 
     def scope_of(self, path: str) -> Scope:
         """What a key must allow for this path, as it was routed: before that, slashes may stand in front of it."""

@@ -37,12 +37,16 @@ def run(args: argparse.Namespace) -> int:
     """Try the settings, print the result, and write the settings file.
 
     Raises:
-        OperatorError: The service does not start, no choice keeps the goal, or the file is there already.
+        OperatorError: The service does not start or wants API keys, no choice keeps the goal, or the file is there.
         NothingSent: A page cannot be read.
     """
     if args.out.exists():
         raise OperatorError(f"{args.out} is there already.", "Name another file with --out, or move it away.")
     settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
+    if settings.keys is not None:
+        raise OperatorError(
+            "The services that are tried would want API keys (OCRSVC_KEYS).", "Leave it out while settings are tried."
+        )
     device = device_for(settings)
     measured: list[Measurement] = []
 

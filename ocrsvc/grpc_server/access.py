@@ -1,7 +1,8 @@
 """Checks the API key of every gRPC call, and takes what each of its messages uses from the key's limits.
 
-The key is checked in memory when a call begins, on the loop's thread. Each message is admitted in a pool thread: a key
-that is revoked ends a stream, too.
+The key is checked in memory when a call begins, on the loop's thread. Each message that needs the engine is admitted in
+a pool thread: a key that is revoked ends a stream, too. What needs neither engine nor time counts for nothing, as over
+HTTP, because the loop answers it and waits for no store.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CallAccess:
 
     def is_open(self, path: str) -> bool:
         """Whether this method is answered without a key."""
-        return path in self._routes.health
+        return self._routes.is_open(path)
 
     def check(self, sent: Mapping[str, str], method: Method) -> KeyEntry:
         """The key in a call's metadata, in the loop. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
@@ -50,9 +51,8 @@ class CallAccess:
             OcrsvcError: As `AccessGate.admit`; KeysUnavailable at the end of the block, when the pages cannot be
                 counted.
         """
-        reserved = 0 if method.quick else 1
-        admission = self._gate.admit_named(name, "read", _format_of(method), reserved)
-        pages = RequestPages(admission, reserved)
+        admission = self._gate.admit_named(name, "read", _format_of(method), pages=1)
+        pages = RequestPages(admission, 1)
         try:
             yield replace(call, pages=pages, priority=admission.entry.priority)
             pages.settle(succeeded=True)

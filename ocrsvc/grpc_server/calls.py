@@ -259,8 +259,7 @@ class Calls:
 
     def _answer_next(self, stream: Stream) -> None:
         """Answer a message in the loop, which counts with the call if it is small, or in a thread of the pool."""
-        # What a key uses is counted in its store, for which the loop does not wait.
-        here = stream.method.quick and not stream.key and stream.reader.is_plain(_QUICK_BYTES)
+        here = stream.method.quick and stream.reader.is_plain(_QUICK_BYTES)
         if not here and not self._server.has_thread:
             self._wait_for_thread(stream)
             return
@@ -270,7 +269,7 @@ class Calls:
         call = replace(stream.call, deadline=deadline, share=share)
         stream.busy = True
         memory = self._unlimited if here else self._server.memory
-        access = self._server.access if stream.key else None
+        access = self._server.access if stream.key and not stream.method.quick else None
         job = Job(stream.method, sent, call, self._server.most_bytes, memory, access, stream.key)
         if here:
             self.answered(stream, job.outcome())

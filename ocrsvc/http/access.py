@@ -15,9 +15,11 @@ from ocrsvc.access.credentials import Credential, credential_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.request_pages import RequestPages
 from ocrsvc.access.routes import Routes
+from ocrsvc.errors import CallerError
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.origins import check_origin
 from ocrsvc.http.request import Request, current_request, request
+from ocrsvc.http.responses import is_reported_in_a_200
 from ocrsvc.settings.settings import Settings
 
 # The service's own routes belong to no wire format that a key could be for; `api` is one.
@@ -37,11 +39,10 @@ def install_key_check(app: Flask, settings: Settings, gate: AccessGate, routes: 
     @app.before_request
     def check_key() -> None:
         asked = current_request()
-        path, method = asked.environ.get("PATH_INFO", ""), asked.method
-        if routes.is_open(path, method) or (settings.cors and _is_preflight(asked)):
+        if routes.is_open(asked.environ.get("PATH_INFO", "")) or (settings.cors and _is_preflight(asked)):
             return
         credential = sent_in_head(asked, routes.key_field_of(asked.blueprint))
-        if credential.secret or not routes.may_have_key_in_body(path, method):
+        if credential.secret or not _may_have_key_in_body(routes, asked):
             _check(gate, routes, asked, credential)
 
 
@@ -51,26 +52,25 @@ def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
     @app.before_request
     def check_key_in_body() -> None:
         asked = current_request()
-        if asked.key is None and routes.may_have_key_in_body(asked.environ.get("PATH_INFO", ""), asked.method):
+        if asked.key is None and _may_have_key_in_body(routes, asked):
             field = routes.key_field_of(asked.blueprint)
-            _check(gate, routes, asked, credential_of("", asked.content.text(field) or "" if field else ""))
+            _check(gate, routes, asked, credential_of("", _text_in_body(asked, field)))
             check_format(gate, asked)
 
 
-def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
-    """Count a request among those of its key, and give back at its end what it did not use; called last.
+def install_key_limits(app: Flask, gate: AccessGate) -> None:
+    """Count a POST among the requests of its key, and give back at its end what it did not use; called last.
 
-    Requests for operators' routes, for the web page and for what the service says of itself count for nothing.
+    What needs neither the engine nor time is answered by two threads, health among it, which wait for no store: it
+    counts for nothing.
     """
 
     @app.before_request
     def enter() -> None:
         asked = current_request()
-        if asked.key is None or asked.routing_exception is not None or _format_of(asked) is None:
+        if asked.key is None or asked.method != "POST" or asked.routing_exception is not None:
             return
-        pages = 0
-        if asked.method == "POST" and routes.scope_of(_rule_of(asked)) == "read":
-            pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
+        pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
         asked.pages = RequestPages(gate.enter(asked.key, pages), pages)
 
     @app.teardown_request
@@ -98,6 +98,21 @@ def sent_in_head(asked: Request, field: str) -> Credential:
         return credential_of(authorization, other)
     in_query = asked.args.get(field, "") if asked.method == "GET" else ""
     return credential_of(authorization, other, environ.get(f"HTTP_{field.upper()}", ""), in_query)
+
+
+def _text_in_body(asked: Request, field: str) -> str:
+    """A field of the body; empty where the body is wrong: nobody without a key is told so. Raises OcrsvcError."""
+    try:
+        return asked.content.text(field) or ""
+    except CallerError as error:
+        if is_reported_in_a_200(error):
+            return ""
+        raise
+
+
+def _may_have_key_in_body(routes: Routes, asked: Request) -> bool:
+    environ = asked.environ
+    return routes.may_have_key_in_body(environ.get("PATH_INFO", ""), asked.method, environ.get("CONTENT_TYPE", ""))
 
 
 def _check(gate: AccessGate, routes: Routes, asked: Request, credential: Credential) -> None:

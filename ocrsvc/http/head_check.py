@@ -27,8 +27,9 @@ def make_head_check(gate: AccessGate, routes: Routes) -> HeadCheck:
         # As the application will see it.
         path = "/" + unquote(request.path).lstrip("/")
         sent = {name: value for name, value in request.headers if name in names}
+        kind = next((value for name, value in request.headers if name == "CONTENT-TYPE"), "")
         credential = credential_of(*(sent.get(name, "") for name in names))
-        if not credential.secret and routes.may_have_key_in_body(path, request.method):
+        if not credential.secret and routes.may_have_key_in_body(path, request.method, kind):
             return None
         try:
             gate.check(credential.secret, routes.scope_of(path))

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.describe import PREFIX, accepted, variable_of, without_passwords
+from ocrsvc.settings.replaced import REPLACED
 from ocrsvc.settings.settings import Settings, settings_class
 
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
@@ -108,10 +109,13 @@ def _from_file(file: Path) -> Iterator[RawValue]:
 
 
 def _unknown(item: RawValue) -> str:
-    """The complaint about a name that is no setting, with the nearest one that is."""
+    """The complaint about a name that is no setting, with what replaced it or the nearest one that is."""
+    written = variable_of if item.source == "environment" else str
+    replacement = REPLACED.get(item.name)
+    if replacement is not None:
+        return f"{item.label} is no longer a setting: use {written(replacement.setting)}. {replacement.difference}"
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
-    written = variable_of if item.source == "environment" else str
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
     return f"{item.label} is {without_passwords(str(item.value))!r}: no such setting; {hint}"
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import ocrsvc
 from ocrsvc import __version__
 from ocrsvc.access.opening import check_store
 from ocrsvc.errors import SettingsError
@@ -141,7 +144,24 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
 
 def on_reload(server: LastingArbiter) -> None:
     """Arbiter, at SIGHUP, with the new configuration already read."""
+    installed = _installed_version()
+    if installed != __version__:
+        server.log.warning(
+            "ocrsvc %s is installed, and this arbiter is %s: fresh workers have the new code only where the arbiter "
+            "has not loaded the old. Restart the service to have all of it.",
+            installed,
+            __version__,
+        )
     current_service().controller.reload(server)
+
+
+def _installed_version() -> str:
+    """The version on disk, where an upgrade may have replaced the package since this process loaded it."""
+    try:
+        found = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else "nothing"
 
 
 def pre_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:

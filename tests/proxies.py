@@ -1,0 +1,144 @@
+"""nginx and HAProxy in front of services, as deploy/ ships them, and clients that check every answer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import requests
+from support import ROOT, Server, wait_until
+from web_support import picture
+
+DEPLOY = ROOT / "deploy"
+CLIENTS = 8
+ANSWER_S = 20.0
+SOON_S = 20.0
+# Above HAProxy's default buffer of 16 KiB, which a page would not fit into.
+PAGES = [picture(40 + 8 * number, 30, shade=number, suffix=".bmp") for number in range(1, CLIENTS)]
+PAGES.append(picture(400, 300, shade=99, suffix=".bmp"))
+assert len(PAGES[-1]) > 100_000
+
+ENV = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "4", "OCRSVC_FAKE_LATENCY_S": "0.05"}
+
+
+def installed(program: str) -> str:
+    """Where a program is; skips where it is not, but never on the machine that decides."""
+    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is None and os.environ.get("CI"):
+        pytest.fail(f"{program} is missing; .ci/run installs it")
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+def replaced(name: str, port: int, services: Sequence[str]) -> str:
+    """A file of deploy/ with its ports replaced, a line for each service where it has one, and nothing else."""
+    text = (DEPLOY / name).read_text(encoding="utf-8")
+    text = text.replace("listen 80;", f"listen 127.0.0.1:{port};").replace("bind :80", f"bind 127.0.0.1:{port}")
+    # HAProxy has two lines already, for two tries.
+    text = text.replace("server a 127.0.0.1:8000", f"server a {services[0]}")
+    text = text.replace("server b 127.0.0.1:8000", f"server b {services[-1]}")
+    return text.replace(
+        "server 127.0.0.1:8000 max_fails=0;", "\n".join(f"server {service} max_fails=0;" for service in services)
+    )
+
+
+def nginx(folder: Path, port: int, services: Sequence[str]) -> list[str]:
+    """nginx over the shipped file, as a distribution's own nginx.conf includes it; all it writes is in the folder."""
+    (folder / "ocrsvc.conf").write_text(replaced("nginx.conf", port, services))
+    temporary = "\n".join(
+        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"pid {folder}/nginx.pid; error_log {folder}/error.log notice; daemon off; worker_processes 1;\n"
+        f"events {{}}\nhttp {{ access_log off;\n{temporary}\ninclude {folder}/ocrsvc.conf; }}\n"
+    )
+    return [installed("nginx"), "-p", str(folder), "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"]
+
+
+def haproxy(folder: Path, port: int, services: Sequence[str]) -> list[str]:
+    """HAProxy with the shipped file as its whole configuration."""
+    (folder / "haproxy.cfg").write_text(replaced("haproxy.cfg", port, services))
+    return [installed("haproxy"), "-db", "-f", str(folder / "haproxy.cfg")]
+
+
+Proxy = Callable[[Path, int, Sequence[str]], list[str]]
+PROXIES: Mapping[str, Proxy] = {"nginx": nginx, "haproxy": haproxy}
+
+
+@contextmanager
+def proxied(proxy: Proxy, folder: Path, port: int, *servers: Server) -> Iterator[str]:
+    """The URL of a proxy in front of services."""
+    # A master of nginx that is root serves as nobody, who must reach its files.
+    folder.chmod(0o755)
+    command = proxy(folder, port, [server.url.removeprefix("http://") for server in servers])
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: is_listening(port) or process.poll() is not None, "the proxy listens")
+        assert process.poll() is None, process.communicate()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=SOON_S)
+
+
+class HasUrl(Protocol):
+    """A service that can be asked."""
+
+    @property
+    def url(self) -> str:
+        """http://host:port."""
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def text_of(url: str, page: bytes, session: requests.Session) -> str:
+    """What came back for a page: its text, or what went wrong."""
+    try:
+        response = session.post(f"{url}/v1/ocr", data=page, timeout=ANSWER_S)
+    except requests.RequestException as error:
+        return type(error).__name__
+    return str(response.json()["pages"][0]["text"]) if response.ok else f"status {response.status_code}"
+
+
+@contextmanager
+def asking(url: str, expected: list[str]) -> Iterator[Counter[str]]:
+    """Clients that ask for a page each, over and over; counts what they got: "right", or what was wrong."""
+    outcomes: Counter[str] = Counter()
+    done, lock = threading.Event(), threading.Lock()
+
+    def ask(page: bytes, text: str) -> None:
+        with requests.Session() as session:
+            while not done.is_set():
+                found = text_of(url, page, session)
+                with lock:
+                    outcomes["right" if found == text else found] += 1
+
+    clients = [threading.Thread(target=ask, args=pair) for pair in zip(PAGES, expected, strict=True)]
+    for client in clients:
+        client.start()
+    try:
+        wait_until(lambda: outcomes["right"] > CLIENTS, "the first answers")
+        yield outcomes
+    finally:
+        done.set()
+        for client in clients:
+            client.join()
+
+
+def texts_of(server: HasUrl) -> list[str]:
+    """What each page reads as while nothing goes wrong."""
+    with requests.Session() as session:
+        return [text_of(server.url, page, session) for page in PAGES]

@@ -1,0 +1,233 @@
+"""The files of deploy/ are what the tools that read them accept: image, compose, chart, unit, gateway."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+
+from ocrsvc.settings.settings import Settings
+
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "ocrsvc"
+_SOON_S = 60.0
+
+# Chart.yaml's oldest, and the newest that kubernetes-validate knows.
+KUBERNETES = ("1.27", "1.37")
+CUSTOM = {"ScaledObject", "ServiceMonitor"}
+ALL_ON: Mapping[str, Any] = {
+    "grpc": {"enabled": True},
+    "gpu": {"enabled": True, "memoryBytes": 20_000_000_000, "runtimeClassName": "nvidia"},
+    "networkPolicy": {"from": [{"podSelector": {}}], "egress": [{"ports": [{"port": 6379}]}]},
+    "serviceMonitor": {
+        "enabled": True,
+        "labels": {"release": "prometheus"},
+        "authorization": {"credentials": {"name": "ocrsvc-metrics", "key": "key"}},
+    },
+    "keda": {"enabled": True},
+    "ingress": {"enabled": True, "className": "nginx", "hosts": ["ocr.example.com"]},
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "envFrom": [{"secretRef": {"name": "ocrsvc"}}],
+    "extraVolumes": [{"name": "keys", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "keys", "mountPath": "/var/lib/ocrsvc"}],
+    "podAnnotations": {"a": "b"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "imagePullSecrets": [{"name": "registry"}],
+}
+# OpenShift chooses the user.
+OPENSHIFT: Mapping[str, Any] = {"runAsUser": None}
+
+
+def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The manifests of the chart with these values, by Helm's own code."""
+    helm = pytest.importorskip("helm_python")
+    with helm.Chart.load(CHART) as chart:
+        files = chart.render(values=dict(values), name="demo", namespace="ocr")
+    texts = (text for name, text in files.items() if name.endswith(".yaml"))
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The specification of every pod that manifests make."""
+    for manifest in manifests:
+        if manifest["kind"] == "Pod":
+            yield manifest["spec"]
+        elif "template" in manifest["spec"]:
+            yield manifest["spec"]["template"]["spec"]
+
+
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    helm = pytest.importorskip("helm_python")
+    report = helm.lint(CHART, dict(ALL_ON), strict=True, namespace="ocr")
+    found = [message["error"] for message in report["messages"]]
+    assert (report["errors"], found) == ([], ["icon is recommended"])
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", [{}, ALL_ON, OPENSHIFT], ids=["default", "all on", "openshift"])
+def test_the_manifests_are_what_kubernetes_accepts(values: Mapping[str, Any], version: str) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    manifests = rendered(values)
+    own = [manifest for manifest in manifests if manifest["kind"] not in CUSTOM]
+    assert len(own) >= 5
+    assert {manifest["kind"] for manifest in manifests} - {manifest["kind"] for manifest in own} in (set(), CUSTOM)
+    for manifest in own:
+        kubernetes.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("values", [{}, ALL_ON, OPENSHIFT], ids=["default", "all on", "openshift"])
+def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any]) -> None:
+    found = list(pods(rendered(values)))
+    assert len(found) == 2
+    for pod in found:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"].get("runAsUser", 10001) == 10001
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert all(set(volume) <= {"name", "emptyDir", "configMap", "secret"} for volume in pod.get("volumes", ()))
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert not any("hostPort" in port for port in container.get("ports", ()))
+
+
+@pytest.mark.parametrize("deadline_s", [60, 300])
+def test_a_pod_has_time_to_answer_what_it_has(deadline_s: int) -> None:
+    [pod] = [pod for pod in pods(rendered({"deadlineSeconds": deadline_s})) if "terminationGracePeriodSeconds" in pod]
+    [container] = pod["containers"]
+    _, wait_s = container["lifecycle"]["preStop"]["exec"]["command"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    assert environment["OCRSVC_DEADLINE_S"] == str(deadline_s)
+    # As gunicorn's graceful timeout is made of the deadline (worker/config.py).
+    assert pod["terminationGracePeriodSeconds"] > int(wait_s) + deadline_s + 5
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"replica": 3}, "replica"),
+        ({"replicas": 0}, "replicas"),
+        ({"settings": {"OCRSVC_DEADLINE_S": 9}}, "OCRSVC_DEADLINE_S"),
+        ({"settings": {"WORKERS": 2}}, "WORKERS"),
+        ({"runAsUser": 0}, "runAsUser"),
+        ({"gpu": {"memory": 1}}, "gpu"),
+        ({"networkPolicy": {"from": "everybody"}}, "networkPolicy"),
+        ({"resources": {"limits": {"cpu": None}}}, "resources"),
+    ],
+)
+def test_values_that_would_do_nothing_are_refused(values: Mapping[str, Any], named: str) -> None:
+    helm = pytest.importorskip("helm_python")
+    with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError, match=named):
+        chart.render(values=dict(values), name="demo", namespace="ocr")
+
+
+def test_the_chart_is_of_the_version_of_the_package() -> None:
+    from ocrsvc import __version__
+
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == __version__
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
+def test_the_compose_files_follow_the_specification(name: str) -> None:
+    compose = pytest.importorskip("compose_spec")
+    text = (DEPLOY / "compose" / name).read_text(encoding="utf-8")
+    # The specification has merge keys as YAML has them, which its parser leaves to YAML's.
+    plain = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
+    assert "ocrsvc" in compose.PyCompose.from_yaml(plain).to_dict()["services"]
+
+
+def test_every_file_that_compose_mounts_is_there() -> None:
+    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    mounted = [volume.split(":")[0] for one in services.values() for volume in one.get("volumes", ())]
+    missing = [name for name in mounted if name.startswith(".") and not (DEPLOY / "compose" / name).exists()]
+    assert missing == []
+
+
+def test_prometheus_reads_its_configuration_and_the_query_that_scales(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    [scaled] = [one for one in rendered({"keda": {"enabled": True}}) if one["kind"] == "ScaledObject"]
+    [trigger] = scaled["spec"]["triggers"]
+    rule = {"groups": [{"name": "keda", "rules": [{"record": "wait", "expr": trigger["metadata"]["query"]}]}]}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rule))
+    for command in (
+        ["config", "--syntax-only", str(DEPLOY / "compose" / "prometheus.yml")],
+        ["rules", str(tmp_path / "rules.yml")],
+    ):
+        done = subprocess.run(
+            [promtool, "check", *command], capture_output=True, text=True, timeout=_SOON_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_hadolint_finds_nothing_wrong_with_the_image() -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run(
+        [hadolint, DEPLOY / "Containerfile"], capture_output=True, text=True, timeout=_SOON_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_holds_what_the_wheel_is_made_of() -> None:
+    from test_wheel import SOURCES
+
+    held = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
+    assert held == {"ocrsvc", "deploy/requirements*.txt", *SOURCES}
+
+
+def test_systemd_counts_little_that_the_unit_may_do() -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    done = subprocess.run(
+        [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", DEPLOY / "ocrsvc.service"],
+        capture_output=True,
+        text=True,
+        timeout=_SOON_S,
+        check=False,
+    )
+    # 20 is an exposure of 2.0, of 10.
+    assert done.returncode == 0, done.stdout
+
+
+def test_kong_refuses_what_operators_keep_to_themselves_and_asks_for_a_key() -> None:
+    kong = yaml.safe_load((DEPLOY / "kong.yaml").read_text(encoding="utf-8"))
+    assert kong.keys() == {"_format_version", "upstreams", "services", "consumers"}
+    [service] = kong["services"]
+    assert service["host"] == kong["upstreams"][0]["name"]
+    read, health = service["routes"]
+    assert {plugin["name"] for plugin in read["plugins"]} == {"key-auth", "rate-limiting", "request-size-limiting"}
+    paths = [*read["paths"], *health["paths"]]
+    assert not any(path.startswith(("/ops", "/metrics")) or path == "/" for path in paths)
+
+
+def test_no_file_of_deploy_names_a_setting_that_there_is_not() -> None:
+    known = {f"OCRSVC_{name.upper()}" for name in Settings.model_fields} | {"OCRSVC_CONFIG"}
+    # Grafana's password in the compose file, the key that decK puts in, and any.
+    others = {"OCRSVC_GRAFANA_PASSWORD", "OCRSVC_KEY", "OCRSVC_NAME"}
+    found = {
+        f"{path.name}: {name}"
+        for path in DEPLOY.rglob("*")
+        if path.is_file() and path.suffix != ".tgz"
+        for name in re.findall(r"OCRSVC_[A-Z0-9_]*[A-Z0-9]", path.read_text(encoding="utf-8"))
+        if name not in known | others
+    }
+    assert found == set()

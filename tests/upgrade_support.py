@@ -1,0 +1,99 @@
+"""Copies of the package that say which they are, and services that run them while they are replaced."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+from support import ROOT, Server, clean_environment
+
+# What a copy answers at /healthz, and where that stands in the source.
+_HEALTH = ("ocrsvc/api/operators.py", '"status": "ok"')
+_VERSION = ("ocrsvc/__init__.py", '__version__ = "')
+_ANSWER_S = 20.0
+_STOP_S = 20.0
+# The descriptor is 3, and the process the one that is told of it.
+_AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execv(sys.executable, [sys.executable, "-m", "ocrsvc", "serve"])
+"""
+Changes = Mapping[str, tuple[str, str]]
+
+
+def write_package(site: Path, version: str, changes: Changes | None = None) -> None:
+    """A copy of the package without its models, of another version.
+
+    Args:
+        changes: By file, a text and what stands there instead.
+    """
+    ignored = shutil.ignore_patterns("__pycache__", "*.onnx")
+    shutil.copytree(ROOT / "ocrsvc", site / "ocrsvc", ignore=ignored)
+    (health, ok), (init, before) = _HEALTH, _VERSION
+    marks = {health: (ok, f'"status": "{version}"'), init: (before, f'{before}{version}"  # ')}
+    for name, (old, new) in {**marks, **(changes or {})}.items():
+        text = (site / name).read_text(encoding="utf-8")
+        assert old in text, f"{name} no longer has {old}"
+        (site / name).write_text(text.replace(old, new), encoding="utf-8")
+
+
+def replace_package(site: Path, version: str, changes: Changes | None = None) -> None:
+    """As an installer does it: the old files go, and then the new ones come."""
+    shutil.rmtree(site / "ocrsvc")
+    write_package(site, version, changes)
+
+
+def version_of(url: str) -> str:
+    """Which copy answers, over a new connection."""
+    return str(requests.get(f"{url}/healthz", timeout=_ANSWER_S).json()["status"])
+
+
+@contextmanager
+def serving(site: Path, env: Mapping[str, str], port: int = 0) -> Iterator[Server]:
+    """A service of a copy, ready; what is left of it ends with the block."""
+    own = {"OCRSVC_ENGINE": "fake", **env, "OCRSVC_BIND": f"127.0.0.1:{port}", "PYTHONPATH": str(site)}
+    server = Server(("ocrsvc", "serve"), own, site)
+    try:
+        server.wait_for("READY in", count=int(env["OCRSVC_WORKERS"]))
+        yield server
+    finally:
+        server.kill()
+
+
+class HeldSocket:
+    """A listening socket that outlives the services which it is given to, one after the other, as systemd does it."""
+
+    def __init__(self, site: Path, env: Mapping[str, str]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        bind = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http://{bind}"
+        own = {"OCRSVC_ENGINE": "fake", **env, "OCRSVC_BIND": bind, "PYTHONPATH": str(site)}
+        self._environment, self._site = clean_environment(own), site
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """A service on the socket; it need not be ready: connections wait."""
+        number = self._listener.fileno()
+        return subprocess.Popen(
+            [sys.executable, "-c", _AS_SYSTEMD, str(number)],
+            env=self._environment,
+            cwd=self._site,
+            pass_fds=[number],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def stop(self, service: subprocess.Popen[bytes]) -> int:
+        """Ends a service gracefully; its exit code."""
+        service.terminate()
+        return service.wait(_STOP_S)
+
+    def close(self) -> None:
+        """No more connections."""
+        self._listener.close()
