@@ -13,7 +13,7 @@ EXTRAS := cpu$(comma)dev$(comma)validators$(if $(filter Linux-x86_64,$(shell una
 # The first of these that is Python 3.11 or newer.
 PYTHONS := $(PYTHON) python3.14 python3.13 python3.12 python3.11
 
-.PHONY: install serve test lint format load bench clients soak hostile chaos lock sbom clean
+.PHONY: install serve test lint format load bench clients soak hostile chaos deployment lock sbom clean
 
 install: $(STAMP)
 
@@ -51,8 +51,8 @@ load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
 # Without those that take long (make soak, make chaos), need a GPU, install other services to compare with, or make a file anew.
-APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults hostile endurance fuzz schemathesis_run clients gpu peers paired_cpu \
-  peers_table accuracy_doc unwarping_model layout_model)
+APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults image systemd_unit upgrade hostile endurance fuzz \
+  schemathesis_run clients gpu peers paired_cpu peers_table accuracy_doc unwarping_model layout_model)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
@@ -84,6 +84,13 @@ chaos: install
 	$(BIN)/python benchmarks/chaos.py --victims fork_servers $(ARGS)
 	$(BIN)/python benchmarks/chaos.py --victims workers $(ARGS)
 	$(BIN)/python benchmarks/chaos_faults.py
+
+# The image is built and run, a real systemd is booted with the unit, and the package is replaced under load; as root, with
+# Debian's buildah, podman, runc, debootstrap and systemd-container; about twenty minutes.
+deployment: install
+	$(BIN)/python benchmarks/image.py $(ARGS)
+	$(BIN)/python benchmarks/systemd_unit.py
+	$(BIN)/python benchmarks/upgrade.py
 
 # Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
 lock:

@@ -11,6 +11,7 @@ has those control groups, which the second line tells.
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import os
@@ -172,6 +173,7 @@ def disturb(machine: Machine) -> Counter[str]:
 
 def main() -> int:
     """Boot, read, disturb."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"

@@ -21,6 +21,7 @@ from ocrsvc.http.origins import install_origins
 from ocrsvc.http.request import Request
 from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics, metrics_of_one_process
 from ocrsvc.http.responses import cut_accepted
+from ocrsvc.http.security_headers import install_security_headers
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
@@ -87,6 +88,7 @@ def create_app(
     # A refusal needs its adapter before the body is received, and the right adapter may need the body.
     choose_by_head(app, settings)
     install_origins(app, settings)
+    install_security_headers(app, settings)
     if gate is None:
         install_admission(app, settings, reader, limits)
         choose_by_body(app, settings)

@@ -135,6 +135,18 @@ CASES = (
         {'ocrsvc_failures_total{code="keys_unavailable"}': "_x5 1x5"},
         {'ocrsvc_failures_total{code="keys_unavailable"}': "1x10"},
     ),
+    *both(
+        "OcrsvcCertificateExpires",
+        "70m",
+        {"ocrsvc_tls_certificate_not_after_timestamp_seconds{}": "604800x80"},
+        {"ocrsvc_tls_certificate_not_after_timestamp_seconds{}": "612600x80"},
+    ),
+    *both(
+        "OcrsvcCertificateNotTaken",
+        "7m",
+        {'ocrsvc_tls_certificate_reads_total{outcome="failed"}': "_x5 1x5"},
+        {'ocrsvc_tls_certificate_reads_total{outcome="ok"}': "_x5 1x5"},
+    ),
     *both("OcrsvcKeysNearQuota", "7m", {"ocrsvc_keys_near_quota{}": "1x10"}, {"ocrsvc_keys_near_quota{}": "0x10"}),
     *both(
         "OcrsvcMemoryNearLimit",

@@ -83,8 +83,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """http://127.0.0.1:PORT, as gunicorn says it."""
-        found = self.wait_for(r"Listening at: (http://\S+)")
+        """http://127.0.0.1:PORT, or https://, as gunicorn says it."""
+        found = self.wait_for(r"Listening at: (https?://[^\s,]+)")
         return found[1]
 
     def wait_for(self, pattern: str, *, count: int = 1, timeout_s: float = _START_S) -> re.Match[str]:

@@ -236,23 +236,26 @@ def test_what_needs_neither_engine_nor_time_waits_for_no_store(
     def broken(*_: object) -> None:
         raise KeysUnavailable("The store is away.", "Later.", 3)
 
-    for name in ("admit", "reserve", "settle"):
+    for name in ("reserve", "hold", "settle"):
         monkeypatch.setattr(keys.store, name, broken)
     for path in ("/version", "/v2/models/ocr", "/api/ocr/get_options", "/healthz"):
         assert client.get(path, headers=bearer(keys.secrets["spent"])).status_code == 200, path
     assert post(client, keys, "spent").status_code == 503
 
 
-def test_pages_that_cannot_be_counted_are_not_answered(
+def test_pages_that_the_store_cannot_be_told_of_now_are_counted_when_it_answers_again(
     client: FlaskClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise KeysUnavailable("The store is away.", "Later.", 3)
 
-    monkeypatch.setattr(keys.store, "settle", broken)
-    response = post(client, keys, "reader")
-    assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
-    assert TEXT not in response.text
+    before = keys.usage("reader").today
+    with monkeypatch.context() as away:
+        away.setattr(keys.store, "settle", broken)
+        assert TEXT in post(client, keys, "reader").text
+    assert keys.usage("reader").today == before
+    keys.gate.refresh()
+    assert keys.usage("reader").today == before + 1
 
 
 def test_nobody_is_admitted_while_the_keys_are_not_known(keys: Keys) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ocrsvc.access.audit import AuditLog
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import KeyLimits
+from ocrsvc.access.records import Hold, KeyLimits
 from ocrsvc.access.store import period_of
 from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, OperatorError
@@ -119,8 +119,7 @@ def test_the_list_shows_what_was_used_and_no_secret(folder: Path, capsys: pytest
     run(["keys", "revoke", "gone"])
     store = open_store(f"sqlite:{folder}/keys.sqlite")
     period = period_of(listed(capsys)["acme"]["created_at"])
-    store.admit("1", "acme", "w1", KeyLimits(), 3, period)
-    store.settle("2", "acme", "w1", 0, 0, 12, period)
+    store.settle("acme", "w1", Hold(1, 3), 1, 12, period)
     store.close()
     assert run(["keys", "list"]) == 0
     head, acme, gone = (re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines())

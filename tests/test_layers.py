@@ -25,6 +25,7 @@ LAYERS = {
     "monitoring": 4,
     "serving": 4,
     "access": 4,
+    "tls": 4,
     "engines": 5,
     "pipeline": 6,
     "jobs": 7,

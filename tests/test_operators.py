@@ -384,14 +384,15 @@ def test_health_fails_where_no_engine_is_warm_and_where_nobody_answers(
     status: int | None, said: str, monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
     if status:
-        monkeypatch.setattr("ocrsvc.cli.health.ask", lambda _url, _path: (status, b""))
+        monkeypatch.setattr("ocrsvc.cli.health.ask", lambda *_asked, **_how: (status, b""))
     with pytest.raises(OperatorError, match=said):
-        health.run(Namespace(url=f"http://127.0.0.1:{free_port}"))
+        health.run(Namespace(url=f"http://127.0.0.1:{free_port}", ca=None, cert=None, cert_key=None))
 
 
 def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> None:
-    pidfile = str(tmp_path / "pid")
-    with run_server({"OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": pidfile}) as server:
+    pidfile, audit = str(tmp_path / "pid"), tmp_path / "audit.jsonl"
+    env = {"OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": pidfile, "OCRSVC_AUDIT_LOG": str(audit)}
+    with run_server(env) as server:
         server.wait_for("READY in", count=2)
         old, done, statuses = set(server.workers()), threading.Event(), []
 
@@ -402,7 +403,9 @@ def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> N
         client = threading.Thread(target=ask)
         client.start()
         try:
-            recycled = ocrsvc("recycle", "--timeout", "60", OCRSVC_PIDFILE=pidfile)
+            recycled = ocrsvc("recycle", "--timeout", "60", OCRSVC_PIDFILE=pidfile, OCRSVC_AUDIT_LOG=str(audit))
+            server.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "service.reload" in audit.read_text("utf-8"), "the reload is in the audit log")
         finally:
             done.set()
             client.join()
@@ -410,6 +413,11 @@ def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> N
         assert "all 2 workers are replaced" in recycled.stdout
         assert not old & set(server.workers())
         assert set(statuses) == {200}
+        lines = [json.loads(line) for line in audit.read_text("utf-8").splitlines()]
+        assert [(line["action"], line["who"].partition(":")[0]) for line in lines] == [
+            ("workers.recycle", "user"),
+            ("service.reload", "signal"),
+        ]
 
 
 def test_recycle_says_when_it_took_too_long() -> None:

@@ -116,7 +116,8 @@ def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], messa
         (["-k", "sync", "--threads", "1"], "-k sync: this worker class cannot serve an OCR engine"),
         (["--preload"], "--preload loads the application in the arbiter"),
         (["--reuse-port"], "--reuse-port gives each worker an accept queue of its own"),
-        (["--certfile", "LICENSE", "--keyfile", "LICENSE"], "--certfile: the event loop reads plain HTTP/1.1 only"),
+        (["--certfile", "LICENSE"], "--certfile is gunicorn's own TLS, which is not used"),
+        (["--ca-certs", "LICENSE"], "--ca-certs is gunicorn's own TLS, which is not used"),
         (["--proxy-protocol", "v2"], "--proxy-protocol v2: only version 1 is read"),
     ],
 )

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,7 @@ def ask(
 ) -> Answer:
     """One request over a connection of its own."""
     began_s = time.perf_counter()
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=limit_s)
+    connection = connect(url, limit_s)
     try:
         kind = {"Content-Type": content_type} if content_type else {}
         connection.request(method, path, body, {**kind, **(headers or {})})
@@ -80,6 +81,16 @@ def ask(
         return Answer(0, time.perf_counter() - began_s, repr(error))
     finally:
         connection.close()
+
+
+def connect(url: str, limit_s: float) -> http.client.HTTPConnection:
+    """A connection to the service, over TLS without verification where the URL says so."""
+    address = urlsplit(url)
+    if address.scheme == "http":
+        return http.client.HTTPConnection(address.netloc, timeout=limit_s)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(address.netloc, timeout=limit_s, context=context)
 
 
 def form_with_file(data: bytes, filename: str, content_type: str) -> tuple[bytes, str]:
@@ -132,8 +143,8 @@ def started(env: Mapping[str, str] | None = None, root: Path = ROOT) -> Iterator
 
     `root` is the checkout whose code is run. When it does not start, the end of its log is printed.
     """
-    url = f"http://127.0.0.1:{free_port()}"
     chosen = os.environ | dict(env or {})
+    url = f"{'https' if chosen.get('OCRSVC_TLS_CERTIFICATE') else 'http'}://127.0.0.1:{free_port()}"
     print(f"settings: {settings_of(chosen) or 'the defaults'}")
     chosen |= {"OCRSVC_BIND": urlsplit(url).netloc, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "wsgi:app"]

@@ -1,33 +1,33 @@
 """The gate: decides whether a request with this API key is admitted, and counts what it uses. Of HTTP and gRPC alike.
 
 A worker holds all keys in memory and looks for changes four times a second, so that a key costs no look-up, and a
-revoked one ends within half a second. While the store does not say for two seconds whether anything changed, nobody is
+revoked one ends within half a second. While the store does not say for five seconds whether anything changed, nobody is
 admitted.
 
-A page is *counted* when its answer is made, before it is sent: in one transaction of the store, with the giving back of
-what was reserved. Until then it is reserved, so that requests under way at once never exceed a quota together.
+A page is *counted* when its answer is made, before it is sent: in memory that outlives the worker, from where the store
+is told within a quarter of a second. Until then it is reserved in the store, so that requests under way at once never
+exceed a quota together.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ocrsvc.access.quotas import headers_of, refusal_of
+from ocrsvc.access.accounts import Accounts
+from ocrsvc.access.admission import REFRESH_S, Admission, HeaderCache
+from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage
 from ocrsvc.access.secrets import id_of, is_same
-from ocrsvc.access.store import KeyStore, LimitReached, Period, period_of
+from ocrsvc.access.store import KeyStore, period_of
 from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
 
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
-REFRESH_S: Final = 0.25
-_STALE_S: Final = 2.0
+_STALE_S: Final = 5.0
 _ALIVE_S: Final = 1.0
 
 
@@ -36,38 +36,43 @@ class AccessGate:
 
     Args:
         store: The keys, and what is used of them.
-        worker: This worker's name in the store.
+        service: Its name among those that share the store.
         clock: Unix seconds.
         monotonic: Monotonic seconds.
+        counts: Of all its workers; by default there is this one only.
+        slot: This worker's.
     """
 
     def __init__(
         self,
         store: KeyStore,
-        worker: str,
+        service: str,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        counts: PageCounts | None = None,
+        slot: int = 0,
     ) -> None:
-        self._store, self._worker = store, worker
+        self._store = store
+        self._accounts = Accounts(store, counts or PageCounts(service), slot, monotonic)
         self._clock, self._monotonic = clock, monotonic
         self._secrets: Mapping[str, tuple[KeyEntry, KeySecret]] = {}
         self._entries: Mapping[str, KeyEntry] = {}
         self._version = -1
         self._refreshed_s = -_STALE_S
         self._alive_s = -_ALIVE_S
+        self._headers = HeaderCache(store, monotonic)
         self._begun = False
-        # Of what is settled: a worker that comes after this one under its name counts anew.
-        self._origin, self._numbers = secrets.token_hex(4), itertools.count()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep_refreshing, name="access", daemon=True)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the keys in memory are those of the store, as of two seconds ago at most."""
+        """Whether the keys in memory are those of the store, as of five seconds ago at most."""
         return self._monotonic() - self._refreshed_s < _STALE_S
 
     def start(self) -> None:
         """Keep the keys in memory like those of the store, from a thread of its own; after the fork."""
+        self._accounts.in_blocks = True
         self._thread.start()
 
     def stop(self) -> None:
@@ -75,6 +80,7 @@ class AccessGate:
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._accounts.end()
         self._store.close()
 
     def admit(self, secret: str | None, scope: Scope, adapter: str | None = None, pages: int = 0) -> Admission:
@@ -161,13 +167,18 @@ class AccessGate:
         return [(key.entry, self._store.usage(key.entry.name, period)) for key in known]
 
     def refresh(self) -> None:
-        """Read the keys again if one has changed. Raises KeysUnavailable. In the gate's own thread, or in tests."""
+        """Tell the store what was counted, and read the keys again if one has changed. Raises KeysUnavailable.
+
+        In the gate's own thread, or in tests.
+        """
+        accounts, now_s = self._accounts, self._monotonic()
+        self._begun = self._begun or accounts.begin()
         if not self._begun:
-            self._store.begin_worker(self._worker)
-            self._begun = True
-        now_s = self._monotonic()
+            return
+        accounts.settle()
         if now_s - self._alive_s >= _ALIVE_S:
-            self._store.keep_alive(self._worker)
+            self._store.keep_alive(accounts.worker)
+            accounts.settle_abandoned()
             self._alive_s = now_s
         # First the number: a change between the two is read again a moment later.
         version = self._store.version()
@@ -209,75 +220,7 @@ class AccessGate:
         return entry
 
     def _admission(self, entry: KeyEntry, now_s: float) -> Admission:
-        return Admission(self._store, self._worker, entry, now_s, f"{self._origin}.{next(self._numbers)}")
-
-
-class Admission:
-    """One request that was admitted, until its answer is made. Used by the threads of its request, one at a time.
-
-    Attributes:
-        entry: The key's.
-    """
-
-    def __init__(self, store: KeyStore, worker: str, entry: KeyEntry, now_s: float, number: str) -> None:
-        self.entry = entry
-        self._number = number
-        self._store, self._worker, self._now_s = store, worker, now_s
-        self._period: Period = period_of(now_s)
-        self._requests = 0
-        self._reserved = 0
-        self._usage: Usage | None = None
-
-    @property
-    def rate_limit_headers(self) -> Mapping[str, str]:
-        """RateLimit headers for the answer, as of when pages were last reserved; empty where the key has no limit."""
-        return headers_of(self.entry.limits, self._usage, self._now_s) if self._usage else {}
-
-    def enter(self, pages: int) -> None:
-        """The gate, once: count the request as under way, and reserve pages. Raises as `AccessGate.admit`."""
-        if self.entry.limits.is_empty:
-            return
-        self._reserve(self._store.admit, pages)
-        self._requests = 1
-
-    def charge(self, pages: int) -> None:
-        """Reserve pages that are about to be read, or found in the cache, beyond those reserved before.
-
-        Raises:
-            QuotaExceeded: They are more than the key has left; none of them is reserved.
-            KeysUnavailable: The store does not answer.
-        """
-        if pages and not self.entry.limits.is_empty:
-            self._reserve(self._store.reserve, pages)
-
-    def settle(self, pages: int) -> None:
-        """The answer is made: count its pages, and give back the rest; once, for what comes later does nothing.
-
-        Args:
-            pages: That are answered; those that failed are none.
-
-        Raises:
-            KeysUnavailable: The store does not answer; the answer must not be sent.
-        """
-        requests, reserved = self._requests, self._reserved
-        if requests or reserved or pages:
-            self._store.settle(self._number, self.entry.name, self._worker, requests, reserved, pages, self._period)
-        self._requests = self._reserved = 0
-
-    def release(self) -> None:
-        """The request is over: give back what is still reserved, uncounted. Never raises; the lease ends what stays."""
-        try:
-            self.settle(0)
-        except KeysUnavailable as error:
-            LOGGER.warning("What a request had reserved is given back later: %s", error)
-
-    def _reserve(self, take: Callable[..., Usage], pages: int) -> None:
-        entry = self.entry
-        try:
-            self._usage = take(self._number, entry.name, self._worker, entry.limits, pages, self._period)
-        except LimitReached as reached:
-            raise refusal_of(entry.limits, reached, self._now_s) from None
-        self._reserved += pages
+        return Admission(self._store, self._accounts, self._headers, entry, now_s)
 
 
 _HOW_TO_SEND: Final = "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY."

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
 from ocrsvc.access.records import KeyEntry, KeyLimits, KeySecret, StoredKey, Usage
+
+LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 
 def write_key(key: StoredKey) -> str:
@@ -17,10 +21,16 @@ def write_key(key: StoredKey) -> str:
     ).decode()
 
 
-def read_key(document: str | bytes) -> StoredKey:
-    """The key of a document."""
-    value = orjson.loads(document)
-    return StoredKey(_entry_from(value["entry"]), tuple(map(_secret_from, value["secrets"])))
+def read_keys(documents: Iterable[str | bytes]) -> list[StoredKey]:
+    """The keys of documents; one that cannot be read, as one of a later version, admits nobody and is logged."""
+    found = []
+    for document in documents:
+        try:
+            value = orjson.loads(document)
+            found.append(StoredKey(_entry_from(value["entry"]), tuple(map(_secret_from, value["secrets"]))))
+        except (KeyError, TypeError, ValueError) as error:
+            LOGGER.error("A key is left out, for it cannot be read: %s: %s", type(error).__name__, error)
+    return found
 
 
 def entry_to_dict(entry: KeyEntry) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from ocrsvc.access.accounts import settle_abandoned
 from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.redis_store import RedisStore, check_url
 from ocrsvc.access.sqlite_store import SqliteStore, open_file
 from ocrsvc.access.store import KeyStore
@@ -25,14 +28,22 @@ def open_store(address: str) -> KeyStore:
     return RedisStore(address) if path is None else SqliteStore(path)
 
 
-def open_gate(address: str, worker: str) -> AccessGate:
+def open_gate(address: str, counts: PageCounts, slot: int) -> AccessGate:
     """The gate of one worker, which does not know the keys before it is started.
 
     Args:
         address: Of the store.
-        worker: A name that no other living worker has, of any service that shares the store.
+        counts: Of all workers of the service, whose name no other has that shares the store.
+        slot: This worker's.
     """
-    return AccessGate(open_store(address), worker)
+    return AccessGate(open_store(address), counts.service, counts=counts, slot=slot)
+
+
+def settle_rest(address: str, counts: PageCounts) -> None:
+    """gunicorn's arbiter, last: count what workers that were killed have left. Raises KeysUnavailable."""
+    if counts.unsettled_slots():
+        with closing(open_store(address)) as store:
+            settle_abandoned(store, counts)
 
 
 def check_store(address: str) -> None:

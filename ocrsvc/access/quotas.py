@@ -1,8 +1,6 @@
 """Limits of a key in words and in headers: what is left, and when there is more.
 
-The headers are those of draft-ietf-httpapi-ratelimit-headers-10 (`RateLimit-Policy`, `RateLimit`), and the three of its
-earlier versions, which most clients and proxies know (`RateLimit-Limit`, `-Remaining`, `-Reset`), for the limit of
-which the least is left.
+The headers are those of draft-ietf-httpapi-ratelimit-headers-10: `RateLimit-Policy` and `RateLimit`.
 """
 
 from __future__ import annotations
@@ -11,19 +9,18 @@ import calendar
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from ocrsvc.access.records import KeyLimits, Usage
-from ocrsvc.access.store import LimitName, LimitReached
+from ocrsvc.access.store import LimitName
 from ocrsvc.errors import QuotaExceeded
 
 _DAY_S: Final = 86_400
 _BUSY_RETRY_S: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """One limit of a key at one moment.
 
     Attributes:
@@ -43,14 +40,13 @@ class Quota:
 
 def quotas_of(limits: KeyLimits, usage: Usage, now_s: float) -> list[Quota]:
     """The limits that count over time, those of pages first."""
-    found = []
+    found, day_s, month_s = [], *_rest_of_periods_s(now_s)
     if limits.pages_a_day is not None:
         left = limits.pages_a_day - usage.today - usage.reserved
-        found.append(Quota("pages-a-day", limits.pages_a_day, _DAY_S, max(0, left), _until_day_s(now_s)))
+        found.append(Quota("pages-a-day", limits.pages_a_day, _DAY_S, max(0, left), day_s))
     if limits.pages_a_month is not None:
-        left, days = limits.pages_a_month - usage.this_month - usage.reserved, _days_of_month(now_s)
-        quota = Quota("pages-a-month", limits.pages_a_month, days * _DAY_S, max(0, left), _until_month_s(now_s))
-        found.append(quota)
+        left, window_s = limits.pages_a_month - usage.this_month - usage.reserved, _month_s(int(now_s // _DAY_S))[0]
+        found.append(Quota("pages-a-month", limits.pages_a_month, window_s, max(0, left), month_s))
     if limits.requests_per_s is not None:
         found.append(_rate_of(limits.requests_per_s, usage.full_s))
     return found
@@ -66,24 +62,20 @@ def headers_of(limits: KeyLimits, usage: Usage, now_s: float) -> Mapping[str, st
     quotas = quotas_of(limits, usage, now_s)
     if not quotas:
         return {}
-    tightest = min(quotas, key=lambda quota: quota.left / quota.limit)
     return {
-        "RateLimit-Policy": ", ".join(f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas),
-        "RateLimit": ", ".join(f'"{quota.name}";r={quota.left};t={quota.reset_s}' for quota in quotas),
-        "RateLimit-Limit": str(tightest.limit),
-        "RateLimit-Remaining": str(tightest.left),
-        "RateLimit-Reset": str(tightest.reset_s),
+        "RateLimit-Policy": ", ".join([f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas]),
+        "RateLimit": ", ".join([f'"{quota.name}";r={quota.left};t={quota.reset_s}' for quota in quotas]),
     }
 
 
-def refusal_of(limits: KeyLimits, reached: LimitReached, now_s: float) -> QuotaExceeded:
+def refusal_of(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float) -> QuotaExceeded:
     """The error for a limit that is reached."""
-    detail, remedy = _WORDS[reached.limit]
+    detail, remedy = _WORDS[reached]
     return QuotaExceeded(
         detail.format(limits=limits),
         remedy,
-        _retry_after_s(limits, reached, now_s),
-        headers_of(limits, reached.usage, now_s),
+        _retry_after_s(limits, reached, usage, now_s),
+        headers_of(limits, usage, now_s),
     )
 
 
@@ -104,13 +96,13 @@ _WORDS: Final[Mapping[LimitName, tuple[str, str]]] = {
 }
 
 
-def _retry_after_s(limits: KeyLimits, reached: LimitReached, now_s: float) -> int:
-    if reached.limit == "day":
-        return _until_day_s(now_s)
-    if reached.limit == "month":
-        return _until_month_s(now_s)
-    if reached.limit == "rate" and limits.requests_per_s is not None:
-        return _rate_of(limits.requests_per_s, reached.usage.full_s).reset_s or _BUSY_RETRY_S
+def _retry_after_s(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float) -> int:
+    if reached == "day":
+        return _rest_of_periods_s(now_s)[0]
+    if reached == "month":
+        return _rest_of_periods_s(now_s)[1]
+    if reached == "rate" and limits.requests_per_s is not None:
+        return _rate_of(limits.requests_per_s, usage.full_s).reset_s or _BUSY_RETRY_S
     return _BUSY_RETRY_S
 
 
@@ -126,15 +118,15 @@ def _rate_of(requests_per_s: float, full_s: float) -> Quota:
 _ROUNDING: Final = 1e-6
 
 
-def _until_day_s(now_s: float) -> int:
-    return math.ceil(_DAY_S - now_s % _DAY_S)
+def _rest_of_periods_s(now_s: float) -> tuple[int, int]:
+    """Whole seconds until the day and the month end."""
+    day_s = math.ceil(_DAY_S - now_s % _DAY_S)
+    return day_s, day_s + _month_s(int(now_s // _DAY_S))[1]
 
 
-def _until_month_s(now_s: float) -> int:
-    today = time.gmtime(now_s).tm_mday
-    return (_days_of_month(now_s) - today) * _DAY_S + _until_day_s(now_s)
-
-
-def _days_of_month(now_s: float) -> int:
-    now = time.gmtime(now_s)
-    return calendar.monthrange(now.tm_year, now.tm_mon)[1]
+@lru_cache(maxsize=2)
+def _month_s(day: int) -> tuple[int, int]:
+    """Seconds of the month of a day, and those after the day; days are counted from 1970."""
+    now = time.gmtime(day * _DAY_S)
+    days = calendar.monthrange(now.tm_year, now.tm_mon)[1]
+    return days * _DAY_S, (days - now.tm_mday) * _DAY_S

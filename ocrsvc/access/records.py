@@ -7,7 +7,7 @@ result cache.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 Scope = Literal["read", "jobs", "operate"]
 """Read images and documents; leave documents to be read later, and fetch them; metrics and operators' routes."""
@@ -37,6 +37,11 @@ class KeyLimits:
     def is_empty(self) -> bool:
         """Whether there is no limit at all."""
         return self == _NO_LIMITS
+
+    @property
+    def is_timeless(self) -> bool:
+        """Whether no limit counts over time."""
+        return self.requests_per_s is None and self.pages_a_day is None and self.pages_a_month is None
 
 
 _NO_LIMITS: Final = KeyLimits()
@@ -99,6 +104,32 @@ class StoredKey:
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
+
+
+class Need(NamedTuple):
+    """What is to be reserved of a key.
+
+    Attributes:
+        requests: That may be under way.
+        tokens: Requests that may begin, by its rate.
+        pages: That may be counted.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    pages: int = 0
+
+    @property
+    def is_something(self) -> bool:
+        """Whether it is not nothing."""
+        return any(self)
+
+
+class Hold(NamedTuple):
+    """What one worker has reserved of a key: requests under way, and pages that are not counted in the store yet."""
+
+    requests: int = 0
+    pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

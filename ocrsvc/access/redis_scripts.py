@@ -1,9 +1,9 @@
 """The transactions of the Redis store, in Lua: Redis runs each in one piece. Its own clock counts, not the machines'.
 
-Under `ocrsvc:` there are `keys` (name to document) and `keys:version`; of each key `held:NAME` (what its requests
-under way have reserved, by worker and number; with a `+` what other work has), `usage:NAME` (pages by day and month)
-and `rate:NAME` (when its bucket is full again); `workers` (when each was last seen alive), and for a minute
-`done:NUMBER` of what was settled.
+Under `ocrsvc:` there are `keys` (name to document) and `keys:version`; of each key `held:NAME` (what each worker has
+reserved of it: requests and pages), `usage:NAME` (pages by day and month) and `rate:NAME` (when its bucket is full
+again); `workers` (when each was last seen alive), and for two days `settled:WORKER:NAME` (the last number of a
+settlement).
 """
 
 from __future__ import annotations
@@ -16,39 +16,41 @@ PREFIX: Final = "ocrsvc:"
 LEASE_S: Final = 5.0
 """What a worker has reserved is given back when it has not shown for so long that it lives."""
 
-_DONE_S: Final = 60
+# How long the last number of a worker is known; what it counted is settled within seconds.
+_SETTLED_S: Final = 172_800
 
 _NOW: Final = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 """
 
-# Answers 0 or the number of the limit that is reached, and a Usage, whose seconds are microseconds.
-_TAKE: Final = (
+_READ: Final = (
     _NOW
     + """
-local rate, held, usage = KEYS[1], KEYS[2], KEYS[3]
-local field, step, burst, concurrency, pages = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local day_most, month_most = tonumber(ARGV[7]), tonumber(ARGV[9])
+local rate, held, usage, worker = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
 local requests, reserved = 0, 0
 local fields = redis.call('HGETALL', held)
 for place = 1, #fields, 2 do
-    if string.sub(fields[place], 1, 1) ~= '+' then requests = requests + 1 end
-    reserved = reserved + fields[place + 1]
+    if fields[place] ~= worker then
+        local space = string.find(fields[place + 1], ' ', 1, true)
+        requests = requests + string.sub(fields[place + 1], 1, space - 1)
+        reserved = reserved + string.sub(fields[place + 1], space + 1)
+    end
 end
-local used = redis.call('HMGET', usage, ARGV[6], ARGV[8])
+local used = redis.call('HMGET', usage, ARGV[1], ARGV[2])
 local today, month = tonumber(used[1] or 0), tonumber(used[2] or 0)
-local full = math.max(now, math.min(now + burst, tonumber(redis.call('GET', rate) or 0)))
-local function answer(limit)
-    return {limit, requests, reserved, today, month, math.floor((full - now) * 1000000)}
-end
+local full = tonumber(redis.call('GET', rate) or 0)
 """
 )
 
-_CHECK_PAGES: Final = """
-if day_most and today + reserved + pages > day_most then return answer(3) end
-if month_most and month + reserved + pages > month_most then return answer(4) end
-reserved = reserved + pages
+_HOLD: Final = """
+local function hold(held, worker, requests, pages)
+    if requests + pages > 0 then
+        redis.call('HSET', held, worker, string.format('%d %d', requests, pages))
+    else
+        redis.call('HDEL', held, worker)
+    end
+end
 """
 
 # What these workers have reserved.
@@ -57,7 +59,7 @@ local function forget(workers)
     for _, name in ipairs(redis.call('HKEYS', '{PREFIX}keys')) do
         local held = '{PREFIX}held:' .. name
         for _, field in ipairs(redis.call('HKEYS', held)) do
-            if workers[string.match(field, '^%+?(.*)|')] then redis.call('HDEL', held, field) end
+            if workers[field] then redis.call('HDEL', held, field) end
         end
     end
 end
@@ -75,40 +77,43 @@ class Script:
         object.__setattr__(self, "sha", sha1(self.source.encode(), usedforsecurity=False).hexdigest())
 
 
-ADMIT: Final = Script(
-    _TAKE
+# Answers 0, or the number of the limit that is reached.
+RESERVE: Final = Script(
+    _READ
+    + _HOLD
     + """
-if step and full + step > now + burst + 0.000001 then return answer(1) end
-if concurrency and requests >= concurrency then return answer(2) end
-"""
-    + _CHECK_PAGES
-    + """
-requests = requests + 1
-if step then
-    full = full + step
+local held_requests, held_pages, spare = ARGV[4], ARGV[5], ARGV[9]
+local more_requests, tokens, pages = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local concurrency, day_most, month_most = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+if tokens > 0 then
+    local step, burst = ARGV[13], ARGV[14]
+    full = math.max(now, math.min(now + burst, full))
+    if full + spare * tokens * step > now + burst + 0.000001 then return 1 end
+    full = full + tokens * step
+end
+if concurrency and more_requests > 0 and requests + held_requests + spare * more_requests > concurrency then
+    return 2
+end
+local wanted = reserved + held_pages + spare * pages
+if day_most and pages > 0 and today + wanted > day_most then return 3 end
+if month_most and pages > 0 and month + wanted > month_most then return 4 end
+if tokens > 0 then
     redis.call('SET', rate, string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000))
 end
-redis.call('HSET', held, field, pages)
-return answer(0)
+hold(held, worker, held_requests + more_requests, held_pages + pages)
+return 0
 """
 )
 
-RESERVE: Final = Script(
-    _TAKE
-    + _CHECK_PAGES
-    + """
-if redis.call('HEXISTS', held, field) == 0 then field = '+' .. field end
-redis.call('HINCRBY', held, field, pages)
-return answer(0)
-"""
-)
-
-SETTLE: Final = Script(f"""
-local held, usage, done = KEYS[1], KEYS[2], KEYS[3]
-local field, pages, day, month, oldest = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-if not redis.call('SET', done, 1, 'NX', 'EX', {_DONE_S}) then return 0 end
-redis.call('HDEL', held, field, '+' .. field)
-if pages == 0 then return 0 end
+SETTLE: Final = Script(
+    _HOLD
+    + f"""
+local held, usage, settled = KEYS[1], KEYS[2], KEYS[3]
+local worker, number, pages = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
+local day, month, oldest = ARGV[6], ARGV[7], ARGV[8]
+hold(held, worker, ARGV[2], ARGV[3])
+if pages == 0 or number <= tonumber(redis.call('GET', settled) or 0) then return 0 end
+redis.call('SET', settled, number, 'EX', {_SETTLED_S})
 redis.call('HINCRBY', usage, month, pages)
 if redis.call('HINCRBY', usage, day, pages) == pages then
     for _, period in ipairs(redis.call('HKEYS', usage)) do
@@ -116,12 +121,14 @@ if redis.call('HINCRBY', usage, day, pages) == pages then
     end
 end
 return pages
-""")
+"""
+)
 
+# Microseconds until the bucket is full again, last.
 USAGE: Final = Script(
-    _TAKE
+    _READ
     + """
-return answer(0)
+return {requests, reserved, today, month, math.max(0, math.ceil((full - now) * 1000000))}
 """
 )
 

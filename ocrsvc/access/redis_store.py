@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from ocrsvc.access.key_documents import read_key, write_key
+from ocrsvc.access.key_documents import read_keys, write_key
 from ocrsvc.access.quotas import burst_s
-from ocrsvc.access.records import KeyLimits, StoredKey, Usage
-from ocrsvc.access.redis_scripts import ADMIT, BEGIN, KEEP_ALIVE, PREFIX, PUT, RESERVE, SETTLE, USAGE, Script
+from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
+from ocrsvc.access.redis_scripts import BEGIN, KEEP_ALIVE, PREFIX, PUT, RESERVE, SETTLE, USAGE, Script
 from ocrsvc.access.store import LimitName, LimitReached, Period, oldest_period
 from ocrsvc.errors import KeysUnavailable, SettingsError
 
@@ -26,10 +26,6 @@ TRY_S: Final = 0.5
 
 _TRIES: Final = 2
 _LIMITS: Final[tuple[LimitName, ...]] = ("rate", "concurrency", "day", "month")
-# Where the rate does not say how long a bucket may be.
-_LONGEST_BURST_S: Final = 1e9
-# Of requests whose reservation may have been made though its answer was lost; more are left to the worker's end.
-_MOST_UNCERTAIN: Final = 10_000
 
 
 class RedisStore:
@@ -46,7 +42,6 @@ class RedisStore:
         self._connect = _connector(url)
         # Connections of the package redis, most of whose methods have no types. The last given back is taken first.
         self._idle: deque[Any] = deque()
-        self._uncertain: deque[tuple[str, str]] = deque(maxlen=_MOST_UNCERTAIN)
         self._oldest = oldest_period()
 
     def version(self) -> int:
@@ -56,7 +51,7 @@ class RedisStore:
     def keys(self) -> list[StoredKey]:
         """See KeyStore."""
         documents = self._call("HVALS", f"{PREFIX}keys")
-        return sorted(map(read_key, documents), key=lambda key: key.entry.name)
+        return sorted(read_keys(documents), key=lambda key: key.entry.name)
 
     def put(self, key: StoredKey) -> None:
         """See KeyStore."""
@@ -64,8 +59,8 @@ class RedisStore:
 
     def usage(self, name: str, period: Period) -> Usage:
         """See KeyStore."""
-        answer = self._run(USAGE, _keys_of(name), "", "", _LONGEST_BURST_S, "", 0, period.day, "", period.month, "")
-        return _usage_of(answer)
+        requests, reserved, today, this_month, full_us = self._run(USAGE, _keys_of(name), period.day, period.month, "")
+        return Usage(requests, reserved, today, this_month, full_us / 1e6)
 
     def begin_worker(self, worker: str) -> None:
         """See KeyStore."""
@@ -75,50 +70,31 @@ class RedisStore:
         """See KeyStore."""
         self._run(KEEP_ALIVE, (), worker)
         self._oldest = oldest_period()
-        for _ in range(len(self._uncertain)):
-            name, field = self._uncertain[0]
-            self._call("HDEL", f"{PREFIX}held:{name}", field)
-            self._uncertain.popleft()
 
-    def admit(self, number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
-        """See KeyStore."""
-        return self._reserve(ADMIT, number, name, worker, limits, pages, period)
-
-    def reserve(self, number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
-        """See KeyStore."""
-        return self._reserve(RESERVE, number, name, worker, limits, pages, period)
-
-    def settle(
-        self, number: str, name: str, worker: str, _requests: int, _reserved: int, pages: int, period: Period
+    def reserve(
+        self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, period: Period
     ) -> None:
         """See KeyStore."""
-        keys = (f"{PREFIX}held:{name}", f"{PREFIX}usage:{name}", f"{PREFIX}done:{number}")
-        self._run(SETTLE, keys, f"{worker}|{number}", pages, period.day, period.month, self._oldest)
+        rate = limits.requests_per_s
+        step, burst = ("", "") if rate is None else (1 / rate, burst_s(rate))
+        most = (_text(limits.concurrency), _text(limits.pages_a_day), _text(limits.pages_a_month))
+        values = (period.day, period.month, worker, *held, *need, spare, *most, step, burst)
+        if limit := self._run(RESERVE, _keys_of(name), *values):
+            raise LimitReached(_LIMITS[limit - 1])
+
+    def hold(self, name: str, worker: str, held: Hold) -> None:
+        """See KeyStore."""
+        self.settle(name, worker, held, 0, 0, Period("", ""))
+
+    def settle(self, name: str, worker: str, held: Hold, number: int, pages: int, period: Period) -> None:
+        """See KeyStore."""
+        keys = (f"{PREFIX}held:{name}", f"{PREFIX}usage:{name}", f"{PREFIX}settled:{worker}:{name}")
+        self._run(SETTLE, keys, worker, *held, number, pages, period.day, period.month, self._oldest)
 
     def close(self) -> None:
         """See KeyStore."""
         while self._idle:
             self._idle.pop().disconnect()
-
-    def _reserve(
-        self, script: Script, number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period
-    ) -> Usage:
-        rate, field = limits.requests_per_s, f"{worker}|{number}"
-        step, burst = ("", _LONGEST_BURST_S) if rate is None else (repr(1 / rate), repr(burst_s(rate)))
-        try:
-            answer = self._run(
-                script,
-                _keys_of(name),
-                *(field, step, burst, _text(limits.concurrency), pages),
-                *(period.day, _text(limits.pages_a_day), period.month, _text(limits.pages_a_month)),
-            )
-        except KeysUnavailable:
-            if script is ADMIT:
-                self._uncertain.append((name, field))
-            raise
-        if limit := answer[0]:
-            raise LimitReached(_LIMITS[limit - 1], _usage_of(answer))
-        return _usage_of(answer)
 
     def _run(self, script: Script, keys: tuple[str, ...], *values: object) -> Any:
         """What a script answers. Raises KeysUnavailable."""
@@ -151,7 +127,7 @@ class RedisStore:
 
         connection = self._take_connection()
         try:
-            connection.send_command(*command)
+            connection.send_packed_command([_packed(command)], check_health=False)
             answer = connection.read_response()
         except ResponseError:
             # An answer all the same.
@@ -195,6 +171,12 @@ def _connector(url: str) -> Callable[[], Any]:
     return partial(kind, **options | limits)
 
 
+def _packed(command: tuple[Any, ...]) -> bytes:
+    """A command on the wire. The package's own way to pack it takes as long as all the rest of a call."""
+    words = [str(word).encode() for word in command]
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
 def _keys_of(name: str) -> tuple[str, ...]:
     return f"{PREFIX}rate:{name}", f"{PREFIX}held:{name}", f"{PREFIX}usage:{name}"
 
@@ -202,11 +184,6 @@ def _keys_of(name: str) -> tuple[str, ...]:
 def _text(limit: int | None) -> int | str:
     """A limit for a script, which takes no None."""
     return "" if limit is None else limit
-
-
-def _usage_of(answer: list[int]) -> Usage:
-    _, requests, reserved, today, this_month, full_us = answer
-    return Usage(requests, reserved, today, this_month, full_us / 1e6)
 
 
 def _unavailable(error: Exception) -> KeysUnavailable:

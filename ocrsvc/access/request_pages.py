@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocrsvc.access.gate import Admission
+from ocrsvc.access.admission import Admission
 
 
 class RequestPages:

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ocrsvc.access.key_documents import read_key, write_key
+from ocrsvc.access.key_documents import read_keys, write_key
 from ocrsvc.access.quotas import burst_s
-from ocrsvc.access.records import KeyLimits, StoredKey, Usage
+from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
 from ocrsvc.access.sqlite_schema import PAGE_BYTES, SCHEMA, SCHEMA_VERSION, USAGE
 from ocrsvc.access.store import LIMIT_NAMES, LimitReached, Period, oldest_period
 from ocrsvc.errors import KeysUnavailable
@@ -31,6 +31,9 @@ LIMIT_S: Final = 1.0
 
 _MOST_LOG_BYTES: Final = 8 << 20
 _OWN_USER_ONLY: Final = 0o600
+_SETTLE: Final = "INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+# How long the last number of a worker is known; what it counted is settled within seconds.
+_SETTLED_DAYS: Final = 2
 
 
 class SqliteStore:
@@ -54,7 +57,7 @@ class SqliteStore:
 
     def keys(self) -> list[StoredKey]:
         """See KeyStore."""
-        return [read_key(document) for (document,) in self._for_upkeep.run("SELECT document FROM key ORDER BY name")]
+        return read_keys([document for (document,) in self._for_upkeep.run("SELECT document FROM key ORDER BY name")])
 
     def put(self, key: StoredKey) -> None:
         """See KeyStore. On the disk when this returns."""
@@ -73,7 +76,9 @@ class SqliteStore:
 
     def begin_worker(self, worker: str) -> None:
         """See KeyStore."""
-        self._for_upkeep.run("INSERT INTO begun VALUES (?, ?)", (worker, oldest_period()))
+        self._for_upkeep.run(
+            "INSERT INTO begun VALUES (?, ?, ?)", (worker, oldest_period(), oldest_period(_SETTLED_DAYS))
+        )
 
     def keep_alive(self, worker: str) -> None:
         """See KeyStore; and fold the log into the file when it has grown."""
@@ -84,43 +89,32 @@ class SqliteStore:
                 self._for_upkeep.run("PRAGMA wal_checkpoint(PASSIVE)")
                 self._for_upkeep.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def admit(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def reserve(
+        self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, period: Period
+    ) -> None:
         """See KeyStore."""
         rate = limits.requests_per_s
         step, burst = (None, None) if rate is None else (1 / rate, burst_s(rate))
-        values = (name, worker, self._clock(), step, burst, limits.concurrency, *_pages(limits, pages, period))
-        return self._reserve("INSERT INTO admit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values, name, period)
+        self._for_requests.run(
+            "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(name, worker, *held, *need, spare, self._clock(), step, burst, limits.concurrency),
+                *(period.day, limits.pages_a_day, period.month, limits.pages_a_month),
+            ),
+        )
 
-    def reserve(self, _number: str, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
+    def hold(self, name: str, worker: str, held: Hold) -> None:
         """See KeyStore."""
-        values = (name, worker, *_pages(limits, pages, period))
-        return self._reserve("INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?)", values, name, period)
+        self._for_requests.run(_SETTLE, (name, worker, *held, 0, 0, "", ""))
 
-    def settle(
-        self, _number: str, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
-    ) -> None:
-        """See KeyStore. What failed has not happened: the number is not needed."""
-        values = (name, worker, requests, reserved, pages, period.day, period.month)
-        self._for_requests.run("INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    def settle(self, name: str, worker: str, held: Hold, number: int, pages: int, period: Period) -> None:
+        """See KeyStore."""
+        self._for_requests.run(_SETTLE, (name, worker, *held, number, pages, period.day, period.month))
 
     def close(self) -> None:
         """See KeyStore."""
         self._for_requests.close()
         self._for_upkeep.close()
-
-    def _reserve(self, statement: str, values: tuple[object, ...], name: str, period: Period) -> Usage:
-        try:
-            self._for_requests.run(statement, values)
-        except sqlite3.IntegrityError as error:
-            limit = str(error)
-            if limit not in LIMIT_NAMES:
-                raise
-            raise LimitReached(LIMIT_NAMES[limit], self.usage(name, period)) from None
-        return self.usage(name, period)
-
-
-def _pages(limits: KeyLimits, pages: int, period: Period) -> tuple[object, ...]:
-    return pages, period.day, limits.pages_a_day, period.month, limits.pages_a_month
 
 
 class _Connection:
@@ -136,7 +130,7 @@ class _Connection:
 
         Raises:
             KeysUnavailable: The file cannot be used, or others keep it busy for a second.
-            sqlite3.IntegrityError: A trigger refused it.
+            LimitReached: A trigger refused it.
         """
         if not self._lock.acquire(timeout=LIMIT_S):
             raise _unavailable(self._path, "it is busy")
@@ -144,9 +138,9 @@ class _Connection:
             if self._opened is None:
                 self._opened = open_file(self._path)
             return self._opened.execute(statement, values).fetchall()
-        except sqlite3.IntegrityError:
-            raise
         except (sqlite3.Error, OSError) as error:
+            if str(error) in LIMIT_NAMES:
+                raise LimitReached(LIMIT_NAMES[str(error)]) from None
             raise _unavailable(self._path, str(error)) from error
         finally:
             self._lock.release()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, Protocol, get_args
 
-from ocrsvc.access.records import KeyLimits, StoredKey, Usage
+from ocrsvc.access.records import Hold, KeyLimits, Need, StoredKey, Usage
 
 LimitName = Literal["rate", "concurrency", "day", "month"]
 
@@ -19,17 +20,11 @@ _DAY_S: Final = 86_400
 
 
 class LimitReached(Exception):
-    """A limit of a key is reached; nothing was reserved. The gate makes a QuotaExceeded of it.
+    """A limit of a key is reached; nothing was reserved. The gate makes a QuotaExceeded of it."""
 
-    Args:
-        limit: Which.
-        usage: What is used of the key.
-    """
-
-    def __init__(self, limit: LimitName, usage: Usage) -> None:
+    def __init__(self, limit: LimitName) -> None:
         super().__init__(limit)
         self.limit = limit
-        self.usage = usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +37,18 @@ class Period:
 
 def period_of(now_s: float) -> Period:
     """Day and month of a moment in Unix seconds."""
-    day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
+    return _period_of_day(int(now_s // _DAY_S))
+
+
+@lru_cache(maxsize=2)
+def _period_of_day(number: int) -> Period:
+    day = time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
     return Period(day, day[:7])
 
 
-def oldest_period() -> str:
-    """What is counted is kept from this day on: somewhat more than a year."""
-    return period_of(time.time() - _KEPT_DAYS * _DAY_S).day
+def oldest_period(days: int = _KEPT_DAYS) -> str:
+    """The day so long ago; what is counted is kept for somewhat more than a year."""
+    return period_of(time.time() - days * _DAY_S).day
 
 
 class KeyStore(Protocol):
@@ -76,27 +76,30 @@ class KeyStore(Protocol):
     def keep_alive(self, worker: str) -> None:
         """This worker lives; and give back what the dead have reserved."""
 
-    def admit(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
-        """Count a request as under way, and reserve pages for it. Raises LimitReached.
+    def reserve(
+        self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, period: Period
+    ) -> None:
+        """Reserve something for a worker, beyond what it holds. Sent twice it is done once, but for the rate.
 
         Args:
-            number: Of the request, unlike that of any other.
-            name: Of the key.
-            worker: Its worker's name.
-            limits: The key's.
-            pages: So many.
-            period: To which they belong.
+            name, limits: Of the key.
+            worker: The worker.
+            held: What it holds before.
+            need: What it needs.
+            spare: How many times this must be left; 1 is just enough.
+            period: To which the pages belong.
+
+        Raises:
+            LimitReached: Not so much is left; nothing was reserved.
         """
 
-    def reserve(self, number: str, /, name: str, worker: str, limits: KeyLimits, pages: int, period: Period) -> Usage:
-        """Reserve more pages. Raises LimitReached."""
+    def hold(self, name: str, worker: str, held: Hold) -> None:
+        """A worker holds this of a key from now on."""
 
-    def settle(
-        self, number: str, /, name: str, worker: str, requests: int, reserved: int, pages: int, period: Period
-    ) -> None:
-        """Count pages as answered, and give back so many reserved pages and requests under way.
+    def settle(self, name: str, worker: str, held: Hold, number: int, pages: int, period: Period) -> None:
+        """Count pages of a key, and set what the worker holds.
 
-        Takes effect once for each number, however often it is tried after a failure.
+        The pages count once for each number of a worker and key, however often it is sent; numbers only grow.
         """
 
     def close(self) -> None:

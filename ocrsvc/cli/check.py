@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
-from ocrsvc.errors import EngineUnavailable, OperatorError
+from ocrsvc.errors import EngineUnavailable, OperatorError, SettingsError
 from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
+from ocrsvc.tls.certificate import in_utc
+from ocrsvc.tls.certificates import Certificates
+from ocrsvc.tls.context import files_of
 
 HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (
@@ -90,7 +93,18 @@ def _describe_machine(settings: Settings) -> list[str]:
         f"cpus: {read_cpus():g} usable; gpus: {', '.join(gpus) or 'none'}",
         f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})",
         f"plan: {plan_for(settings)}",
+        f"tls: {describe_tls(settings)}",
     ]
+
+
+def describe_tls(settings: Settings) -> str:
+    """The service's certificate, or why it cannot be served; none without TLS."""
+    try:
+        files = files_of(settings)
+        own = None if files is None else Certificates(files).current.certificate
+    except SettingsError as error:
+        return f"cannot be served: {error}"
+    return "off" if own is None else f"{', '.join(own.names)}, until {in_utc(own.not_after_s)}"
 
 
 def _plugins() -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 import orjson
 
 from ocrsvc.cli.api_key import add_argument, read_key
+from ocrsvc.cli.tls_arguments import add_tls_arguments
 from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
     where.add_argument("--url", help="address of a service that reads them, instead of this process")
     add_argument(parser)
+    add_tls_arguments(parser)
     parser.add_argument(
         "--rotate",
         choices=("auto", "0", "90", "180", "270"),
@@ -102,7 +104,8 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
         raise OperatorError(f"--url needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
 
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
-    with Client(args.url, api_key=read_key(args.key_file)) as client:
+    own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
+    with Client(args.url, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
         timing: Literal["stages"] | None = "stages" if args.timing else None
         answers = client.read_many(images, **_options_of(args) | {"pages": args.pages, "timing": timing})
         yield from zip(args.files, answers, strict=True)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ocrsvc.access.audit import audit_log_of, local_user
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         0 when all of them are replaced, 75 when some are not in time.
 
     Raises:
-        OperatorError: There is no such service, or it belongs to somebody else.
+        OperatorError: There is no such service, it belongs to somebody else, or the audit log cannot be written.
     """
     arbiter = find_arbiter(args.pid if args.pid is not None else _read_pidfile(args.pidfile))
     old = workers_of(arbiter.pid)
@@ -51,8 +52,11 @@ def run(args: argparse.Namespace) -> int:
             f"Process {arbiter.pid} has no worker that could be asked.",
             "Is it this service? Its log says how it stands.",
         )
+    log = audit_log_of(read_settings())
+    log.check()
     for worker in old:
         _ask(worker)
+    log.write(local_user(), "workers.recycle", time.time(), arbiter=arbiter.pid, workers=len(old))
     print(f"asked {len(old)} workers of {arbiter.pid} for successors: {_pids(old)}", flush=True)
     left = _wait(arbiter, old, time.monotonic() + args.timeout)
     if left:

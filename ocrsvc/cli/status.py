@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import socket
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -13,9 +14,11 @@ import orjson
 
 from ocrsvc.cli.api_key import add_argument, read_key
 from ocrsvc.cli.overview import describe_overview
+from ocrsvc.cli.tls_arguments import add_tls_arguments, context_of
 from ocrsvc.client.request import key_header
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
+from ocrsvc.tls.client_context import context_of_own_service
 
 HELP: Final = "print the workers and the main numbers of a running service"
 _ANSWER_S: Final = 10.0
@@ -28,47 +31,75 @@ Samples = Sequence[tuple[str, Mapping[str, str], float]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc status`."""
-    parser.add_argument("url", nargs="?", help="http://host:port or unix:path; by default where OCRSVC_BIND listens")
+    parser.add_argument(
+        "url", nargs="?", help="http://host:port, https://… or unix:path; by default where OCRSVC_BIND listens"
+    )
     add_argument(parser)
+    add_tls_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask, and print; raises OperatorError when there is no answer."""
-    url, key = args.url or address_of(read_settings().bind), read_key(args.key_file)
-    overview = orjson.loads(fetch(url, "/ops/overview", key))
-    numbers = describe_numbers(parse(fetch(url, "/metrics", key).decode()))
+    (url, context), key = service_of(args), read_key(args.key_file)
+    overview = orjson.loads(fetch(url, "/ops/overview", key, context))
+    numbers = describe_numbers(parse(fetch(url, "/metrics", key, context).decode()))
     for line in (*describe_workers(overview), "", *numbers, *describe_overview(overview)):
         print(line)
     return 0
 
 
-def address_of(bind: str) -> str:
+def service_of(args: argparse.Namespace) -> tuple[str, ssl.SSLContext | None]:
+    """The address to ask, and what to verify it with: the arguments', else those of the settings' own service.
+
+    Raises:
+        OperatorError: The settings, or the arguments' files, cannot be used.
+    """
+    context = context_of(args)
+    if args.url is not None:
+        return args.url, context
+    settings = read_settings()
+    if settings.tls_certificate is None:
+        return address_of(settings.bind), context
+    if args.ca is None:
+        context = context_of_own_service(settings.tls_certificate, args.cert, args.cert_key)
+    return address_of(settings.bind, is_tls=True), context
+
+
+def address_of(bind: str, *, is_tls: bool = False) -> str:
     """Where a service that listens on this address can be asked."""
     if bind.startswith(_UNIX):
         return bind
     host, _, port = bind.rpartition(":")
     host = _ANY_ADDRESS.get(host.strip("[]"), host.strip("[]"))
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def fetch(url: str, path: str, key: str = "") -> bytes:
+def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = None) -> bytes:
     """The body of a successful answer to a request with this key, if any. Raises OperatorError, BadOption."""
-    status, body = ask(url, path, key_header(key) if key else {})
+    status, body = ask(url, path, key_header(key) if key else {}, context)
     if status != http.client.OK:
         raise OperatorError(f"{url}{path} answers {status}.", _remedy_of(body))
     return body
 
 
-def ask(url: str, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and body of the answer to a GET. Raises OperatorError where there is none."""
-    connection = _connect(url)
+def ask(
+    url: str, path: str, headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None
+) -> tuple[int, bytes]:
+    """Status and body of the answer to a GET; over TLS verified by the context, or as the system does.
+
+    Raises:
+        OperatorError: There is no answer.
+    """
+    connection = _connect(url, context)
     try:
         connection.request("GET", path, headers=headers or {})
         response = connection.getresponse()
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         raise OperatorError(
-            f"{url} does not answer: {error}.", "Is the service running, and is this its address?"
+            f"{url} does not answer: {error}.",
+            "Is the service running, and is this its address? A certificate of an authority of your own needs --ca.",
         ) from error
     finally:
         connection.close()
@@ -97,13 +128,14 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _connect(url: str) -> http.client.HTTPConnection:
+def _connect(url: str, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
     if url.startswith(_UNIX):
         return _UnixConnection(url.removeprefix(_UNIX))
     parts = urlsplit(url if "//" in url else f"//{url}")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     try:
-        return kind(parts.hostname or "", parts.port, timeout=_ANSWER_S)
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=_ANSWER_S, context=context)
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_ANSWER_S)
     except ValueError as error:
         raise OperatorError(f"{url} is not an address: {error}.", "Write http://host:port.") from error
 

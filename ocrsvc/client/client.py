@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mappi
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Self, Unpack
 
 import httpx
@@ -22,6 +23,7 @@ from ocrsvc.client.request import PATH, ImageInput, Options, address_of, body_of
 from ocrsvc.client.response import Answer, answer_of
 from ocrsvc.client.retry_policy import Tries
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
+from ocrsvc.tls.client_context import client_context
 
 TIMEOUT_S: Final = 120.0
 AT_ONCE: Final = 4
@@ -38,9 +40,12 @@ class Client:
         timeout_s: How long one image may take, tries and waits included.
         headers: Sent with every request, for what stands before the service.
         api_key: The service's key; None takes what the environment's OCRSVC_API_KEY holds, if anything.
+        ca: File with the authority of the service's certificate, in PEM; by default those that httpx trusts.
+        certificate: Files with the client's own certificate and its key, in PEM, for services that want one.
 
     Raises:
         BadOption: The address, or the key, cannot be one.
+        OperatorError: A file cannot be used.
     """
 
     def __init__(
@@ -50,9 +55,11 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         api_key: str | None = None,
+        ca: Path | None = None,
+        certificate: tuple[Path, Path] | None = None,
     ) -> None:
         self._timeout_s = timeout_s
-        self._http = httpx.Client(base_url=address_of(url), headers=own_headers(headers, api_key), limits=_LIMITS)
+        self._http = httpx.Client(**_service_of(url, headers, api_key, ca, certificate))
 
     def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one image.
@@ -148,9 +155,11 @@ class AsyncClient:
         timeout_s: float = TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         api_key: str | None = None,
+        ca: Path | None = None,
+        certificate: tuple[Path, Path] | None = None,
     ) -> None:
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(base_url=address_of(url), headers=own_headers(headers, api_key), limits=_LIMITS)
+        self._http = httpx.AsyncClient(**_service_of(url, headers, api_key, ca, certificate))
 
     async def read(self, picture: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Answer:
         """What is on one image; see `Client.read`."""
@@ -212,6 +221,23 @@ class AsyncClient:
 
 # As many connections as there are readings under way: at_once decides, and nobody waits for a connection.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE * 4)
+
+
+def _service_of(
+    url: str,
+    headers: Mapping[str, str] | None,
+    api_key: str | None,
+    ca: Path | None,
+    certificate: tuple[Path, Path] | None,
+) -> dict[str, Any]:
+    """What httpx takes of a service; see Client. Raises BadOption, OperatorError."""
+    return {
+        "base_url": address_of(url),
+        "headers": own_headers(headers, api_key),
+        "limits": _LIMITS,
+        # True is httpx's own way.
+        "verify": client_context(ca, *(certificate or ())) or True,
+    }
 
 
 def _arguments(options: Options, left_s: float) -> dict[str, Any]:

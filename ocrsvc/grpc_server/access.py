@@ -38,9 +38,15 @@ class CallAccess:
         """Whether this method is answered without a key."""
         return self._routes.is_open(path)
 
-    def check(self, sent: Mapping[str, str], method: Method) -> KeyEntry:
-        """The key in a call's metadata, in the loop. Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable."""
+    def check(self, sent: Mapping[str, str], method: Method, client_name: str | None = None) -> KeyEntry:
+        """The key in a call's metadata, else the one that the client's certificate stands for; in the loop.
+
+        Raises:
+            OcrsvcError: KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable.
+        """
         credential = credential_of(sent.get("authorization", ""), sent.get("x-api-key", ""))
+        if not credential.secret and client_name is not None:
+            return self._gate.check_named(client_name, "read", _format_of(method))
         return self._gate.check(credential.secret, "read", _format_of(method))
 
     @contextmanager

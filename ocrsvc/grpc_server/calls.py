@@ -193,7 +193,7 @@ class Calls:
         stream = Stream(
             number,
             method,
-            Call(now_s + limit_s, ledger=record.ledger),
+            Call(now_s + limit_s, ledger=record.ledger, client_name=self._connection.client_name),
             MessageReader(sent.get("grpc-encoding", "identity"), server.most_bytes),
             Share(server.memory),
             Share(server.arriving),
@@ -224,7 +224,7 @@ class Calls:
         access = self._server.access
         if access is None or access.is_open(sent.get(":path", "")):
             return network_of(self._connection.caller)
-        key = access.check(sent, stream.method)
+        key = access.check(sent, stream.method, stream.call.client_name)
         stream.key = key.name
         return caller_of(key)
 

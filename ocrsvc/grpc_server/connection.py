@@ -49,11 +49,15 @@ class Connection:
         server: The server.
         clock: Monotonic seconds.
         caller: Whose calls these are, for the cap of one caller.
+
+    Attributes:
+        client_name: The name of the key that the client's TLS certificate stands for; None for none.
     """
 
     def __init__(self, server: RpcServer, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
         self._server = server
         self.caller = caller
+        self.client_name: str | None = None
         self._clock = clock
         self._h2 = open_h2()
         self._sender = Sender(self._h2, clock)
@@ -77,6 +81,11 @@ class Connection:
     def active_s(self) -> float:
         """When the last call began, or was answered."""
         return self._calls.active_s
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether its worker ends."""
+        return self._shutdown.draining_s is not None
 
     @property
     def finished(self) -> bool:

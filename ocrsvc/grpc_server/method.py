@@ -27,6 +27,7 @@ class Call:
         priority: The highest that it may have.
         mask: What its metadata asks to be masked in the answer.
         ledger: Of the call's stages.
+        client_name: The name of the key that the client's verified TLS certificate stands for; None for none.
     """
 
     deadline: float
@@ -36,6 +37,7 @@ class Call:
     priority: Priority = "interactive"
     mask: tuple[MaskKind, ...] = ()
     ledger: Ledger = NO_LEDGER
+    client_name: str | None = None
 
     @property
     def context(self) -> RequestContext:

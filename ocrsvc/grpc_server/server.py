@@ -33,6 +33,8 @@ from ocrsvc.grpc_server.transport import Transport
 from ocrsvc.serving.memory_budget import Budget, Share, SharedLimits, make_shared_limits
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.request_ids import with_ids
+from ocrsvc.tls import tls_socket
+from ocrsvc.tls.handshakes import Handshakes
 
 MAX_CONNECTIONS: Final = 1000
 CONNECTION_BYTES: Final = 1 << 17
@@ -69,6 +71,7 @@ class RpcServer:
 
     Attributes:
         access: Admits calls by their API keys; set before the start, None admits all.
+        handshakes: Of TLS, on every listener but Unix sockets; set before the start, None is plain.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class RpcServer:
         self.call_metrics = call_metrics or CallMetrics(MetricsStore().common)
         self._listeners = list(listeners)
         self.threads = threads
+        self.handshakes: Handshakes | None = None
         self._on_call = on_call
         self._guarding = limits.guard.request if limits.guard is not None else _unguarded
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
@@ -225,6 +229,8 @@ class RpcServer:
 
     def _share_time(self, turns: int) -> None:
         """Divide the time of a round among the connections, so that a round ends soon however many there are."""
+        if self.handshakes is not None:
+            self.handshakes.begin_turn()
         self.turn_s = min(_TURN_S, max(_LEAST_TURN_S, _ROUND_S / max(1, turns)))
 
     def _poll_timeout_s(self) -> float | None:
@@ -275,15 +281,17 @@ class RpcServer:
         if len(self._transports) >= MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
         share = Share(self.memory)
+        handshakes = self.handshakes if sock.family != socket.AF_UNIX else None
         try:
-            share.take(CONNECTION_BYTES)
+            share.take(CONNECTION_BYTES + (tls_socket.CONNECTION_BYTES if handshakes is not None else 0))
         except OcrsvcError:
             exempt = [transport for transport in self._transports if transport.exempt]
             if len(exempt) >= EXEMPT_CONNECTIONS:
                 connection_to_close(exempt).close_now()
         connection = Connection(self, caller=caller)
+        own = handshakes.begin(sock) if handshakes is not None else sock
         try:
-            self._transports.add(Transport(sock, connection, share, self._selector, self._transports))
+            self._transports.add(Transport(own, connection, share, self._selector, self._transports, handshakes))
         except BaseException:
             share.release()
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import selectors
 import socket
@@ -13,6 +12,8 @@ from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.sender import FILL_BYTES
 from ocrsvc.grpc_server.slow_readers import StallDetector
 from ocrsvc.serving.memory_budget import Share
+from ocrsvc.tls.handshakes import Handshakes
+from ocrsvc.tls.tls_socket import TlsSocket
 
 FIRST_BYTES_S: Final = 10.0
 """How long a connection may take to say that it speaks HTTP/2."""
@@ -34,29 +35,35 @@ class Transport:
     """Moves the bytes of one connection.
 
     Args:
-        sock: The client.
+        sock: The client; a TlsSocket begins with its handshake.
         connection: Its HTTP/2 state.
         share: What the connection holds of the memory, whatever its calls hold; given back with it.
         selector: Reports when the socket is ready.
         others: All transports of the server; this one leaves them when it is closed.
+        handshakes: Go on with that of a TlsSocket; None where the server is plain.
     """
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | TlsSocket,
         connection: Connection,
         share: Share,
         selector: selectors.BaseSelector,
         others: set[Transport],
+        handshakes: Handshakes | None = None,
     ) -> None:
         self.connection = connection
         self._sock = sock
         self._share = share
         self._selector = selector
         self._others = others
+        self._handshakes = handshakes
+        self._tls = sock if isinstance(sock, TlsSocket) else None
+        self._in_handshake = self._tls is not None
         self._events = selectors.EVENT_READ
         self._stall = StallDetector()
         self._closing_s: float | None = None
+        self._is_shut = False
         self._discarded_bytes = 0
         self._age_s = MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
         sock.setblocking(False)
@@ -82,7 +89,7 @@ class Transport:
 
     def _read(self, events: int) -> None:
         """The socket is ready; `write` follows in every round."""
-        if not events & selectors.EVENT_READ:
+        if not events & selectors.EVENT_READ or (self._in_handshake and not self._go_on_with_handshake()):
             return
         try:
             data = self._sock.recv(RECEIVE_BYTES)
@@ -99,14 +106,30 @@ class Transport:
             if self._discarded_bytes > _LINGER_BYTES:
                 self.drop()
 
+    def _go_on_with_handshake(self) -> bool:
+        """Whether it is over; what the client has sent behind it is then read."""
+        assert self._handshakes is not None, "only with TLS"
+        assert self._tls is not None, "only with TLS"
+        try:
+            if not self._handshakes.go_on(self._tls, self.connection.caller):
+                return False
+        except OSError:
+            # It waits until the client has read why.
+            self._in_handshake, self.connection.broken = False, True
+            self.connection.take_out().clear()
+            return False
+        self._in_handshake = False
+        self.connection.client_name = self._tls.client_name
+        return True
+
     def write(self) -> None:
         """Send what there is, as far as the client takes it; close what is finished."""
-        if self not in self._others or not self._send():
+        if self not in self._others or self._in_handshake or not self._send():
             return
         self.connection.send_more()
         out = self.connection.take_out()
         reading = 0 if len(out) >= MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
-        self._want(reading | (selectors.EVENT_WRITE if out else 0))
+        self._want(reading | (selectors.EVENT_WRITE if out or self._is_encrypted_unsent else 0))
         if self.connection.broken or self.connection.finished:
             self._begin_close()
 
@@ -115,6 +138,8 @@ class Transport:
         out = self.connection.take_out()
         before = len(out)
         try:
+            if self._tls is not None:
+                self._tls.flush()
             while out:
                 sent = self._sock.send(out)
                 del out[:sent]
@@ -123,13 +148,18 @@ class Transport:
         except OSError:
             self.drop()
             return False
-        self._stall.note(time.monotonic(), left=bool(out), taken=before - len(out))
+        self._stall.note(time.monotonic(), left=bool(out) or self._is_encrypted_unsent, taken=before - len(out))
         return True
+
+    @property
+    def _is_encrypted_unsent(self) -> bool:
+        return self._tls is not None and self._tls.unsent_bytes > 0
 
     def check_time_limits(self, now_s: float) -> None:
         """End what is over its time limit, and a connection that is too old."""
         connection = self.connection
-        silent = not connection.handshake_done and now_s - connection.began_s > FIRST_BYTES_S
+        first_s = _LINGER_S if self._in_handshake and connection.is_draining else FIRST_BYTES_S
+        silent = not connection.handshake_done and now_s - connection.began_s > first_s
         if (
             silent
             or self._stall.is_stalled(now_s)
@@ -151,6 +181,8 @@ class Transport:
         """Close at once."""
         if self in self._others:
             self._others.discard(self)
+            if self._handshakes is not None and self._tls is not None:
+                self._handshakes.note_end(self._tls)
             self._selector.unregister(self._sock)
             self._sock.close()
             self.connection.close()
@@ -161,8 +193,15 @@ class Transport:
         if self._closing_s is None:
             self._closing_s = time.monotonic()
             self.connection.close()
-            with contextlib.suppress(OSError):
+        if not self._is_shut:
+            try:
                 self._sock.shutdown(socket.SHUT_WR)
+            except BlockingIOError:
+                # TLS has a goodbye of its own, which waits for the kernel.
+                return
+            except OSError:
+                pass
+            self._is_shut = True
 
     def _want(self, events: int) -> None:
         if events != self._events:

@@ -42,7 +42,7 @@ def install_key_check(app: Flask, settings: Settings, gate: AccessGate, routes: 
         if routes.is_open(asked.environ.get("PATH_INFO", "")) or (settings.cors and _is_preflight(asked)):
             return
         credential = sent_in_head(asked, routes.key_field_of(asked.blueprint))
-        if credential.secret or not _may_have_key_in_body(routes, asked):
+        if credential.secret or asked.client_name or not _may_have_key_in_body(routes, asked):
             _check(gate, routes, asked, credential)
 
 
@@ -62,13 +62,15 @@ def install_key_limits(app: Flask, gate: AccessGate) -> None:
     """Count a POST among the requests of its key, and give back at its end what it did not use; called last.
 
     What needs neither the engine nor time is answered by two threads, health among it, which wait for no store: it
-    counts for nothing.
+    counts for nothing, nor does what operators do.
     """
 
     @app.before_request
     def enter() -> None:
         asked = current_request()
         if asked.key is None or asked.method != "POST" or asked.routing_exception is not None:
+            return
+        if _format_of(asked) is None:
             return
         pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
         asked.pages = RequestPages(gate.enter(asked.key, pages), pages)
@@ -97,7 +99,7 @@ def sent_in_head(asked: Request, field: str) -> Credential:
     if not field:
         return credential_of(authorization, other)
     in_query = asked.args.get(field, "") if asked.method == "GET" else ""
-    return credential_of(authorization, other, environ.get(f"HTTP_{field.upper()}", ""), in_query)
+    return credential_of(authorization, other, environ.get("HTTP_" + field.upper().replace("-", "_"), ""), in_query)
 
 
 def _text_in_body(asked: Request, field: str) -> str:
@@ -119,9 +121,12 @@ def _check(gate: AccessGate, routes: Routes, asked: Request, credential: Credent
     """Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable, HostNotAllowed."""
     # What the service says of itself, its web page, and what is not there: any valid key will do.
     anyone = asked.url_rule is None or asked.blueprint in {"ops", "page"}
-    entry = gate.check(credential.secret, None if anyone else routes.scope_of(_rule_of(asked)))
-    if credential.by_browser:
-        # It sends the key by itself, also when a page of another site makes it ask.
+    scope = None if anyone else routes.scope_of(_rule_of(asked))
+    # A key that is sent comes before the one that the client's certificate stands for.
+    name = None if credential.secret else asked.client_name
+    entry = gate.check(credential.secret, scope) if name is None else gate.check_named(name, scope)
+    if credential.by_browser or name is not None:
+        # A browser sends it by itself, also when a page of another site makes it ask.
         check_origin()
     asked.key = entry
 

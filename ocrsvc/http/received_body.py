@@ -173,6 +173,7 @@ class ReceivedBody:
     Attributes:
         began_s: When the head of the request was there.
         error: Why there is no body; raised by `take`.
+        client_name: The name of the key that its client's certificate stands for; None for none.
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class ReceivedBody:
         self.share = share
         self.began_s = clock()
         self.error: OcrsvcError | None = None
+        self.client_name: str | None = None
         self._sock = sock
         self._request = request
         self._length = length

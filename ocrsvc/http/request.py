@@ -123,6 +123,11 @@ class Request(flask.Request):
         return sent.rpartition(",")[2].strip() or network_of(self.environ.get("REMOTE_ADDR", ""))
 
     @property
+    def client_name(self) -> str | None:
+        """The name of the key that the client's verified TLS certificate stands for, by tls_names; None for none."""
+        return self.received.client_name if self.received is not None else None
+
+    @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: by its headers, until the client hangs up. Raises BadOption."""
         pages = self.pages or UNCOUNTED

@@ -28,6 +28,7 @@ def groups(objectives: Objectives) -> tuple[Group, ...]:
         Group("ocrsvc_workers", tuple(_workers())),
         Group("ocrsvc_load", tuple(_load())),
         Group("ocrsvc_keys", tuple(_keys())),
+        Group("ocrsvc_tls", tuple(_certificates())),
         Group("ocrsvc_memory", tuple(_memory())),
         Group("ocrsvc_state", tuple(_state())),
     )
@@ -144,6 +145,23 @@ def _keys() -> Iterator[Alert]:
         *("5m", "warning"),
         "{{ $value }} API keys have a tenth at most left of their pages",
         "`ocrsvc keys list` and /ops name them; `ocrsvc keys change` gives them more.",
+    )
+
+
+def _certificates() -> Iterator[Alert]:
+    yield Alert(
+        "OcrsvcCertificateExpires",
+        f"{series(metrics.TLS_NOT_AFTER)} - time() < 7 * 86400",
+        *("1h", "warning"),
+        "The TLS certificate of {{ $labels.instance }} expires in {{ $value | humanizeDuration }}",
+        "Whatever renews it; new files are read without a restart (docs/tls.md).",
+    )
+    yield Alert(
+        "OcrsvcCertificateNotTaken",
+        new_or_increased(metrics.TLS_READS, "10m", 'outcome="failed"'),
+        *("0s", "warning"),
+        "{{ $labels.instance }} keeps its TLS certificate: the new one cannot be used",
+        "The log says why, under `The certificates stay as they were`.",
     )
 
 

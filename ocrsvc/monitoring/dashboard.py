@@ -90,6 +90,7 @@ def rows(objectives: Objectives) -> tuple[Row, ...]:
         ("Workers", tuple(_workers())),
         ("Memory", tuple(_memory())),
         ("GPUs", tuple(_gpus())),
+        ("TLS", tuple(_tls())),
         ("Inputs refused, documents, keys, and the service itself", tuple(_state())),
     )
 
@@ -209,6 +210,15 @@ def _gpus() -> Iterator[Panel]:
     yield Panel(
         "Utilization of each GPU", "percentunit", (Query(_of(metrics.GPU_UTILIZATION), "{{instance}} GPU {{gpu}}"),)
     )
+
+
+def _tls() -> Iterator[Panel]:
+    handshakes = (Query(_rate(metrics.TLS_HANDSHAKES, by="outcome"), "{{outcome}}"),)
+    yield Panel("Handshakes a second", "short", handshakes)
+    read = (Query(f"sum by (outcome) ({_of(metrics.TLS_READS)})", "{{outcome}}"),)
+    yield Panel("Certificates read since the start", "short", read)
+    left = (Query(f"{_of(metrics.TLS_NOT_AFTER)} - time()", "{{instance}}"),)
+    yield Panel("The certificate expires in", "s", left, "stat")
 
 
 def _state() -> Iterator[Panel]:

@@ -24,6 +24,7 @@ from ocrsvc.settings.groups.logging import LoggingSettings
 from ocrsvc.settings.groups.masking import MaskingSettings
 from ocrsvc.settings.groups.result_cache import CacheSettings
 from ocrsvc.settings.groups.service import ServiceSettings
+from ocrsvc.settings.groups.tls import TlsSettings
 from ocrsvc.settings.groups.traces import TraceSettings
 from ocrsvc.settings.groups.workers import WorkerSettings
 
@@ -42,6 +43,7 @@ class Settings(
     WorkerSettings,
     AccessSettings,
     AdapterSettings,
+    TlsSettings,
     ServiceSettings,
     TrEngineSettings,
     PpocrEngineSettings,

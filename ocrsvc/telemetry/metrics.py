@@ -244,6 +244,26 @@ KEYS_NEAR_QUOTA: Final = Metric(
     "Of these, keys that have a tenth at most left of their pages of the day or the month; up to a minute old.",
 )
 
+# TLS, where it is spoken.
+TLS_HANDSHAKES: Final = Metric(
+    "ocrsvc_tls_handshakes",
+    "counter",
+    "TLS handshakes, by outcome: ok, refused by either side, not_tls, and unfinished.",
+    ("outcome",),
+)
+TLS_READS: Final = Metric(
+    "ocrsvc_tls_certificate_reads",
+    "counter",
+    "Times that changed certificates were read, by outcome: ok, or failed, which leaves those from before.",
+    ("outcome",),
+)
+TLS_NOT_AFTER: Final = Metric(
+    "ocrsvc_tls_certificate_not_after_timestamp_seconds",
+    "gauge",
+    "When the service's certificate expires, in Unix time.",
+    unit="seconds",
+)
+
 # The service itself.
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
@@ -275,6 +295,7 @@ COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, CACHE_HITS, STAGE_SECONDS),
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
     *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
+    *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
     *(EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED),
 )
 """Everything that a block of the metrics store may hold; a new one is declared here, and then counted."""
@@ -299,6 +320,7 @@ SECTIONS: Final = (
     ("GPUs", (WORKER_GPU, GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_UTILIZATION)),
     ("Inputs refused, and documents on disk", (DENIED, TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE)),
     ("API keys", (KEYS, KEYS_NEAR_QUOTA)),
+    ("TLS", (TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER)),
     (
         "The service itself",
         (EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, STARTED, BUILD, ENGINE),

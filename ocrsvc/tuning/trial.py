@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import IO, Final
+from urllib.parse import urlsplit
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
@@ -60,11 +62,13 @@ def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: M
     own = {variable_of(name): format_value(value) for name, value in knobs.items()}
     # Its readiness is logged at this level.
     environ = {**environ, **own, variable_of("log_level"): "info"}
-    with _running([*command, "-b", "127.0.0.1:0"], environ, int(knobs["workers"])) as (port, process):
-        _send(port, load, until_s=0.0)
+    # The clients here have no certificate.
+    environ[variable_of("tls_clients")] = "optional"
+    with _running([*command, "-b", "127.0.0.1:0"], environ, int(knobs["workers"])) as (url, process):
+        _send(url, load, until_s=0.0)
         with _memory_watched(process.pid) as peak:
             began_s = time.monotonic()
-            taken_s = _send(port, load, until_s=began_s + load.seconds)
+            taken_s = _send(url, load, until_s=began_s + load.seconds)
             wall_s = time.monotonic() - began_s
     answered_s = sorted(seconds for seconds in taken_s if seconds is not None)
     p50_s, p95_s = (answered_s[int(part * len(answered_s))] if answered_s else wall_s for part in (0.5, 0.95))
@@ -75,8 +79,8 @@ def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: M
 @contextmanager
 def _running(
     command: Sequence[str], environ: Mapping[str, str], workers: int
-) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The service's port and process, once all its workers are ready."""
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The service's address and process, once all its workers are ready."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603  our own command
         try:
@@ -90,14 +94,14 @@ def _running(
             process.wait()
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers: int) -> int:
+def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers: int) -> str:
     end_s = time.monotonic() + _START_S
     while True:
         log.seek(0)
         text = log.read().decode("utf-8", "replace")
-        found = re.search(r"Listening at: http://127\.0\.0\.1:(\d+)", text)
+        found = re.search(r"Listening at: (https?://127\.0\.0\.1:\d+)", text)
         if found and text.count("READY in") >= workers:
-            return int(found[1])
+            return found[1]
         if process.poll() is not None or time.monotonic() > end_s:
             raise OperatorError(
                 f"The service does not start with these settings. The end of its log:\n{text[-_LOG_TAIL:]}",
@@ -106,19 +110,19 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
         time.sleep(_POLL_S)
 
 
-def _send(port: int, load: Load, until_s: float) -> list[float | None]:
+def _send(url: str, load: Load, until_s: float) -> list[float | None]:
     """How long each answer took; None for a request that failed.
 
     Each client sends at least one page, and goes on until the time is over.
     """
     pages = cycle(load.pages)
     with ThreadPoolExecutor(load.clients) as pool:
-        clients = [pool.submit(_client, port, pages, until_s) for _ in range(load.clients)]
+        clients = [pool.submit(_client, url, pages, until_s) for _ in range(load.clients)]
     return [seconds for client in clients for seconds in client.result()]
 
 
-def _client(port: int, pages: Iterator[bytes], until_s: float) -> list[float | None]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | None]:
+    connection = _connection(url)
     taken_s: list[float | None] = []
     while not taken_s or time.monotonic() < until_s:
         began_s = time.monotonic()
@@ -126,6 +130,16 @@ def _client(port: int, pages: Iterator[bytes], until_s: float) -> list[float | N
         taken_s.append(time.monotonic() - began_s if is_read else None)
     connection.close()
     return taken_s
+
+
+def _connection(url: str) -> http.client.HTTPConnection:
+    address = urlsplit(url)
+    if address.scheme == "http":
+        return http.client.HTTPConnection(address.netloc, timeout=_ANSWER_S)
+    # This process has started the service: there is nobody else to be taken for it.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(address.netloc, timeout=_ANSWER_S, context=context)
 
 
 def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:

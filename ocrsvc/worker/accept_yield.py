@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ocrsvc.worker.event_loop import EventLoopWorker
+from ocrsvc.worker.tls_connections import TlsWorker
 
 if TYPE_CHECKING:
     from ocrsvc.telemetry.worker_table import WorkerEntry, WorkerTable
@@ -37,7 +37,7 @@ def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
     return own > engine_threads and own - min(others, default=own) >= max(2, own // 8)
 
 
-class FairThreadWorker(EventLoopWorker):
+class FairThreadWorker(TlsWorker):
     """A worker that shares the load with its siblings by the worker table.
 
     Attributes:

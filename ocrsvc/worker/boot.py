@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import math
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,6 +27,8 @@ from ocrsvc.telemetry.metrics import LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_limits import Limits
 from ocrsvc.telemetry.worker_table import Head, State
+from ocrsvc.tls.handshakes import Handshakes
+from ocrsvc.worker.certificate_watch import follow
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
 from ocrsvc.worker.logger import log_in_background
@@ -182,7 +186,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.nr += max(0, change)
         worker.count_beside(change)
 
-    settings, own = service.settings, service.worker
+    settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     worker.grpc_server = RpcServer(
         service.grpc_listeners,
         make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
@@ -195,6 +199,8 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     )
     if own.gate is not None:
         worker.grpc_server.access = CallAccess(own.gate, routes_of(settings.dialects))
+    if certificates is not None:
+        worker.grpc_server.handshakes = _handshakes(service, lambda: certificates.current.grpc)
     worker.grpc_server.start()
     own.closing.callback(worker.grpc_server.stop, 0.0)
 
@@ -229,13 +235,31 @@ def _note_ready(
     head.gpu_footprint_bytes = max(head.gpu_footprint_bytes, entry.gpu_bytes)
     entry.ready_s = time.monotonic()
     boot_s = entry.ready_s - entry.forked_s - waited_s
+    on_check = _begin_tls(service, worker)
     # While a thread that is refused still ends this worker.
-    worker.watch(Watched(limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, reader.stuck_threads))
+    worker.watch(Watched(limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, reader.stuck_threads, on_check))
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
     if entry.state != State.DRAINING:
         entry.state = State.READY
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", entry.rss_bytes, entry.gpu_bytes, limits)
+
+
+def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:
+    """Have HTTP connections begin with TLS, if there is any; what the watch is to call."""
+    certificates, log = service.certificate_watch.certificates, worker.log.error_log
+    if certificates is None:
+        return bool
+    worker.handshakes = _handshakes(service, lambda: certificates.current.http)
+    on_check = partial(follow, certificates, service.controller.worker_table.head, log)
+    # Others may have come since the fork.
+    on_check()
+    return on_check
+
+
+def _handshakes(service: ServiceContext, context: Callable[[], ssl.SSLContext]) -> Handshakes:
+    log = logging.getLogger("gunicorn.error")
+    return Handshakes(context, service.settings.tls_names, service.worker.metrics, log)
 
 
 def end(service: ServiceContext, worker: RecyclingWorker) -> None:

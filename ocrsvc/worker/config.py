@@ -24,7 +24,6 @@ _LAST_ANSWERS_S: Final = 5
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
 _REFUSED_FLAGS: Final = {
-    "is_ssl": "--certfile: the event loop reads plain HTTP/1.1 only; have a proxy end TLS (see deploy/)",
     "preload_app": "--preload loads the application in the arbiter, where nothing may touch a model or CUDA",
     "reuse_port": "--reuse-port gives each worker an accept queue of its own, which is lost with the worker",
 }
@@ -50,6 +49,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "max_requests_jitter": settings.max_requests_jitter,
         "loglevel": settings.log_level,
         "pidfile": None if settings.pidfile is None else str(settings.pidfile),
+        **_tls(settings),
         "worker_tmp_dir": str(_SHARED_MEMORY) if os.access(_SHARED_MEMORY, os.W_OK) else None,
         # Its thread would run in the arbiter, and its socket is one per user, not one per service.
         "control_socket_disable": True,
@@ -63,7 +63,12 @@ def addresses(settings: Settings) -> list[str]:
     return list(dict.fromkeys((settings.bind, *usual)))
 
 
-def check_server(config: Any) -> None:
+def _tls(settings: Settings) -> Mapping[str, object]:
+    """By this gunicorn sees that requests come over TLS, and no more; tls_connections.py does it."""
+    return {} if settings.tls_certificate is None else {"certfile": str(settings.tls_certificate)}
+
+
+def check_server(config: Any, settings: Settings) -> None:
     """Raises SettingsError when gunicorn was told by its flags to serve in a way that loses requests."""
     if not issubclass(config.worker_class, RecyclingWorker):
         raise SettingsError(
@@ -81,6 +86,18 @@ def check_server(config: Any) -> None:
         if getattr(config, name) != value:
             told = f"{flag} {getattr(config, name)}: the event loop reads plain HTTP/1.1 only."
             raise SettingsError(told, "Leave the flag out.")
+    _check_tls(config, settings)
     if config.proxy_protocol not in _PROXY_PROTOCOLS:
         told = f"--proxy-protocol {config.proxy_protocol}: only version 1 is read."
         raise SettingsError(told, "Use --proxy-protocol v1, and have the proxy send that.")
+
+
+def _check_tls(config: Any, settings: Settings) -> None:
+    """Raises SettingsError for gunicorn's own flags of TLS: its way would hold the event loop for each handshake."""
+    ours = _tls(settings)
+    for name, setting in config.settings.items():
+        if setting.section == "SSL" and setting.cli and setting.get() != ours.get(name, setting.default):
+            raise SettingsError(
+                f"{setting.cli[0]} is gunicorn's own TLS, which is not used.",
+                "Leave the flag out, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.",
+            )

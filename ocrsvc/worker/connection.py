@@ -21,6 +21,7 @@ from gunicorn.workers import gthread
 from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share
+from ocrsvc.tls.tls_socket import TlsSocket
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
@@ -92,6 +93,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's connection, and what the event loop knows of it.
 
     Attributes:
+        tls: The socket, where it speaks TLS.
         head: What has come of the head of the next request.
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
@@ -109,6 +111,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.initialized = True
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self.tls = sock if isinstance(sock, TlsSocket) else None
         self.head = bytearray()
         self.ahead = b""
         self.body: ReceivedBody | None = None
@@ -119,6 +122,11 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.is_kept = False
         self.close_s = 0.0
         self.close_bytes = 0
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the kernel has not taken all of the answer."""
+        return bool(self.unsent) or (self.tls is not None and self.tls.unsent_bytes > 0)
 
     def receive(self, most_bytes: int) -> bytes | None:
         """What the client sent next; empty when it sends no more, None when nothing is there yet."""
@@ -140,9 +148,11 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         end_s = time.monotonic() + _seconds(request, limits.deadline_s)
         self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
+        if self.tls is not None:
+            self.body.client_name = self.tls.client_name
         self.ahead = rest if length == 0 else self.body.feed(rest)
         if limits.check_head is not None and _is_worth_a_check(self.body, request):
-            self.body.refuse(limits.check_head(request))
+            self.body.refuse(limits.check_head(request, self.body.client_name))
         if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
@@ -153,6 +163,8 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         """Send what the kernel takes of the answer, at most so much and a piece. Raises OSError."""
         end_bytes = self.sent_bytes + most_bytes
         with suppress(BlockingIOError):
+            if self.tls is not None:
+                self.tls.flush()
             while self.unsent and self.sent_bytes < end_bytes:
                 sent = self.sock.send(self.unsent[0][:most_bytes])
                 self.sent_bytes += sent

@@ -113,7 +113,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def finish_request(self, conn: Any, done: Future[object]) -> None:
         """Send the rest of the answer, and then keep the connection or begin to close it."""
         conn.is_kept = not done.cancelled() and done.exception() is None and bool(done.result())
-        self._guarded(conn, self._go_on_sending if conn.unsent else self._end_answer)
+        self._guarded(conn, self._go_on_sending if conn.is_sending else self._end_answer)
 
     def _go_on_sending(self, conn: Connection) -> None:
         now_s = time.monotonic()
@@ -128,7 +128,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         except OSError:
             self._drop(conn)
             return
-        if not conn.unsent:
+        if not conn.is_sending:
             self._stop_listening(conn)
             self._end_answer(conn)
 
@@ -178,7 +178,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def _check_limits(self, conn: Connection, now_s: float) -> None:
         memory = self.limits.memory
         scarce = self._is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
-        if conn.unsent:
+        if conn.is_sending and not conn.close_s:
             conn.note_taken(now_s)
             if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
                 self.log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
@@ -301,13 +301,17 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def _begin_close(self, conn: Connection) -> None:
         """Shut down sending, and read until the client closes, so that it can read all of its answer."""
         conn.head, conn.ahead = bytearray(), b""
+        conn.close_s, conn.close_bytes = conn.close_s or time.monotonic() + _CLOSE_S, _CLOSE_BYTES
         try:
             conn.sock.setblocking(False)
             conn.sock.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            # TLS has a goodbye of its own, which waits for the kernel.
+            self._listen(conn, self._begin_close, selectors.EVENT_WRITE)
+            return
         except OSError:
             self._drop(conn)
             return
-        conn.close_s, conn.close_bytes = time.monotonic() + _CLOSE_S, _CLOSE_BYTES
         self._listen(conn, self._on_closing)
 
     def _on_closing(self, conn: Connection) -> None:

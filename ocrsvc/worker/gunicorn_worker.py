@@ -59,6 +59,7 @@ class Watched:
         boot_s: How long it took from the fork until it was ready, less what it waited for others.
         gauge: Reads the GPU; None without one.
         stuck_threads: How many engine threads will not come back.
+        on_check: Called each time.
     """
 
     limits: Limits
@@ -67,6 +68,7 @@ class Watched:
     boot_s: float = 0.0
     gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = int
+    on_check: Callable[[], object] = bool
 
 
 class RecyclingWorker(FairThreadWorker):
@@ -161,6 +163,7 @@ class RecyclingWorker(FairThreadWorker):
             self._request_replacement(reason_to_replace(readings, watched.limits))
             stuck = self._note_stuck(watched.stuck_threads(), stuck)
             woken_s = self._request_successor(now_s, woken_s)
+            watched.on_check()
             self._give_back_memory(now_s, entry.rss_bytes - watched.rss_bytes)
             if self._must_drain(stuck):
                 self._drain()

@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,18 +20,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ocrsvc
 from ocrsvc import __version__
-from ocrsvc.access.opening import check_store
-from ocrsvc.errors import SettingsError
+from ocrsvc.access.audit import audit_log_of
+from ocrsvc.access.opening import check_store, settle_rest
+from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.otel_settings import check_tracing
 from ocrsvc.telemetry.worker_table import State
+from ocrsvc.tls.certificates import Certificates
 from ocrsvc.worker import boot
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
+from ocrsvc.worker.certificate_watch import open_certificates
 from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
@@ -57,6 +62,7 @@ def configuration_or_exit() -> Mapping[str, object]:
     try:
         settings = read_settings()
         check_tracing(settings, os.environ)
+        certificates = _open_certificates(settings)
     except SettingsError as error:
         if not _services:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
@@ -66,6 +72,7 @@ def configuration_or_exit() -> Mapping[str, object]:
         if not _services:
             _services.append(ServiceContext(settings))
         _services[0].settings = settings
+        _services[0].certificate_watch.begin(certificates)
     [service] = _services
     # Here, because each worker sees its own GPU only.
     service.gpus = gpus_for(service.settings)
@@ -76,6 +83,17 @@ def configuration_or_exit() -> Mapping[str, object]:
         _write_line("ocrsvc keeps its addresses: they are read at the start only.")
         gunicorns["bind"] = service.addresses
     return {**gunicorns, **_hooks()}
+
+
+def _open_certificates(settings: Settings) -> Certificates | None:
+    """The TLS certificates that the settings name. Raises SettingsError."""
+    watch = _services[0].certificate_watch if _services else None
+    try:
+        return open_certificates(settings, watch.certificates if watch is not None else None, is_start=watch is None)
+    except SettingsError:
+        if watch is not None:
+            watch.note_failure()
+        raise
 
 
 def _write_line(text: str) -> None:
@@ -107,11 +125,11 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller, service.hung_requests, service.note_history)
+    take_over(server, service.controller, service.hung_requests, service.each_second)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
-        check_server(server.cfg)
+        check_server(server.cfg, settings)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
         if settings.keys is not None:
             check_store(settings.keys)
@@ -152,7 +170,12 @@ def on_reload(server: LastingArbiter) -> None:
             installed,
             __version__,
         )
-    current_service().controller.reload(server)
+    service = current_service()
+    service.controller.reload(server)
+    try:
+        audit_log_of(service.settings).write("signal:SIGHUP", "service.reload", time.time())
+    except OcrsvcError as error:
+        server.log.error("The reload is not in the audit log: %s", error)
 
 
 def _installed_version() -> str:
@@ -182,11 +205,16 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
     service.controller.after_exit(server, worker)
 
 
-def on_exit(_server: LastingArbiter) -> None:
+def on_exit(server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
-    tasks = current_service().tasks
-    if tasks is not None:
-        remove_folder(tasks.folder)
+    service = current_service()
+    if service.tasks is not None:
+        remove_folder(service.tasks.folder)
+    if service.settings.keys is not None:
+        try:
+            settle_rest(service.settings.keys, service.page_counts)
+        except OcrsvcError as error:
+            server.log.error("Pages that workers have counted are lost: %s", error)
 
 
 def post_fork(_server: LastingArbiter, worker: RecyclingWorker) -> None:

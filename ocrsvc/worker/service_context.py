@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.routes import routes_of
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.registry import adapters
@@ -27,6 +28,7 @@ from ocrsvc.telemetry.otel_settings import batch_limits, is_tracing
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors
 from ocrsvc.telemetry.tracing import NoTracer, Tracer
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
+from ocrsvc.worker.certificate_watch import CertificateWatch
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
 
@@ -62,9 +64,10 @@ class ServiceContext:
         metrics: Of all workers.
         errors: The last failures of all workers.
         history: The last ten minutes.
+        certificate_watch: Has the TLS certificates, and reads them again.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
-        name: Of this service among those that share a store of API keys.
+        page_counts: Pages of API keys that are counted, and not in the store yet.
         worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
 
@@ -81,10 +84,16 @@ class ServiceContext:
         self.metrics = MetricsStore(SLOTS)
         self.errors = RecentErrors(SLOTS)
         self.history = History()
+        self.certificate_watch = CertificateWatch(self.controller.worker_table.head, self.metrics.common, log)
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
-        self.name = secrets.token_hex(8)
+        self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
+
+    def each_second(self) -> None:
+        """Arbiter, each second."""
+        self.certificate_watch.look()
+        self.note_history()
 
     def note_history(self) -> None:
         """Arbiter, each second: keep how the service is, when it is time for that."""
@@ -114,7 +123,7 @@ class ServiceContext:
             return
         from ocrsvc.access.opening import open_gate
 
-        self.worker.gate = open_gate(self.settings.keys, f"{self.name}:{slot_number}")
+        self.worker.gate = open_gate(self.settings.keys, self.page_counts, slot_number)
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 

@@ -1,0 +1,317 @@
+"""Certificates: what stops the start, what a client gets, what is read again, and when the log warns."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tls_support import RSA, Authority
+
+from ocrsvc.cli.check import describe_tls
+from ocrsvc.errors import OperatorError, SettingsError
+from ocrsvc.settings.load import read_settings
+from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS
+from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.worker_table import WorkerTable
+from ocrsvc.tls import certificates as certificates_module
+from ocrsvc.tls.certificate import connect_in_memory
+from ocrsvc.tls.certificates import Certificates
+from ocrsvc.tls.client_context import client_context, context_of_own_service
+from ocrsvc.tls.client_names import key_of, keys_by_name, names_of
+from ocrsvc.tls.context import HTTP, TlsFiles, files_of, make_context
+from ocrsvc.worker.certificate_watch import CertificateWatch, follow, open_certificates
+
+_DAY_S = 86400
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def refusal(environ: dict[str, str]) -> str:
+    """Why these settings stop the start."""
+    with pytest.raises(SettingsError) as refused:
+        open_certificates(read_settings(environ), None, is_start=True)
+    return str(refused.value)
+
+
+def key_with_password() -> bytes:
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+
+
+def test_a_certificate_and_its_key_are_served(authority: Authority) -> None:
+    files = authority.issue()
+    found = open_certificates(
+        read_settings({"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}),
+        None,
+        is_start=True,
+    )
+    assert found is not None
+    assert found.current.certificate.names == ("DNS=localhost", "IP=127.0.0.1")
+    assert 89 * _DAY_S < found.left_s() < 91 * _DAY_S
+
+
+def test_the_key_may_be_in_the_certificates_file(authority: Authority, tmp_path: Path) -> None:
+    files = authority.issue()
+    both = tmp_path / "both.pem"
+    both.write_bytes(files.key.read_bytes() + files.certificate.read_bytes())
+    assert files_of(read_settings({"OCRSVC_TLS_CERTIFICATE": str(both)})) == TlsFiles(both, both)
+    assert Certificates(TlsFiles(both, both)).current.certificate.names
+
+
+WRONG_FILES: list[tuple[str, str, Callable[[Authority, TlsFiles], Any]]] = [
+    ("KEY is .*own.key': it cannot be read: No such file", "may read", lambda _, own: own.key.unlink()),
+    ("CERTIFICATE is .*: it cannot be read", "may read", lambda _, own: own.certificate.unlink()),
+    ("CERTIFICATE is .*: it holds no certificate", "PEM", lambda _, own: own.certificate.write_text("hello")),
+    ("CERTIFICATE is .*: it is not in PEM", "PEM", lambda _, own: own.certificate.write_bytes(b"\xff\xfe")),
+    ("KEY is .*: it holds no private key", "certificate's", lambda _, own: own.key.write_text("hello")),
+    ("KEY is .*: it has a password", "openssl pkey", lambda _, own: own.key.write_bytes(key_with_password())),
+    (
+        "KEY is .*: it is not the key of the certificate; OCRSVC_TLS_CERTIFICATE is",
+        "made for",
+        lambda ca, _: swap_key(ca),
+    ),
+    ("CERTIFICATE is .*: it is valid from .* to .*, and now is", "Renew", lambda ca, _: ca.issue(valid_days=(-9, -1))),
+    ("CERTIFICATE is .*: it is valid from .* to .*, and now is", "clock", lambda ca, _: ca.issue(valid_days=(1, 9))),
+]
+
+
+def swap_key(authority: Authority) -> None:
+    other = authority.issue("other")
+    other.key.rename(other.key.with_name("own.key"))
+
+
+@pytest.mark.parametrize(("said", "remedy", "spoil"), WRONG_FILES)
+def test_files_that_cannot_be_served_stop_the_start(
+    authority: Authority, said: str, remedy: str, spoil: Callable[[Authority, TlsFiles], Any]
+) -> None:
+    files = authority.issue()
+    spoil(authority, files)
+    told = refusal({"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)})
+    assert re.search(f"OCRSVC_TLS_{said}", told), told
+    assert remedy in told
+    assert "BEGIN" not in told
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"OCRSVC_TLS_KEY": "own.key"}, "OCRSVC_TLS_KEY is set, but OCRSVC_TLS_CERTIFICATE is not"),
+        ({"OCRSVC_TLS_CLIENT_CA": "ca.pem"}, "OCRSVC_TLS_CLIENT_CA is set, but OCRSVC_TLS_CERTIFICATE is not"),
+        ({"OCRSVC_TLS_CERTIFICATE": "own.pem", "OCRSVC_TLS_NAMES": "CN=a:b"}, "but OCRSVC_TLS_CLIENT_CA is not"),
+        ({"OCRSVC_TLS_NAMES": "loader:nightly"}, "accepted is entries separated by commas"),
+        ({"OCRSVC_TLS_NAMES": "CN=loader"}, "accepted is entries separated by commas"),
+        ({"OCRSVC_TLS_NAMES": "CN=a:b,CN=a:c"}, "each name once"),
+        ({"OCRSVC_TLS_CLIENTS": "maybe"}, "one of required, optional"),
+    ],
+)
+def test_settings_that_do_not_go_together_stop_the_start(environ: dict[str, str], said: str) -> None:
+    assert said in refusal(environ)
+
+
+def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path: Path) -> None:
+    files = authority.issue()
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("hello")
+    environ = {"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}
+    assert "OCRSVC_TLS_CLIENT_CA is" in refusal({**environ, "OCRSVC_TLS_CLIENT_CA": str(wrong)})
+    assert "cannot be read" in refusal({**environ, "OCRSVC_TLS_CLIENT_CA": str(tmp_path / "none.pem")})
+
+
+def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None:
+    files = authority.issue()
+    settings = read_settings({"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)})
+    with pytest.raises(SettingsError, match="at the start only"):
+        open_certificates(settings, None, is_start=False)
+
+
+def test_old_versions_and_weak_ciphers_are_refused(authority: Authority) -> None:
+    server = make_context(authority.issue(key_type=RSA), HTTP)
+    old = authority.client()
+    # Warnings are what is wanted here: the client is an old one.
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    for client in (old, weak_client(authority, "AES128-SHA"), weak_client(authority, "ECDHE-RSA-AES128-SHA256")):
+        with pytest.raises(ssl.SSLError):
+            connect_in_memory(server, client)
+    assert connect_in_memory(server, weak_client(authority, "ECDHE-RSA-AES128-GCM-SHA256"))
+
+
+def weak_client(authority: Authority, cipher: str) -> ssl.SSLContext:
+    client = authority.client()
+    client.check_hostname = False
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers(f"{cipher}:@SECLEVEL=0")
+    return client
+
+
+def test_names_of_certificates_stand_for_keys() -> None:
+    uri = "spiffe://cluster.local/ns/scan"
+    found = names_of({"subjectAltName": (("DNS", "a.example"), ("URI", uri)), "subject": ((("commonName", "a"),),)})
+    assert found == ("DNS=a.example", f"URI={uri}", "CN=a")
+    keys = keys_by_name((f"URI={uri}:scanner", "CN=a:nightly"))
+    assert key_of(found, keys) == "scanner"
+    assert key_of(("CN=a",), keys) == "nightly"
+    assert key_of(("DNS=a",), keys) is None
+    assert names_of(None) == ()
+
+
+def connect_and_part(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """OpenSSL keeps the session of a connection that ends properly."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
+    for step in (*[ssl.SSLObject.do_handshake] * 3, ssl.SSLObject.unwrap):
+        for side in sides:
+            with suppress(ssl.SSLWantReadError):
+                step(side)
+
+
+def watched(files: TlsFiles, clock: Callable[[], float] = lambda: 0.0) -> tuple[CertificateWatch, MetricsStore, Any]:
+    store, table = MetricsStore(), WorkerTable()
+    watch = CertificateWatch(table.head, store.common, logging.getLogger("test-tls"), clock)
+    watch.begin(Certificates(files))
+    return watch, store, table.head
+
+
+def look_twice(watch: CertificateWatch) -> None:
+    """Files are read when they have been the same for a turn."""
+    watch.look()
+    watch.look()
+
+
+def test_a_new_pair_is_taken_once_it_stands_still(authority: Authority) -> None:
+    watch, store, head = watched(authority.issue())
+    certificates = watch.certificates
+    assert certificates is not None
+    first = certificates.current
+    authority.issue(valid_days=(-1, 30))
+    watch.look()
+    assert certificates.current is first
+    watch.look()
+    assert certificates.current is not first
+    assert head.certificates == certificates.generation == 1
+    assert store.read()[TLS_READS.of("ok")][0] == 1
+    assert store.read()[TLS_NOT_AFTER.of()][0] == certificates.current.certificate.not_after_s
+    assert certificates.left_s() < 31 * _DAY_S
+    look_twice(watch)
+    assert head.certificates == 1
+
+
+@pytest.mark.parametrize("spoil", [lambda own: own.key.unlink(), lambda own: own.certificate.write_text("hello")])
+def test_a_bad_new_pair_keeps_the_old_one(
+    authority: Authority, caplog: pytest.LogCaptureFixture, spoil: Callable[[TlsFiles], Any]
+) -> None:
+    files = authority.issue()
+    watch, store, head = watched(files)
+    assert watch.certificates is not None
+    first = watch.certificates.current
+    spoil(files)
+    look_twice(watch)
+    look_twice(watch)
+    assert watch.certificates.current is first
+    assert head.certificates == 0
+    assert store.read()[TLS_READS.of("failed")][0] == 1
+    assert len(re.findall("certificates stay as they were: OCRSVC_TLS_", caplog.text)) == 1
+    authority.issue()
+    look_twice(watch)
+    assert watch.certificates.current is not first
+
+
+def test_a_worker_follows_its_arbiter(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    files = authority.issue()
+    watch, _, head = watched(files)
+    assert watch.certificates is not None
+    own, log = copy.copy(watch.certificates), logging.getLogger("test-tls")
+    first = own.current
+    follow(own, head, log)
+    assert own.current is first
+    authority.issue(valid_days=(-1, 30))
+    look_twice(watch)
+    # What becomes of the files meanwhile is not the worker's concern.
+    files.certificate.write_text("hello")
+    files.key.unlink()
+    look_twice(watch)
+    follow(own, head, log)
+    assert own.current.certificate == watch.certificates.current.certificate != first.certificate
+    assert "stay as they were in this worker" not in caplog.text
+
+
+def test_the_log_warns_of_the_end_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    watch, _, _ = watched(authority.issue(valid_days=(-80, 10)), lambda: now[0])
+    watch.look()
+    watch.look()
+    assert caplog.text.count("The service's certificate expires at") == 1
+    now[0] = _DAY_S
+    watch.look()
+    assert caplog.text.count("The service's certificate expires at") == 2
+
+
+def test_a_short_lived_certificate_is_warned_of_late(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    watch, _, _ = watched(authority.issue(valid_days=(-1, 5)))
+    watch.look()
+    assert caplog.text == ""
+
+
+def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates_module, "MOST_SESSIONS", 3)
+    own = Certificates(authority.issue())
+    first = own.current
+    client = weak_client(authority, "ECDHE-ECDSA-AES128-GCM-SHA256")
+    for _ in range(3):
+        connect_and_part(first.http, client)
+    own.drop_sessions()
+    assert own.current is first
+    connect_and_part(first.http, client)
+    own.drop_sessions()
+    assert own.current is not first
+
+
+def test_the_check_of_an_installation_looks_at_the_certificate(authority: Authority) -> None:
+    files = authority.issue()
+    given = {"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}
+    assert describe_tls(read_settings({})) == "off"
+    assert describe_tls(read_settings(given)).startswith("DNS=localhost, IP=127.0.0.1, until 20")
+    files.key.unlink()
+    assert "cannot be read" in describe_tls(read_settings(given))
+
+
+def test_a_client_trusts_what_it_is_told_to(authority: Authority) -> None:
+    assert client_context() is None
+    own = authority.issue()
+    context = client_context(authority.file, own.certificate, own.key)
+    assert context is not None
+    assert context.get_ca_certs()
+    with pytest.raises(OperatorError, match=r"none\.pem: No such file"):
+        client_context(authority.file.with_name("none.pem"))
+    with pytest.raises(OperatorError, match="key"):
+        client_context(authority.file, own.certificate, authority.file)
+    with pytest.raises(OperatorError, match=r"own\.key"):
+        context_of_own_service(own.key)
+
+
+def test_a_revoked_certificate_of_a_client_is_refused(authority: Authority, tmp_path: Path) -> None:
+    own, good, bad = authority.issue(), authority.issue("good"), authority.issue("bad")
+    both = tmp_path / "both.pem"
+    both.write_bytes(authority.file.read_bytes() + authority.revoke(bad))
+    server = make_context(TlsFiles(own.certificate, own.key, both), HTTP)
+    clients = [authority.client(own) for own in (good, bad)]
+    for client in clients:
+        client.check_hostname = False
+    assert connect_in_memory(server, clients[0])
+    with pytest.raises(ssl.SSLError, match="revoked"):
+        connect_in_memory(server, clients[1])

@@ -1,0 +1,448 @@
+"""The service over TLS, with real sockets and real clients: HTTP, gRPC, client certificates, renewal."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import socket
+import ssl
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+import cv2
+import grpc
+import httpx
+import numpy as np
+import pytest
+import requests
+from grpc_support import MESSAGES, V2, unary
+from support import Server, run_server, start_server, wait_until
+from tls_support import RSA, Authority
+from web_support import picture
+
+from ocrsvc.access.management import add_key
+from ocrsvc.access.opening import open_store
+from ocrsvc.access.records import KeyEntry
+from ocrsvc.cli import health, status
+from ocrsvc.client.client import Client
+from ocrsvc.errors import OperatorError
+from ocrsvc.tls.context import TlsFiles
+from ocrsvc.tuning import trial
+
+_ANSWER_S = 30.0
+_PROMPT_S = 1.5
+
+
+def environment(own: TlsFiles) -> dict[str, str]:
+    return {"OCRSVC_TLS_CERTIFICATE": str(own.certificate), "OCRSVC_TLS_KEY": str(own.key)}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Iterator[Server]:
+    """Clients need a certificate for gRPC and HTTP, or none: both are served."""
+    env = {
+        **environment(authority.issue("module")),
+        "OCRSVC_TLS_CLIENT_CA": str(authority.file),
+        "OCRSVC_TLS_CLIENTS": "optional",
+        "OCRSVC_GRPC_BIND": "127.0.0.1:0",
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_OPS": "open",
+    }
+    with run_server(env) as running:
+        yield running
+
+
+def address_of(server: Server) -> tuple[str, int]:
+    address = urlsplit(server.url)
+    assert address.hostname is not None
+    return address.hostname, address.port or 0
+
+
+def grpc_address(server: Server) -> str:
+    return server.wait_for(r"Listening for gRPC at: (\S+)")[1]
+
+
+@contextmanager
+def session_of(authority: Authority, own: TlsFiles | None = None) -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        # The environment may name another authority, which would win.
+        session.trust_env, session.verify = False, str(authority.file)
+        if own is not None:
+            session.cert = (str(own.certificate), str(own.key))
+        yield session
+
+
+@contextmanager
+def connect(server: Server, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+    with (
+        socket.create_connection(address_of(server), timeout=_ANSWER_S) as wire,
+        context.wrap_socket(wire, server_hostname="localhost", suppress_ragged_eofs=False) as tls,
+    ):
+        yield tls
+
+
+def test_http_is_answered_with_the_headers_of_a_service_over_tls(server: Server, authority: Authority) -> None:
+    with session_of(authority) as session:
+        answer = session.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S)
+    assert answer.status_code == 200
+    assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_the_protocol_and_the_version_are_agreed_on(server: Server, authority: Authority) -> None:
+    with connect(server, authority.client(None, "h2", "http/1.1")) as tls:
+        assert (tls.version(), tls.selected_alpn_protocol()) == ("TLSv1.3", "http/1.1")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_curl_sends_a_large_body_and_reads_a_large_answer(
+    server: Server, authority: Authority, version: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.bmp"
+    # A BMP: as many bytes as pixels, three times.
+    width, height = 1000, 2000
+    size = 54 + 3 * width * height
+    head = b"BM" + size.to_bytes(4, "little") + bytes(4) + (54).to_bytes(4, "little") + (40).to_bytes(4, "little")
+    head += width.to_bytes(4, "little") + height.to_bytes(4, "little") + b"\x01\0\x18\0" + bytes(24)
+    page.write_bytes(head.ljust(54, b"\0") + b"\xff" * (size - 54))
+    ask = ("curl", "-sS", "--fail", f"--tlsv{version}", "--tls-max", version, "--cacert", str(authority.file))
+    send = ("--data-binary", f"@{page}", "-w", "%{http_code} %{size_upload}", "-o", str(tmp_path / "out"))
+    told = subprocess.run(
+        [*ask, *send, f"{server.url}/v1/ocr"],
+        capture_output=True,
+        text=True,
+        timeout=_ANSWER_S,
+        check=False,
+    )
+    assert (told.stdout, told.stderr) == (f"200 {size}", "")
+    with session_of(authority) as session:
+        document = session.get(f"{server.url}/openapi.json", timeout=_ANSWER_S)
+    assert document.status_code == 200
+    assert len(document.content) > 40_000
+
+
+def is_ready(address: str, credentials: grpc.ChannelCredentials, method: str = "ServerReady", **fields: str) -> bool:
+    """Whether the service answers grpcio's own channel; False where it refuses the channel or the call."""
+    with grpc.secure_channel(address, credentials) as channel:
+        call = unary(channel, f"{V2}{method}", f"inference.{method}Response")
+        try:
+            call(MESSAGES[f"inference.{method}Request"](**fields), timeout=_ANSWER_S)
+        except grpc.RpcError:
+            return False
+    return True
+
+
+def test_grpc_is_answered_over_tls(server: Server, authority: Authority) -> None:
+    assert is_ready(grpc_address(server), grpc.ssl_channel_credentials(authority.file.read_bytes()))
+
+
+def test_the_client_library_and_the_command_line_ask_over_tls(
+    server: Server, authority: Authority, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(server.url, ca=authority.file) as client:
+        assert client.read(picture()).text
+    parser = argparse.ArgumentParser()
+    status.add_arguments(parser)
+    assert status.run(parser.parse_args([server.url, "--ca", str(authority.file)])) == 0
+    assert "1 workers" in capsys.readouterr().out
+
+
+def test_the_service_of_the_settings_is_known_by_its_certificate(
+    server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, port = address_of(server)
+    monkeypatch.setenv("OCRSVC_BIND", f"{host}:{port}")
+    monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.file.with_name("module.pem")))
+    parser = argparse.ArgumentParser()
+    health.add_arguments(parser)
+    assert health.run(parser.parse_args([])) == 0
+    assert "ready" in capsys.readouterr().out
+    # Another service at this address is not taken for it.
+    monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.issue("elsewhere").certificate))
+    with pytest.raises(OperatorError, match="CERTIFICATE_VERIFY_FAILED"):
+        health.run(parser.parse_args([]))
+
+
+def test_a_measured_service_may_be_one_over_tls(server: Server) -> None:
+    answered_s = trial._send(server.url, trial.Load([picture()], clients=2, seconds=0.0), until_s=0.0)
+    assert len(answered_s) == 2
+    assert None not in answered_s
+
+
+def test_a_plain_request_is_told_so(server: Server) -> None:
+    answer = requests.get(server.url.replace("https", "http"), timeout=_ANSWER_S)
+    assert (answer.status_code, answer.headers["Connection"]) == (400, "close")
+    assert "https://" in answer.text
+
+
+def test_plain_grpc_is_closed(server: Server) -> None:
+    with grpc.insecure_channel(grpc_address(server)) as channel:
+        ready = unary(channel, f"{V2}ServerReady", "inference.ServerReadyResponse")
+        with pytest.raises(grpc.RpcError) as refused:
+            ready(MESSAGES["inference.ServerReadyRequest"](), timeout=_ANSWER_S)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_certificate_of_another_authority_is_refused_even_where_none_is_needed(
+    server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path).issue("stranger")
+    with session_of(authority, stranger) as session, pytest.raises(requests.ConnectionError):
+        session.get(f"{server.url}/healthz", timeout=_ANSWER_S)
+    with session_of(authority, authority.issue("theirs")) as session:
+        assert session.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
+    with session_of(authority) as session:
+        numbers = session.get(f"{server.url}/metrics", timeout=_ANSWER_S).text
+    assert 'ocrsvc_tls_handshakes_total{outcome="refused"}' in numbers
+    assert "ocrsvc_tls_certificate_not_after_timestamp_seconds" in numbers
+
+
+def half_hello(authority: Authority) -> bytes:
+    """A client's first message."""
+    outgoing = ssl.MemoryBIO()
+    tls = authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+def test_half_handshakes_delay_nobody(server: Server, authority: Authority) -> None:
+    hello = half_hello(authority)
+    with ExitStack() as stack, httpx.Client(verify=authority.client()) as client:
+        for number in range(200):
+            wire = stack.enter_context(socket.create_connection(address_of(server), timeout=_ANSWER_S))
+            # Silent ones, some in the middle of their first message, and some that never answer the server's.
+            wire.sendall((b"", hello[:100], hello)[number % 3])
+        times_s = []
+        for _ in range(50):
+            began_s = time.monotonic()
+            assert client.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
+            times_s.append(time.monotonic() - began_s)
+        assert max(times_s) < _PROMPT_S, statistics.quantiles(times_s)
+
+
+def test_half_handshakes_make_room_where_there_may_be_no_more_connections(authority: Authority) -> None:
+    env = {**environment(authority.issue("crowded")), "OCRSVC_WORKERS": "1"}
+    args = ("--worker-connections", "12", "--threads", "4")
+    with run_server(env, args) as server, ExitStack() as stack, session_of(authority) as session:
+        hello = half_hello(authority)
+        for _ in range(12):
+            stack.enter_context(socket.create_connection(address_of(server), timeout=_ANSWER_S)).sendall(hello)
+        began_s = time.monotonic()
+        assert session.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
+        # Else after the 10 s that a handshake has.
+        assert time.monotonic() - began_s < 8
+
+
+def test_a_kept_connection_ends_with_a_goodbye(server: Server, authority: Authority) -> None:
+    with connect(server, authority.client()) as tls:
+        tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        # Without a goodbye this would raise ssl.SSLEOFError.
+        answer = b""
+        while got := tls.recv(1 << 16):
+            answer += got
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_what_is_wrong_inside_tls_is_answered_inside_tls(server: Server, authority: Authority) -> None:
+    with connect(server, authority.client()) as tls:
+        tls.sendall(b"no request at all\r\n\r\n")
+        assert tls.recv(1 << 16).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, authority: Authority) -> None:
+    noise = np.random.default_rng(1).integers(0, 255, (1500, 1500), np.uint8)
+    body = cv2.imencode(".png", noise)[1].tobytes()
+    head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    with ExitStack() as stack:
+        clients = []
+        for _ in range(6):
+            wire = stack.enter_context(socket.socket())
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            wire.settimeout(_ANSWER_S)
+            wire.connect(address_of(server))
+            context = authority.client()
+            tls = stack.enter_context(
+                context.wrap_socket(wire, server_hostname="localhost", suppress_ragged_eofs=False)
+            )
+            tls.sendall(head % len(body) + body)
+            clients.append(tls)
+        with session_of(authority) as session:
+            assert session.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
+        for tls in clients:
+            answer = bytearray()
+            while piece := tls.recv(1 << 16):
+                answer += piece
+            announced, _, rest = bytes(answer).partition(b"\r\n\r\n")
+            assert f"Content-Length: {len(rest)}" in announced.decode()
+            assert len(rest) > 1 << 20
+
+
+class Load:
+    """Clients that keep asking until the block ends, some on kept connections and some on new ones."""
+
+    def __init__(self, server: Server, authority: Authority, clients: int = 2) -> None:
+        self.failures: list[str] = []
+        self.answers = 0
+        self._server, self._authority = server, authority
+        self._done = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(number % 2 == 0,)) for number in range(clients)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, keep: bool) -> None:
+        headers = {} if keep else {"Connection": "close"}
+        with httpx.Client(verify=self._authority.client(), headers=headers) as client:
+            # A pause between two requests leaves the machine time for new workers.
+            while not self._done.wait(0.005):
+                try:
+                    answer = client.post(f"{self._server.url}/v1/ocr", content=picture(), timeout=_ANSWER_S)
+                    self.answers += 1
+                    if answer.status_code != 200:
+                        self.failures.append(answer.text)
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+
+
+def serial_of(server: Server, authority: Authority) -> str:
+    with connect(server, authority.client()) as tls:
+        found = tls.getpeercert()
+    assert found is not None
+    return str(found["serialNumber"])
+
+
+def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Authority) -> None:
+    env = {**environment(authority.issue("renewed")), "OCRSVC_WORKERS": "2", "OCRSVC_MAX_REQUESTS": "60"}
+    with run_server(env) as server:
+        server.wait_for("READY in", count=2)
+        first = serial_of(server, authority)
+        with Load(server, authority) as load:
+            authority.issue("renewed", key_type=RSA)
+            server.wait_for("New connections get the new certificate", count=2)
+            wait_until(lambda: serial_of(server, authority) != first)
+            second = serial_of(server, authority)
+            # What cannot be used, and then SIGHUP with it.
+            Path(env["OCRSVC_TLS_KEY"]).write_text("no key")
+            server.wait_for("certificates stay as they were: OCRSVC_TLS_KEY is")
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("ocrsvc keeps its settings")
+            server.wait_for("WANTS a successor")
+            third = serial_of(server, authority)
+            authority.issue("renewed")
+            server.wait_for("New certificate: ", count=2)
+            server.wait_for("READY in", count=4)
+    assert load.failures == []
+    assert load.answers > 60
+    assert first != second == third, server.log
+
+
+def test_a_stopping_worker_says_goodbye_to_kept_connections(authority: Authority, tmp_path: Path) -> None:
+    env = {**environment(authority.issue("stopping")), "OCRSVC_WORKERS": "1"}
+    path = tmp_path / "plain"
+    # So long idle connections are kept by a worker that stops.
+    with start_server(env, ("--keep-alive", "1", "-b", f"unix:{path}")) as server:
+        server.wait_for("READY in")
+        # Unix sockets stay plain.
+        assert status.ask(f"unix:{path}", "/healthz")[0] == 200
+        with connect(server, authority.client()) as tls:
+            tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert tls.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
+            server.process.send_signal(signal.SIGTERM)
+            assert tls.recv(1) == b""
+        assert server.wait_for_exit() == 0
+
+
+@pytest.fixture(scope="module")
+def strict(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Clients need a certificate; that of the loader stands for a key."""
+    keys = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
+    store = open_store(keys)
+    add_key(store, KeyEntry("nightly", frozenset({"read"})))
+    store.close()
+    env = {
+        **environment(authority.issue("strict")),
+        "OCRSVC_TLS_CLIENT_CA": str(authority.file),
+        "OCRSVC_TLS_NAMES": "CN=loader:nightly, DNS=gone.example:revoked",
+        "OCRSVC_KEYS": keys,
+        "OCRSVC_GRPC_BIND": "127.0.0.1:0",
+        "OCRSVC_WORKERS": "1",
+    }
+    with run_server(env) as running:
+        yield running
+
+
+def test_a_client_without_a_certificate_is_refused_where_one_is_required(strict: Server, authority: Authority) -> None:
+    with session_of(authority) as session, pytest.raises(requests.ConnectionError):
+        session.get(f"{strict.url}/healthz", timeout=_ANSWER_S)
+    assert not is_ready(grpc_address(strict), grpc.ssl_channel_credentials(authority.file.read_bytes()))
+    strict.wait_for("A TLS handshake failed: peer did not return a certificate")
+
+
+@pytest.mark.parametrize(
+    ("stem", "names", "statuses"),
+    [
+        ("loader", ("loader.example",), (200, 200, 403)),
+        ("visitor", ("a.example",), (200, 401, 401)),
+        ("gone", ("gone.example",), (200, 401, 401)),
+    ],
+)
+def test_a_certificate_stands_for_a_key(
+    strict: Server, authority: Authority, stem: str, names: tuple[str, ...], statuses: tuple[int, int, int]
+) -> None:
+    own = authority.issue(stem, *names, common_name=stem)
+    with session_of(authority, own) as session:
+        found = (
+            session.get(f"{strict.url}/healthz", timeout=_ANSWER_S).status_code,
+            session.post(f"{strict.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code,
+            session.get(f"{strict.url}/metrics", timeout=_ANSWER_S).status_code,
+        )
+    assert found == statuses
+    credentials = grpc.ssl_channel_credentials(
+        authority.file.read_bytes(), own.key.read_bytes(), own.certificate.read_bytes()
+    )
+    assert is_ready(grpc_address(strict), credentials, "ModelMetadata", name="ocr") is (statuses[1] == 200)
+
+
+def test_pages_of_other_sites_may_not_use_a_browsers_certificate(strict: Server, authority: Authority) -> None:
+    with session_of(authority, authority.issue("loader", common_name="loader")) as session:
+        headers = {"Origin": "https://elsewhere.example"}
+        answer = session.post(f"{strict.url}/v1/ocr", data=picture(), headers=headers, timeout=_ANSWER_S)
+    assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
+
+
+def test_the_client_library_shows_a_certificate(strict: Server, authority: Authority) -> None:
+    own = authority.issue("loader", common_name="loader")
+    with Client(strict.url, ca=authority.file, certificate=(own.certificate, own.key)) as client:
+        assert client.read(picture()).text
+
+
+def test_an_unusable_pair_stops_the_start(authority: Authority) -> None:
+    own, other = authority.issue("unusable"), authority.issue("another")
+    with start_server(environment(TlsFiles(own.certificate, other.key))) as server:
+        assert server.wait_for_exit() == 78
+        assert "OCRSVC_TLS_KEY is" in server.log
+        assert "it is not the key of the certificate" in server.log
+        assert "Traceback" not in server.log

@@ -1,0 +1,349 @@
+"""The socket that speaks TLS without waiting: handshakes, records, its goodbye, and clients that do it wrong."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tls_support import Authority
+
+from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
+from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.tls.context import HTTP, TlsFiles, make_context
+from ocrsvc.tls.handshakes import Handshakes
+from ocrsvc.tls.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
+
+
+class Client:
+    """The other end, which never waits either: bytes are moved by hand."""
+
+    def __init__(self, wire: socket.socket, context: ssl.SSLContext) -> None:
+        self.wire = wire
+        self.is_told = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        wire.setblocking(False)
+
+    def step(self) -> None:
+        """Take what has come, go on with the handshake, send what there is."""
+        with suppress(BlockingIOError):
+            while got := self.wire.recv(1 << 20):
+                self._incoming.write(got)
+        with suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        self.wire.send(self._outgoing.read())
+
+    def write(self, data: bytes) -> bytes:
+        """The records of this data, sent."""
+        self.tls.write(data)
+        records = self._outgoing.read()
+        self.wire.send(records)
+        return records
+
+    def read(self) -> bytes:
+        """Everything that has come; `is_told` is set after a goodbye."""
+        with suppress(BlockingIOError):
+            while got := self.wire.recv(1 << 20):
+                self._incoming.write(got)
+        found = b""
+        with suppress(ssl.SSLWantReadError):
+            while got := self.tls.read(1 << 14):
+                found += got
+            self.is_told = True
+        return found
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def wires() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def connected(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> tuple[TlsSocket, Client]:
+    own = TlsSocket(wires[0], make_context(authority.issue(), HTTP))
+    client = Client(wires[1], authority.client())
+    client.step()
+    assert not own.handshake()
+    client.step()
+    assert own.handshake()
+    return own, client
+
+
+def test_both_sides_understand_each_other(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
+    own, client = connected(authority, wires)
+    client.write(b"GET / ")
+    assert own.recv(8192) == b"GET / "
+    with pytest.raises(BlockingIOError):
+        own.recv(8192)
+    assert own.sendmsg([b"HTTP/1.1 200 OK", b"body"]) == 19
+    assert client.read() == b"HTTP/1.1 200 OKbody"
+
+
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own, client = TlsSocket(wires[0], make_context(authority.issue(), HTTP)), Client(wires[1], authority.client())
+    client.step()
+    assert not own.handshake()
+    held = client.wire
+    # Both leave in one piece: what the client sends is held back until the request is there, too.
+    client.wire = Recorder(held)  # type: ignore[assignment]
+    client.step()
+    client.write(b"GET /healthz")
+    held.send(client.wire.sent)  # type: ignore[attr-defined]
+    assert own.handshake()
+    assert own.recv(8192) == b"GET /healthz"
+
+
+class Recorder:
+    """A wire that reads from a socket and keeps what is sent."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire
+        self.sent = b""
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def recv(self, size: int) -> bytes:
+        return self._wire.recv(size)
+
+
+def test_nothing_that_was_received_stays_where_no_poller_sees_it(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own, client = connected(authority, wires)
+    for _ in range(50):
+        client.write(b"x")
+    # Fewer are asked for: the rest would not be reported again.
+    assert own.recv(10) == 50 * b"x"
+
+
+def test_half_a_record_is_waited_for(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
+    own, client = connected(authority, wires)
+    real, client.wire = client.wire, Recorder(client.wire)  # type: ignore[assignment]
+    record = client.write(b"a page" * 1000)
+    real.send(record[:3000])
+    with pytest.raises(BlockingIOError):
+        own.recv(8192)
+    real.send(record[3000:])
+    assert own.recv(8192) == b"a page" * 1000
+
+
+def test_what_the_kernel_does_not_take_is_bounded_and_follows(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own, client = connected(authority, wires)
+    sent, data = 0, bytes(range(256)) * 40_000
+    while sent < len(data):
+        try:
+            taken = own.send(data[sent:])
+        except BlockingIOError:
+            break
+        sent += taken
+        if own.unsent_bytes:
+            break
+    assert 0 < sent < len(data)
+    assert 0 < own.unsent_bytes <= MOST_UNSENT_BYTES + (1 << 15)
+    found = client.read()
+    while own.unsent_bytes:
+        with suppress(BlockingIOError):
+            own.flush()
+        found += client.read()
+    assert found == data[:sent]
+
+
+def test_closing_tells_the_client_and_what_still_comes_is_thrown_away(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own, client = connected(authority, wires)
+    own.shutdown(socket.SHUT_WR)
+    assert client.read() == b""
+    assert client.is_told
+    client.wire.send(b"not even TLS")
+    assert own.recv(100) == b"not even TLS"
+    own.close()
+    assert wires[0].fileno() == -1
+
+
+def test_a_goodbye_of_the_client_is_the_end(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
+    own, client = connected(authority, wires)
+    client.write(b"last")
+    with suppress(ssl.SSLWantReadError):
+        client.tls.unwrap()
+    client.step()
+    assert own.recv(8192) == b"last"
+    assert own.recv(8192) == b""
+
+
+def test_a_forged_record_breaks_the_connection(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own, client = connected(authority, wires)
+    client.wire.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    with pytest.raises(ssl.SSLError):
+        own.recv(8192)
+
+
+def hello(length: int, *, record_bytes: int = 512) -> bytes:
+    """The beginning of a first message that announces so many bytes."""
+    return b"\x16\x03\x01" + record_bytes.to_bytes(2) + b"\x01" + length.to_bytes(3)
+
+
+def handshake_to_the_end(own: TlsSocket) -> None:
+    while not own.handshake():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"GET / HTTP/1.1\r\n", NotTls),
+        (b"PRI * HTTP/2.0\r\n", NotTls),
+        (b"\x80\x2e\x01\x00\x02", NotTls),
+        (hello(100_000), ssl.SSLError),
+        (hello(512, record_bytes=1), ssl.SSLError),
+        (hello(512) + bytes(600), ssl.SSLError),
+        (b"", ConnectionResetError),
+    ],
+)
+def test_what_is_no_handshake_ends_at_once(
+    authority: Authority, wires: tuple[socket.socket, socket.socket], sent: bytes, error: type[OSError]
+) -> None:
+    own = TlsSocket(wires[0], make_context(authority.issue(), HTTP))
+    wires[1].send(sent)
+    wires[1].shutdown(socket.SHUT_WR)
+    with pytest.raises(error):
+        handshake_to_the_end(own)
+
+
+def test_a_handshake_that_never_ends_is_cut_off(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own = TlsSocket(wires[0], make_context(authority.issue(), HTTP))
+    # A message in records of its own, one byte each.
+    wires[1].send(hello(1 << 14, record_bytes=4))
+    assert not own.handshake()
+    with pytest.raises(ssl.SSLError):
+        send_on(own, wires[1], b"\x16\x03\x01\x00\x01\x00" * 1000)
+
+
+def send_on(own: TlsSocket, wire: socket.socket, records: bytes) -> None:
+    for _ in range(HANDSHAKE_BYTES):
+        wire.send(records)
+        own.handshake()
+
+
+def test_bent_first_messages_are_refused_or_waited_for_and_nothing_else(authority: Authority) -> None:
+    context, draw = make_context(authority.issue(), HTTP), random.Random(1)
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    whole = outgoing.read()
+    for number in range(300):
+        bent = bytearray(whole)
+        for _ in range(draw.randint(1, 8)):
+            bent[draw.randrange(len(bent))] = draw.randrange(256)
+        here, there = socket.socketpair()
+        with here, there:
+            there.send(bent[: draw.randrange(1, len(bent))] if number % 5 == 0 else bent)
+            # Any other exception fails the test.
+            with suppress(OSError):
+                assert not TlsSocket(here, context).handshake()
+
+
+def shake_hands(handshakes: Handshakes, wires: tuple[socket.socket, socket.socket], client: Client) -> TlsSocket:
+    own = handshakes.begin(wires[0])
+    for _ in range(3):
+        client.step()
+        handshakes.begin_turn()
+        if handshakes.go_on(own, "127.0.0.1"):
+            break
+    return own
+
+
+def handshakes_for(files: TlsFiles, *names: str) -> tuple[Handshakes, MetricsStore]:
+    store, context = MetricsStore(), make_context(files, HTTP)
+    return Handshakes(lambda: context, names, store.common, logging.getLogger("test-tls")), store
+
+
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [
+        (("CN=loader:nightly",), "nightly"),
+        (("DNS=loader.example:scanner", "CN=loader:nightly"), "scanner"),
+        (("CN=another:nightly",), None),
+    ],
+)
+def test_a_client_is_known_by_its_certificate(
+    authority: Authority, wires: tuple[socket.socket, socket.socket], names: tuple[str, ...], key: str | None
+) -> None:
+    own, theirs = authority.issue(), authority.issue("theirs", "loader.example", common_name="loader")
+    handshakes, store = handshakes_for(TlsFiles(own.certificate, own.key, authority.file), *names)
+    found = shake_hands(handshakes, wires, Client(wires[1], authority.client(theirs)))
+    assert found.established
+    assert found.client_name == key
+    assert store.read()[TLS_HANDSHAKES.of("ok")][0] == 1
+
+
+def strangers(folder: Path) -> list[TlsFiles | None]:
+    (folder / "stranger").mkdir()
+    return [None, Authority(folder / "stranger").issue("theirs")]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["none", "of another authority"])
+def test_a_client_without_the_right_certificate_is_refused(
+    authority: Authority,
+    wires: tuple[socket.socket, socket.socket],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    which: int,
+) -> None:
+    own = authority.issue()
+    handshakes, store = handshakes_for(TlsFiles(own.certificate, own.key, authority.file))
+    client = Client(wires[1], authority.client(strangers(tmp_path)[which]))
+    with caplog.at_level(logging.INFO), pytest.raises(ssl.SSLError):
+        shake_hands(handshakes, wires, client)
+    assert store.read()[TLS_HANDSHAKES.of("refused")][0] == 1
+    assert "A TLS handshake failed: " in caplog.text
+    # The client is told why.
+    with pytest.raises(ssl.SSLError, match="ALERT"):
+        client.read()
+
+
+def test_an_optional_certificate_may_be_missing(
+    authority: Authority, wires: tuple[socket.socket, socket.socket]
+) -> None:
+    own = authority.issue()
+    handshakes, _ = handshakes_for(TlsFiles(own.certificate, own.key, authority.file, required=False))
+    found = shake_hands(handshakes, wires, Client(wires[1], authority.client()))
+    assert found.established
+    assert found.client_name is None
+
+
+def test_handshakes_leave_time_for_others(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
+    now = iter(range(1000))
+    context = make_context(authority.issue(), HTTP)
+    handshakes = Handshakes(
+        lambda: context, (), MetricsStore().common, logging.getLogger("test-tls"), lambda: float(next(now))
+    )
+    own, client = handshakes.begin(wires[0]), Client(wires[1], authority.client())
+    client.step()
+    assert not handshakes.go_on(own, "")
+    client.step()
+    # The turn is over.
+    assert not handshakes.go_on(own, "")
+    handshakes.begin_turn()
+    assert handshakes.go_on(own, "")
