@@ -103,9 +103,9 @@ lock:
 # What production needs, in the versions of constraints.txt and with the hash of every file, so that nothing else installs;
 # for every Python, system and processor, so that a machine unlike this one gets what it needs, too.
 LOCKS := deploy/requirements.txt deploy/requirements-cuda12.txt deploy/requirements-cuda13.txt
-deploy/requirements.txt: LOCKED := cpu mask openvino redis tr
-deploy/requirements-cuda12.txt: LOCKED := gpu-cuda12 mask redis
-deploy/requirements-cuda13.txt: LOCKED := gpu-cuda13 mask redis
+deploy/requirements.txt: LOCKED := cpu mask openvino otel redis tr
+deploy/requirements-cuda12.txt: LOCKED := gpu-cuda12 mask otel redis
+deploy/requirements-cuda13.txt: LOCKED := gpu-cuda13 mask otel redis
 $(LOCKS): pyproject.toml constraints.txt $(TOOLS)/.installed
 	$(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --custom-compile-command 'make lock' $(LOCKED:%=--extra %) -c constraints.txt -o $@ pyproject.toml

@@ -278,6 +278,15 @@ class MaskedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTimes:
+    """When an engine was at work on a page, on `time.monotonic`: since when, when it had its lines, and until when."""
+
+    began_s: float
+    found_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What was read on one page.
 
@@ -289,6 +298,7 @@ class Page:
         tables: From top to bottom; found only if the options ask for them.
         regions: In reading order, every line in one of them; found only if the options ask for the layout.
         masked: What was masked, in the order of the text; None where nothing was to be.
+        times: Of the engine that read it just now, if it tells them; not of a page that was kept.
     """
 
     width: int
@@ -299,6 +309,7 @@ class Page:
     tables: tuple[Table, ...] = ()
     regions: tuple[Region, ...] = ()
     masked: tuple[MaskedPart, ...] | None = None
+    times: EngineTimes | None = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 from h2.config import H2Configuration
@@ -21,6 +22,7 @@ from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_server.status_codes import CallFailed
 from ocrsvc.grpc_server.stream import Stream
 from ocrsvc.serving.memory_budget import Budget, Callers
+from ocrsvc.telemetry.metrics_store import MetricsStore
 
 
 def prefixed(message: bytes, packed: int = 0) -> bytes:
@@ -37,11 +39,13 @@ class Records(CallMetrics):
     """Keeps the calls that are over."""
 
     def __init__(self) -> None:
+        super().__init__(MetricsStore().common)
         self.under_way = 0
         self.over: list[CallRecord] = []
 
-    def begin(self) -> None:
+    def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
         self.under_way += 1
+        return super().begin(sent, method, caller)
 
     def end(self, record: CallRecord) -> None:
         self.under_way -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from support import ROOT, Server, clean_environment, run_server
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
-from ocrsvc.client.request import ImageInput, Options, body_of, query_of
+from ocrsvc.client.request import ImageInput, Options, body_of, headers_of, query_of
 from ocrsvc.client.response import Answer, answer_of, retry_after_s
 from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
 from ocrsvc.http.options import OPTIONS
@@ -490,8 +491,31 @@ def test_the_command_line_reads_by_a_service(server: Server, tmp_path: Path) -> 
     assert done.returncode == 65
     assert done.stdout.count(f"==> {file} <==\n120x40\n") == 2
     assert "ocrsvc: /nowhere.png: " in done.stderr
-    result = json.loads(run_python("-m", "ocrsvc", "read", "--json", "--url", server.url, str(file)).stdout)
+    asked = run_python("-m", "ocrsvc", "read", "--json", "--timing", "--url", server.url, str(file))
+    assert re.fullmatch(rf"ocrsvc: {file}: receive \d\.\d+, decode .*, answer \d\.\d+ s\n", asked.stderr)
+    result = json.loads(asked.stdout)
     assert (result["file"], result["pages"][0]["width"], result["engine"]["name"]) == (str(file), 120, "fake")
+
+
+def test_a_client_gets_the_stages_that_it_asks_for(server: Server) -> None:
+    with Client(server.url) as client:
+        asked, plain = client.read(PAGE, timing="stages"), client.read(PAGE)
+    assert sum(asked.stages.values()) == pytest.approx(asked.timing["request_s"], abs=1e-5)
+    assert plain.stages == {}
+
+
+def test_a_clients_request_belongs_to_the_current_trace_of_its_program() -> None:
+    pytest.importorskip("opentelemetry.propagate", reason="the extra otel is not installed: opentelemetry-api")
+    from opentelemetry.context import attach, detach
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+    span = NonRecordingSpan(SpanContext(10, 11, is_remote=False, trace_flags=TraceFlags(1)))
+    token = attach(set_span_in_context(span))
+    try:
+        assert headers_of(1.0)["traceparent"] == f"00-{10:032x}-{11:016x}-01"
+    finally:
+        detach(token)
+    assert "traceparent" not in headers_of(1.0)
 
 
 def test_a_service_that_is_not_there_ends_the_command_line_with_its_own_code(free_port: int) -> None:

@@ -20,10 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
-from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.frames import Frames
 from ocrsvc.grpc_server.message_limits import parse
+from ocrsvc.grpc_server.method import Method
 from ocrsvc.grpc_server.protobuf import FOLDER, Messages
 from ocrsvc.grpc_server.slow_readers import StallDetector
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
@@ -159,9 +160,11 @@ def test_a_call_is_counted_by_its_adapter_its_status_and_its_code(
 ) -> None:
     numbers = MetricsStore()
     call_metrics = CallMetrics(numbers.common)
-    call_metrics.begin()
+    record = call_metrics.begin(
+        {":path": "/x"}, Method(None, lambda sent, _: sent, adapter="grpc_tfserving"), "127.0.0.1"
+    )
     assert numbers.read()[IN_FLIGHT.of()][0] == 1
-    record = CallRecord("grpc_tfserving", "/x", "127.0.0.1", "", 0.0, timed=True, code=how, error=error)
+    record.code, record.error = how, error
     call_metrics.end(record)
     found = {key: values for key, values in numbers.read().items() if sum(values)}
     assert found[REQUESTS.of("grpc_tfserving", status, code)][0] == 1

@@ -19,7 +19,7 @@ from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.access_log import AccessLog, Event, as_json, as_text
+from ocrsvc.telemetry.access_log import AccessLog, Event, Origin, as_json, as_text
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 # 1700000000 is 2023-11-14 22:13:20 UTC (date -u -d @1700000000).
@@ -43,7 +43,7 @@ def lines_of(end: int) -> list[str]:
 
 
 def test_an_event_as_json_is_one_line_with_its_moment() -> None:
-    line = as_json(EVENT)
+    line = as_json(EVENT, Origin(1))
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     entry = json.loads(line)
@@ -52,14 +52,14 @@ def test_an_event_as_json_is_one_line_with_its_moment() -> None:
 
 
 def test_an_event_as_text_is_one_line_of_pairs() -> None:
-    pairs = dict(word.split("=", 1) for word in shlex.split(as_text(EVENT).decode()))
+    pairs = dict(word.split("=", 1) for word in shlex.split(as_text(EVENT, Origin(1)).decode()))
     assert pairs["path"] == "/v1/ocr"
     assert pairs["bytes_in"] == "10"
 
 
 @pytest.mark.parametrize("path", ["/a\nb status=500", '/"x', "/\u2028", "/\x1b[31m", "", "/" + "x" * 5000])
 def test_no_path_can_forge_a_line(path: str) -> None:
-    line = as_text(replace(EVENT, path=path)).decode()
+    line = as_text(replace(EVENT, path=path), Origin(1)).decode()
     assert line.count("\n") == 1
     assert "\x1b" not in line
     assert len(line.splitlines()) == 1

@@ -19,7 +19,7 @@ from ocrsvc.http.options import OPTIONS, read_options
 from ocrsvc.records import ReadOptions
 
 QUEUE_OPTIONS = {"priority"}
-ANSWER_OPTIONS = {"lines", "format", "pages"}
+ANSWER_OPTIONS = {"lines", "format", "pages", "timing"}
 
 
 @pytest.fixture(scope="module")

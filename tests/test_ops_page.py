@@ -22,7 +22,8 @@ from ocrsvc.access.key_metrics import is_near_quota, read_key_counts
 from ocrsvc.access.records import KeyLimits
 from ocrsvc.api.web_page import OPERATORS_FOLDER
 from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
-from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.grpc_server.call_metrics import CallMetrics
+from ocrsvc.grpc_server.method import Method
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.records import EngineInfo, Reading, Timing
 from ocrsvc.records import Page as ReadPage
@@ -120,7 +121,8 @@ def test_calls_over_grpc_that_fail_are_listed_too() -> None:
         ("grpc_tfserving", ZeroDivisionError()),
         ("grpc_tfserving", None),
     ):
-        record = CallRecord(adapter, f"/{SECRET}" if adapter == "grpc" else "/p/Predict", "::1", "id", 0.0, timed=True)
+        path = f"/{SECRET}" if adapter == "grpc" else "/p/Predict"
+        record = calls.begin({":path": path}, Method(None, lambda sent, _: sent, adapter=adapter), "::1")
         record.code, record.error = Code.UNIMPLEMENTED if error else Code.OK, error
         calls.end(record)
     assert [(error.fault, error.status, error.code, error.route) for error in reversed(errors.read())] == [

@@ -352,13 +352,12 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
     [
         # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
         ("--requests 2000 --leak 1500000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
-        ("--requests 1500 --by max-requests --max-requests 200 --signal-every 0", {"max_requests"}),
         (
             "--requests 1500 --gpu --gpu-bytes 1200000000 --leak 600000 --signal-every 0",
             {"gpu_soft", "gpu_hard", "gpu_growth"},
         ),
     ],
-    ids=["memory", "max-requests", "gpu"],
+    ids=["memory", "gpu"],
 )
 def test_a_short_soak_loses_and_swaps_nothing(args: str, reasons: set[str]) -> None:
     code, result = soak(args)

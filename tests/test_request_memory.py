@@ -27,6 +27,7 @@ from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.ledger import Ledger
 
 MEGAPIXEL = 1000 * 1000
 BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))
@@ -47,7 +48,10 @@ class Talkative(KnownEngine):
 
 @contextmanager
 def app_with(
-    memory: Budget, engine: KnownEngine | None = None, on_reading: Callable[[Reading], object] = bool, **settings: Any
+    memory: Budget,
+    engine: KnownEngine | None = None,
+    on_reading: Callable[[Reading, Ledger], object] = lambda _reading, _ledger: None,
+    **settings: Any,
 ) -> Iterator[Flask]:
     chosen = Settings(**settings)
     reader = Reader(chosen, ThreadPlan(1, 4, 2), engine_opener=lambda: engine or KnownEngine(), on_reading=on_reading)
@@ -97,7 +101,7 @@ def test_with_any_amount_of_memory_the_answer_is_whole_or_a_refusal_and_nothing_
 def test_an_answer_that_does_not_fit_is_a_refusal_in_the_shape_of_its_format(path: str, place: str) -> None:
     memory = Budget(8_000_000)
 
-    def take_the_rest(_: Reading) -> None:
+    def take_the_rest(_reading: Reading, _ledger: Ledger) -> None:
         assert memory.take(memory.total_bytes - memory.held_bytes)
 
     with app_with(memory, Talkative(1000), take_the_rest, dialects=("paddlex", "trwebocr")) as app:

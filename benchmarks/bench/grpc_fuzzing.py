@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from h2.config import H2Configuration
@@ -24,7 +24,7 @@ from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.message import Answer, Job
 from ocrsvc.grpc_server.message_limits import parse
-from ocrsvc.grpc_server.method import Call
+from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.stream import Stream
@@ -47,10 +47,10 @@ class Counted(CallMetrics):
 
     under_way = 0
 
-    def begin(self) -> None:
+    def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
         """See CallMetrics."""
         self.under_way += 1
-        super().begin()
+        return super().begin(sent, method, caller)
 
     def end(self, record: CallRecord) -> None:
         """See CallMetrics."""

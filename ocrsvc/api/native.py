@@ -10,7 +10,7 @@ from typing import Final, cast
 from flask import Blueprint, Response
 
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
+from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
@@ -36,6 +36,7 @@ def make_api(reader: Reader) -> Blueprint:
     def ocr() -> Response:
         began_s = time.monotonic()
         asked = read_options(_option_fields(request.content))
+        request.wants_stages = asked.stages
         files = _read(reader, request.content.images(IMAGE_FIELDS, IMAGE_FIELDS), asked)
         _raise_if_all_failed(files)
         form = OUTPUT_FORMATS.get(asked.format or _accepted())
@@ -103,6 +104,8 @@ def _as_json(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: flo
         "pages_total": sum(file.total for file in files),
         "timing": timing_to_dict(total_of(readings, total_s)),
     }
+    if asked.stages:
+        answer["timing"] = {**timing_to_dict(total_of(readings, total_s)), **stages_to_dict(request.ledger.seconds())}
     return as_json(answer)
 
 

@@ -14,10 +14,11 @@ from ocrsvc.api.openapi_schemas import COUNT, ID, TEXT, Node, record, ref, schem
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.error_responses import PROBLEM_TYPE
 from ocrsvc.http.options import OPTIONS, Option
-from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
+from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER, TIMING_HEADER
 from ocrsvc.masking.kinds import HEADER as MASK_HEADER
 from ocrsvc.masking.kinds import PATTERN
 from ocrsvc.serving.work_queue import PRIORITIES
+from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
 Errors = Sequence[type[errors.OcrsvcError]]
 
@@ -155,6 +156,15 @@ def _header_parameters() -> list[Node]:
             "description": "Your own id for this request: up to 128 visible ASCII characters, else it gets a new one.",
             "schema": TEXT,
         },
+        *_trace_parameters(),
+    ]
+
+
+def _trace_parameters() -> list[Node]:
+    parent = "Your trace, by W3C Trace Context; the answer carries it. What is malformed counts as not sent."
+    return [
+        {"name": PARENT_HEADER, "in": "header", "description": parent, "schema": TEXT},
+        {"name": STATE_HEADER, "in": "header", "description": "Goes with traceparent.", "schema": TEXT},
     ]
 
 
@@ -188,7 +198,7 @@ def _asking(images: Node, options: Node) -> Node:
 def _read_response() -> Node:
     return {
         "description": "The pages, in the order of the images.",
-        "headers": _headers(),
+        "headers": _headers() | _timing_headers(),
         "content": {"application/json": {"schema": ref("Answer")}}
         | {
             form.media_type: {"schema": {"type": "string", "description": f"With format={name}: {form.help}."}}
@@ -228,6 +238,13 @@ def _problem_response(failures: Errors) -> Node:
 
 def _headers() -> Node:
     return {ID_HEADER: {"$ref": "#/components/headers/RequestId"}}
+
+
+def _timing_headers() -> Node:
+    return {
+        TIMING_HEADER: {"description": "Milliseconds of each stage; with timing=stages.", "schema": TEXT},
+        PARENT_HEADER: {"description": "The trace that the request belongs to, if there is one.", "schema": TEXT},
+    }
 
 
 def _state(word: str) -> Node:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from ocrsvc.records import MASK_KINDS, RegionType
+from ocrsvc.telemetry.ledger import STAGES
 
 Node = dict[str, Any]
 
@@ -64,7 +65,7 @@ def schemas() -> Node:
         "Word": _word(),
         "Character": record(_boxed_text()),
         "Engine": record(engine),
-        "Timing": record(dict.fromkeys(("decode_s", "queue_s", "engine_s", "total_s"), SECONDS)),
+        "Timing": _timing(),
         "Problem": _problem(),
         "Version": record(
             {
@@ -75,6 +76,16 @@ def schemas() -> Node:
             }
         ),
     }
+
+
+def _timing() -> Node:
+    pages = dict.fromkeys(("decode_s", "queue_s", "engine_s", "total_s"), SECONDS)
+    stages = record({f"{stage}_s": SECONDS for stage in STAGES}) | {
+        "description": "Of the whole request, one after the other: received, images decoded, waiting, lines found, "
+        "lines read, answered. Only with timing=stages."
+    }
+    whole = SECONDS | {"description": "The sum of the stages: the request up to this answer; with timing=stages."}
+    return record({**pages, "request_s": whole, "stages": stages}, optional=("request_s", "stages"))
 
 
 def _page() -> Node:

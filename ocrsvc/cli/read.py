@@ -77,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mask", help="what becomes stars: id, phone, card, mail, own, separated by commas; see docs/masking.md"
     )
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
+    parser.add_argument(
+        "--timing", action="store_true", help="with --url: where each request's time went, on stderr and in JSON"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0, or the exit code of the first file that failed.
     """
+    if args.timing and not args.url:
+        raise BadOption("--timing tells where a service's time goes.", "Name the service: --url http://host:port.")
     answers = _by_service(args) if args.url else _in_this_process(args)
     show = _show_each if args.format in {"text", "json"} else _show_together
     codes = list(show(answers, args))
@@ -101,7 +106,8 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
     with Client(args.url, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
-        answers = client.read_many(images, **_options_of(args) | {"pages": args.pages})
+        timing: Literal["stages"] | None = "stages" if args.timing else None
+        answers = client.read_many(images, **_options_of(args) | {"pages": args.pages, "timing": timing})
         yield from zip(args.files, answers, strict=True)
 
 
@@ -228,6 +234,9 @@ def _to_records(answers: Sequence[Answer], *, keep_numbers: bool) -> tuple[list[
 def _report(file: Path, answer: Answered) -> int:
     """Report what failed, the whole file or some of its pages; gives the exit code of the first failure."""
     if isinstance(answer, Answer):
+        if answer.stages:
+            stages = ", ".join(f"{name.removesuffix('_s')} {spent_s:.3f}" for name, spent_s in answer.stages.items())
+            print(f"ocrsvc: {file}: {stages} s", file=sys.stderr, flush=True)
         failed = {f", page {number}": error for number, error in answer.failed.items()}
     else:
         failed = {"": answer}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
@@ -45,6 +46,7 @@ class Options(TypedDict, total=False):
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None
+    timing: Literal["pages", "stages"] | None
 
 
 def own_headers(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:
@@ -126,4 +128,8 @@ def _as_text(value: object) -> str:
 def headers_of(left_s: float) -> dict[str, str]:
     """What goes with a try that is worth waiting for so many seconds."""
     worth_s = left_s - min(left_s * _MARGIN, _LONGEST_MARGIN_S)
-    return {"Content-Type": "application/octet-stream", TIMEOUT_HEADER: f"{max(worth_s, 0.001):.3f}"}
+    headers = {"Content-Type": "application/octet-stream", TIMEOUT_HEADER: f"{max(worth_s, 0.001):.3f}"}
+    # A program that uses OpenTelemetry has it loaded: the request belongs to its current trace.
+    if (propagate := sys.modules.get("opentelemetry.propagate")) is not None:
+        propagate.inject(headers)
+    return headers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -139,7 +139,9 @@ class Answer:
         failed: Of a document, the numbers of the pages that were not, with their errors.
         pages_total: Pages that the document has, asked for or not.
         engine: Name, model, version, device, precision and provider.
-        timing: decode_s, queue_s, engine_s and total_s.
+        timing: decode_s, queue_s, engine_s and total_s; with timing="stages" also request_s.
+        stages: With timing="stages" the seconds of each stage of the request (receive_s, decode_s, wait_s, detect_s,
+            recognise_s, answer_s), which add up to request_s; empty without.
         data: The JSON as it came.
     """
 
@@ -150,6 +152,7 @@ class Answer:
     engine: Mapping[str, str]
     timing: Mapping[str, float]
     data: Data
+    stages: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -227,7 +230,9 @@ def _answer(data: Data) -> Answer:
     problems = {int(page["page"]): page["error"] for page in data["pages"] if "error" in page}
     failed = {number: error_of(int(problem.get("status", 500)), problem, None) for number, problem in problems.items()}
     total = int(data.get("pages_total", len(pages) + len(failed)))
-    return Answer(str(data["id"]), pages, failed, total, dict(data["engine"]), dict(data["timing"]), data)
+    timing = dict(data["timing"])
+    stages = dict(timing.pop("stages", {}))
+    return Answer(str(data["id"]), pages, failed, total, dict(data["engine"]), timing, data, stages)
 
 
 def page_of(data: Data) -> Page:

@@ -20,7 +20,19 @@ import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.records import Box, Character, Check, EngineInfo, Line, Page, Pixels, ReadOptions, ReadTask, Word
+from ocrsvc.records import (
+    Box,
+    Character,
+    Check,
+    EngineInfo,
+    EngineTimes,
+    Line,
+    Page,
+    Pixels,
+    ReadOptions,
+    ReadTask,
+    Word,
+)
 from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -51,6 +63,7 @@ class FakeHandle:
         """Nothing is held."""
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        began_s = time.monotonic()
         digest = hash_text(task.image.pixels)
         try:
             self._use_resources(task.check)
@@ -58,10 +71,11 @@ class FakeHandle:
                 self._inject_fault(digest)
         except OcrsvcError as error:
             return error
+        found_s = time.monotonic()
         page = _page(task, digest)
         if self._settings.fake_fault == "nonsense" and self._is_faulty(digest):
-            return replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
-        return page
+            page = replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
+        return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))
 
     def _is_faulty(self, digest: str) -> bool:
         return not self._settings.fake_fault_on or digest in self._settings.fake_fault_on

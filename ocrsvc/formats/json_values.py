@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Final
@@ -119,6 +119,12 @@ def _some_to_dicts(texts: Sequence[Boxed]) -> list[dict[str, object]]:
         {"text": text.text, "confidence": score, "box": box}
         for text, score, box in zip(texts, scores, boxes, strict=True)
     ]
+
+
+def stages_to_dict(seconds: Mapping[str, float]) -> dict[str, object]:
+    """Seconds of each stage of a request, and their sum, to the microsecond."""
+    stages = {f"{name}_s": round(spent_s, TIMING_DIGITS) for name, spent_s in seconds.items()}
+    return {"request_s": round(sum(stages.values()), TIMING_DIGITS), "stages": stages}
 
 
 def timing_to_dict(timing: Timing) -> dict[str, float]:

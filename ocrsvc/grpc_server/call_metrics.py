@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError, Refused
+from ocrsvc.grpc_server.method import Method
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
 from ocrsvc.telemetry.access_log import AccessLog, Event
+from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, Fault, fault_of
+from ocrsvc.telemetry.trace_context import (
+    PARENT_HEADER,
+    STATE_HEADER,
+    TraceContext,
+    read_trace_context,
+    request_id_of,
+)
+from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 
+ID_KEY: Final = "x-request-id"
+
+_LONGEST_PATH: Final = 256
 _NO_ADAPTER: Final = "grpc"
+# By OpenTelemetry's conventions for servers.
+_OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE})
 
 
 @dataclass(slots=True)
@@ -24,16 +40,20 @@ class CallRecord:
     Attributes:
         adapter: The name of the API adapter, under which it is counted.
         path: As asked.
+        name: Service and method, if there are such: whatever else a caller may write into a path is not in it.
         caller: Address of the peer.
-        id: The client's own, if it sent one.
+        id: The client's own, if it sent one that may be logged; else a new one.
         began_s: On `time.monotonic`.
         timed: Whether its seconds are counted; those of a stream are how long the client kept it open.
         bytes_in, bytes_out: Of its messages.
         code, error: How it ends: by default nobody waits for the answer any more.
+        ledger: Of its stages.
+        trace: That it belongs to; None for none.
     """
 
     adapter: str
     path: str
+    name: str
     caller: str
     id: str
     began_s: float
@@ -42,6 +62,12 @@ class CallRecord:
     bytes_out: int = 0
     code: Code = Code.CANCELLED
     error: BaseException | None = None
+    ledger: Ledger = NO_LEDGER
+    trace: TraceContext | None = None
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The metadata of its answer."""
+        return [(ID_KEY, self.id), *(self.trace.headers().items() if self.trace is not None else ())]
 
 
 class CallMetrics:
@@ -51,6 +77,7 @@ class CallMetrics:
         metrics: Where they are counted.
         access_log: Where each is logged; None is nowhere.
         error_recorder: Where failures are kept for operators; None is nowhere.
+        tracer: Records the traces of calls.
     """
 
     def __init__(
@@ -58,14 +85,39 @@ class CallMetrics:
         metrics: WorkerMetrics,
         access_log: AccessLog | None = None,
         error_recorder: ErrorRecorder | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._metrics = metrics
         self._access_log = access_log
         self._error_recorder = error_recorder
+        self._tracer = tracer or NoTracer()
 
-    def begin(self) -> None:
-        """One call more is under way."""
+    def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
+        """One call more is under way.
+
+        Args:
+            sent: Its headers.
+            method: That it asks for.
+            caller: Address of the peer.
+        """
         self._metrics.count(IN_FLIGHT)
+        began_s, path = time.monotonic(), sent.get(":path", "")[:_LONGEST_PATH]
+        name = path.lstrip("/") if method.request is not None else _NO_ADAPTER
+        traced = read_trace_context(sent.get(PARENT_HEADER, ""), sent.get(STATE_HEADER, ""))
+        trace = self._tracer.begin(traced, name, is_traced_alone=not method.quick)
+        ledger = Ledger(began_s)
+        ledger.trace_id = trace.sampled_id if trace is not None else ""
+        return CallRecord(
+            method.adapter,
+            path,
+            name,
+            caller,
+            request_id_of(sent.get(ID_KEY, "")),
+            began_s,
+            timed=not method.streaming,
+            ledger=ledger,
+            trace=trace,
+        )
 
     def end(self, record: CallRecord) -> None:
         """A call is over."""
@@ -77,9 +129,16 @@ class CallMetrics:
             self._note(record.error, record, why)
         if isinstance(record.error, Refused):
             counts.append((REFUSED.of(why), 1))
-        self._metrics.record(counts, times)
+        self._metrics.record(counts, times, record.ledger.trace_id)
+        if record.trace is not None and record.trace.is_sampled:
+            self._put_span(record, why)
         if self._access_log is not None:
             self._access_log.put(_event(record, why, seconds))
+
+    def _put_span(self, record: CallRecord, why: str) -> None:
+        error = why if record.code in _OUR_FAULT else ""
+        attributes = _attributes(record, why)
+        put_request(self._tracer, record.trace, record.ledger, record.began_s, record.name, attributes, error)
 
     def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
         """Keep a failure for operators. What only gRPC knows are broken calls, and has no status of HTTP."""
@@ -91,6 +150,20 @@ class CallMetrics:
         route = record.path if record.adapter != _NO_ADAPTER else ""
         status = known.status if known else 0
         self._error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
+
+
+def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
+    """By OpenTelemetry's conventions where there is one."""
+    service, _, method = record.name.partition("/")
+    attributes: dict[str, str | int] = {
+        "rpc.system": "grpc",
+        "rpc.service": service,
+        "rpc.method": method,
+        "rpc.grpc.status_code": int(record.code),
+        "ocrsvc.request_id": record.id,
+        "ocrsvc.adapter": record.adapter,
+    }
+    return attributes if record.code is Code.OK else attributes | {"error.type": why}
 
 
 def _why(record: CallRecord) -> str:
@@ -115,4 +188,5 @@ def _event(record: CallRecord, why: str, seconds: float) -> Event:
         bytes_in=record.bytes_in,
         bytes_out=record.bytes_out,
         seconds=seconds,
+        trace_id=record.trace.trace_id if record.trace is not None else "",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,6 @@ from h2.exceptions import ProtocolError
 
 from ocrsvc.access.records import caller_of
 from ocrsvc.errors import OcrsvcError, QueueFull, Refused
-from ocrsvc.grpc_server.call_metrics import CallRecord
 from ocrsvc.grpc_server.frame_limits import (
     ANSWER_FRAMES,
     HEADER_BYTES_PER_FRAME,
@@ -31,6 +29,7 @@ from ocrsvc.grpc_server.stream import STREAM_BYTES, Stream
 from ocrsvc.grpc_server.wire import PREFIX_BYTES, MessageReader, escaped, timeout_s
 from ocrsvc.masking.kinds import HEADER, kinds_of_header
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
+from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
 if TYPE_CHECKING:
     from ocrsvc.grpc_server.connection import Connection
@@ -41,10 +40,9 @@ _QUICK_BYTES: Final = 1 << 14
 # Calls of a connection that are answered even where no memory is left, if they need neither the engine nor time.
 _MASK: Final = HEADER.lower()
 _EXEMPT_CALLS: Final = 4
-_LONGEST_ID: Final = 128
-_LONGEST_PATH: Final = 256
 # Clients read it as a number of 32 bits.
 _MOST_RETRY_MS: Final = 2**31 - 1
+_JOINED: Final = frozenset({PARENT_HEADER, STATE_HEADER})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 
 
@@ -91,7 +89,7 @@ class Calls:
 
     def begin(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """The client begins a call. Raises FrameRefused."""
-        sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        sent = _as_dict(headers)
         size_bytes = sum(len(name) + len(value) for name, value in headers)
         self._limits.charge(size_bytes // HEADER_BYTES_PER_FRAME)
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
@@ -191,19 +189,19 @@ class Calls:
         now_s = self.active_s = self._clock()
         # A stream of requests may stay open; each of them has the limit of a call.
         limit_s = math.inf if method.streaming else server.limit_s
+        record = server.call_metrics.begin(sent, method, self._connection.caller)
         stream = Stream(
             number,
             method,
-            Call(now_s + limit_s, client_name=self._connection.client_name),
+            Call(now_s + limit_s, ledger=record.ledger, client_name=self._connection.client_name),
             MessageReader(sent.get("grpc-encoding", "identity"), server.most_bytes),
             Share(server.memory),
             Share(server.arriving),
-            _record(sent, method, self._connection.caller),
+            record,
             exempt=method.quick and len(self._streams) < _EXEMPT_CALLS,
             active_s=now_s,
         )
         self._streams[number] = stream
-        server.call_metrics.begin()
         return stream
 
     def _check_beginning(self, stream: Stream, sent: dict[str, str], size_bytes: int) -> None:
@@ -346,8 +344,10 @@ class Calls:
         self._sender.acknowledge(stream.number, size)
 
 
-def _record(sent: dict[str, str], method: Method, caller: str) -> CallRecord:
-    asked_id = sent.get("x-request-id", "")
-    known_id = asked_id if len(asked_id) <= _LONGEST_ID and asked_id.isascii() and asked_id.isprintable() else ""
-    path = sent.get(":path", "")[:_LONGEST_PATH]
-    return CallRecord(method.adapter, path, caller, known_id, time.monotonic(), timed=not method.streaming)
+def _as_dict(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers by name; of several with one name all, with commas between them (RFC 9110 section 5.3)."""
+    sent: dict[str, str] = {}
+    for name, value in headers:
+        known, text = name.decode("latin-1"), value.decode("latin-1")
+        sent[known] = f"{sent[known]},{text}" if known in _JOINED and known in sent else text
+    return sent

@@ -12,6 +12,7 @@ from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.serving.work_queue import Priority, RequestContext
+from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +26,7 @@ class Call:
         pages: Where its pages are counted.
         priority: The highest that it may have.
         mask: What its metadata asks to be masked in the answer.
+        ledger: Of the call's stages.
         client_name: The name of the key that the client's verified TLS certificate stands for; None for none.
     """
 
@@ -34,12 +36,13 @@ class Call:
     pages: PageAccount = UNCOUNTED
     priority: Priority = "interactive"
     mask: tuple[MaskKind, ...] = ()
+    ledger: Ledger = NO_LEDGER
     client_name: str | None = None
 
     @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: until the client cancels, or goes."""
-        return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask)
+        return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask, self.ledger)
 
     @property
     def left_s(self) -> float:

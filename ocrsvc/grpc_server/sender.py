@@ -126,7 +126,7 @@ class Sender:
     def _head(self, stream: Stream) -> list[tuple[str, str]]:
         """What comes before everything else of a stream, once."""
         begun, stream.begun = stream.begun, True
-        return [] if begun else _HEADERS
+        return [] if begun else [*_HEADERS, *stream.record.headers()]
 
     def _move_answers(self, stream: Stream) -> int:
         moved_bytes = 0

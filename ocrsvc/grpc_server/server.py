@@ -32,6 +32,7 @@ from ocrsvc.grpc_server.stream import Stream
 from ocrsvc.grpc_server.transport import Transport
 from ocrsvc.serving.memory_budget import Budget, Share, SharedLimits, make_shared_limits
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.request_ids import with_ids
 from ocrsvc.tls import tls_socket
 from ocrsvc.tls.handshakes import Handshakes
 
@@ -171,7 +172,8 @@ class RpcServer:
 
     def _work(self, connection: Connection, stream: Stream, job: Job) -> None:
         """Pool thread: make one answer."""
-        with self._guarding(stream.record.path, stream.record.id):
+        record = stream.record
+        with with_ids(record.id, record.trace), self._guarding(record.path, record.id):
             outcome = job.outcome()
         self._done.append(partial(self._finish, connection, stream, outcome))
         self._wake()

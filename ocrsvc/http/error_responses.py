@@ -14,7 +14,8 @@ from flask import Flask, Response, current_app, has_request_context
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import KeyRefused, OcrsvcError, QuotaExceeded, Refused
-from ocrsvc.http.request import ID_HEADER, request
+from ocrsvc.http.request import ID_HEADER, TIMING_HEADER, request
+from ocrsvc.telemetry.ledger import server_timing
 from ocrsvc.telemetry.loggable import loggable_error, loggable_path
 
 LOGGER: Final = logging.getLogger("ocrsvc.web")
@@ -99,6 +100,10 @@ def finish(response: Response) -> Response:
         if response.status_code == 401:
             _challenge(response, request.failures[-1])
     response.headers[ID_HEADER] = request.id
+    if (trace := request.trace) is not None:
+        response.headers.extend(trace.headers())
+    if request.wants_stages:
+        response.headers[TIMING_HEADER] = server_timing(request.ledger.seconds())
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response
     return response

@@ -30,6 +30,7 @@ class RequestedOptions:
     format: str | None
     pages: Ranges
     priority: Priority | None
+    stages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         None,
         "Batch lets interactive requests go first. Left out, the header X-Priority decides, else interactive.",
     ),
+    "timing": _choice(
+        ("pages", "stages"),
+        "pages or stages",
+        "pages",
+        "What timing in JSON tells: pages adds up the pages' times; stages adds the seconds of each stage of the whole "
+        "request, also in the header Server-Timing, which goes with every format.",
+    ),
 }
 
 
@@ -190,7 +198,8 @@ def read_options(fields: Iterable[tuple[str, object]]) -> RequestedOptions:
     values = _parse_all(fields)
     lines, answer_format, priority = values.pop("lines", True), values.pop("format", None), values.pop("priority", None)
     pages: Ranges = values.pop("pages", ALL)
-    return RequestedOptions(ReadOptions(**values), lines, answer_format, pages, priority)
+    stages = values.pop("timing", None) == "stages"
+    return RequestedOptions(ReadOptions(**values), lines, answer_format, pages, priority, stages)
 
 
 def _parse_all(fields: Iterable[tuple[str, object]]) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
@@ -26,14 +24,15 @@ from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
 from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
+from ocrsvc.telemetry.ledger import Ledger
+from ocrsvc.telemetry.trace_context import TraceContext, request_id_of
 
 Environ = dict[str, Any]
 
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
 ID_HEADER: Final = "X-Request-Id"
+TIMING_HEADER: Final = "Server-Timing"
 PRIORITY_HEADER: Final = "X-Priority"
-
-_SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Request(flask.Request):
@@ -51,6 +50,9 @@ class Request(flask.Request):
         began_s, taken_s: When its head was there, and when a thread took it, on `time.monotonic`.
         key: The API key that came with it, once it was checked; None where none is wanted.
         pages: Where its pages are counted for that key; None where they are not.
+        ledger: Of its stages, from `began_s` on.
+        trace: The trace that it belongs to; None for none.
+        wants_stages: Whether its answer is to tell the seconds of each stage.
         admitted_caller: The caller under whose name it counts; None for nobody.
         failures: What its response reports: its own failure, or those of single images in it.
         response: The response, once it is complete; None where there is none.
@@ -66,6 +68,9 @@ class Request(flask.Request):
             self.share, self.began_s = self.received.share, self.received.began_s
         self.key: KeyEntry | None = None
         self.pages: RequestPages | None = None
+        self.ledger = Ledger(self.began_s)
+        self.trace: TraceContext | None = None
+        self.wants_stages = False
         self.admitted_caller: str | None = None
         self.failures: list[OcrsvcError] = []
         self.response: flask.Response | None = None
@@ -77,8 +82,7 @@ class Request(flask.Request):
     @cached_property
     def id(self) -> str:
         """The client's own id if it is at most 128 visible ASCII characters, else a new one."""
-        sent: str = self.environ.get("HTTP_X_REQUEST_ID", "")
-        return sent if _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
+        return request_id_of(self.environ.get("HTTP_X_REQUEST_ID", ""))
 
     @cached_property
     def deadline(self) -> float:
@@ -126,7 +130,8 @@ class Request(flask.Request):
     @property
     def context(self) -> RequestContext:
         """How the reader is to treat it: by its headers, until the client hangs up. Raises BadOption."""
-        return RequestContext(self.priority, self.is_gone, self.share, self.pages or UNCOUNTED, self.mask)
+        pages = self.pages or UNCOUNTED
+        return RequestContext(self.priority, self.is_gone, self.share, pages, self.mask, self.ledger)
 
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False where the connection is not known.
@@ -180,6 +185,12 @@ class Request(flask.Request):
 
 request: Final = cast(Request, flask.request)
 """The request that this thread serves."""
+
+
+def this_request() -> Request:
+    """The same itself; for what is asked for many things of it, each of which `request` looks up anew."""
+    found: Request = cast(Any, flask.request)._get_current_object()  # noqa: SLF001  as Flask documents
+    return found
 
 
 def current_request() -> Request:

@@ -206,10 +206,10 @@ def _state() -> Iterator[Alert]:
     )
     yield Alert(
         "OcrsvcLogLinesDropped",
-        f"increase({series(metrics.EVENTS_DROPPED)}[10m]) > 0",
+        f"increase({series(metrics.EVENTS_DROPPED)}[10m]) > 0 or increase({series(metrics.LINES_DROPPED)}[10m]) > 0",
         *("0s", "warning"),
-        "The access log of {{ $labels.instance }} loses lines",
-        "What reads the service's standard output is too slow, or stands still.",
+        "A log of {{ $labels.instance }} loses lines",
+        "What reads the service's standard output or error is too slow, or stands still.",
     )
     yield Alert(
         "OcrsvcSeriesDropped",

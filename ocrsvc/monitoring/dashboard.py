@@ -248,10 +248,14 @@ def _state() -> Iterator[Panel]:
     )
     yield Panel("Engines", "short", engine, "stat", 6, 6)
     lost = (
-        Query(f"sum({_of(metrics.EVENTS_DROPPED)})", "log lines"),
+        Query(f"sum({_of(metrics.EVENTS_DROPPED)})", "access log lines"),
+        Query(f"sum({_of(metrics.LINES_DROPPED)})", "log lines"),
+        Query(f"sum({_of(metrics.SPANS_DROPPED)})", "spans of traces"),
         Query(f"sum({_of(metrics.SERIES_DROPPED)})", "series"),
     )
     yield Panel("Lost since the start", "short", lost, "stat", 6, 6)
+    sent = (Query(_rate(metrics.SPANS), "spans"),)
+    yield Panel("Spans of traces a second", "short", sent, "stat", 6, 6)
 
 
 def _laid_out(found: Sequence[Row]) -> Iterator[Json]:

@@ -61,6 +61,7 @@ class Documents:
         request.check()
         permit = self._pdf_limiter.take(request.check) if is_pdf(file) else nullcontext()
         with permit, request.context.share.part() as held:
+            request.context.ledger.enter("decode")
             document = open_document(file, self._limits, self._settings.pdf_dpi, request.check, held.take)
             with closing(document):
                 yield document

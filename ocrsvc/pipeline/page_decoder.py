@@ -63,7 +63,8 @@ class PageDecoder:
             return job.prepare().image
         with executor.admit(job.request.context) as place:
             item = place.submit(job, job.request.deadline, job.pixel_bytes)
-        decoded = place.wait(item).answer
+        with job.request.context.ledger.during("wait"):
+            decoded = place.wait(item).answer
         image = decoded.image if isinstance(decoded, DecodedPage) else None
         assert image is not None, "an engine that decodes gives what is asked for, or an error"
         job.held.take(max(0, image.pixels.nbytes - job.held.held_bytes))
@@ -88,6 +89,8 @@ class PageDecoder:
 
 def _take(permits: threading.Semaphore, request: ReadRequest, until: ExitStack) -> None:
     """Wait for a permit, given back with `until`. Raises DeadlineExceeded or ClientGone when nobody waits any more."""
-    while not permits.acquire(timeout=max(0.0, min(GONE_S, request.deadline - time.monotonic()))):
-        request.check()
+    if not permits.acquire(blocking=False):
+        with request.context.ledger.during("wait"):
+            while not permits.acquire(timeout=max(0.0, min(GONE_S, request.deadline - time.monotonic()))):
+                request.check()
     until.callback(permits.release)

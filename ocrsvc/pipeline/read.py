@@ -20,12 +20,14 @@ from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle
 from ocrsvc.pipeline.page_decoder import PageDecoder
+from ocrsvc.pipeline.page_phases import phases_of
 from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
 from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
 from ocrsvc.records import Image, Page, Reading, ReadOptions, Timing
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.ledger import Ledger
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
 
@@ -35,7 +37,7 @@ class Reader(EngineLifecycle):
 
     Args:
         settings, plan, engine_opener: As for EngineLifecycle.
-        on_reading: Called with each reading, in the thread of its request.
+        on_reading: Called with each reading and the ledger of its request, in the request's thread.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Reader(EngineLifecycle):
         settings: Settings,
         plan: ThreadPlan,
         engine_opener: Callable[[], Engine] | None = None,
-        on_reading: Callable[[Reading], object] = bool,
+        on_reading: Callable[[Reading, Ledger], object] = lambda _reading, _ledger: None,
     ) -> None:
         super().__init__(settings, plan, engine_opener)
         self._on_reading = on_reading
@@ -83,16 +85,20 @@ class Reader(EngineLifecycle):
         if self._result_cache is None or not self.ready or not request.context.pages.may_cache:
             return self._queue(page, request)
         began_s = time.monotonic()
+        request.context.ledger.enter("decode")
         key = self._result_cache.key_of(page, request.options, self.describe())
         found = self._result_cache.get(key)
         if found is None:
             return self._queue(page, request, key)
+        request.context.ledger.enter("answer")
         timing = Timing(0.0, 0.0, 0.0, time.monotonic() - began_s)
         return self._answer(self._masking.masked(found, request), timing, request.context, from_cache=True)
 
     def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> QueuedPage:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
         engine, executor = self._running()
+        ledger = request.context.ledger
+        ledger.enter("decode")
         job = DecodeJob(request, engine.traits, page.number)
         try:
             with executor.admit(request.context) as place:
@@ -103,6 +109,7 @@ class Reader(EngineLifecycle):
             raise
         # Whatever becomes of it: read, too late, or given up before the engine came to it.
         item.future.add_done_callback(lambda _: job.close())
+        ledger.enter("wait")
         return QueuedPage(place, item, key)
 
     def _finish(self, begun: Begun) -> Reading:
@@ -111,20 +118,23 @@ class Reader(EngineLifecycle):
             raise begun
         if isinstance(begun, Reading):
             return begun
+        job, context = begun.item.work, begun.item.context
         try:
             served = begun.place.wait(begun.item)
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
-        page, timing = begun.item.work.restore(served)
+        context.ledger.note_page(phases_of(served, begun.item.queued_at, decoded_ahead=job.is_ahead))
+        context.ledger.enter("answer")
+        page, timing = job.restore(served)
         if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
-        return self._answer(self._masking.masked(page, begun.item.work.request), timing, begun.item.context)
+        return self._answer(self._masking.masked(page, job.request), timing, context)
 
     def _answer(self, page: Page, timing: Timing, context: RequestContext, *, from_cache: bool = False) -> Reading:
         reading = Reading(page, self.describe(), timing, from_cache)
         context.pages.count()
-        self._on_reading(reading)
+        self._on_reading(reading, context.ledger)
         self._masking.log_text(page)
         return reading
 

@@ -19,6 +19,7 @@ from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
+from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -48,6 +49,7 @@ class RequestContext:
         share: The request's account of memory.
         pages: Where its pages are counted.
         mask: What is to be masked in its answers, whatever its options say.
+        ledger: Of its stages; for the request's own thread.
     """
 
     priority: Priority = "interactive"
@@ -55,6 +57,7 @@ class RequestContext:
     share: Share = field(default_factory=unlimited)
     pages: PageAccount = UNCOUNTED
     mask: tuple[MaskKind, ...] = ()
+    ledger: Ledger = NO_LEDGER
 
 
 DEFAULT_CONTEXT: Final = RequestContext()

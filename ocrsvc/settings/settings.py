@@ -25,6 +25,7 @@ from ocrsvc.settings.groups.masking import MaskingSettings
 from ocrsvc.settings.groups.result_cache import CacheSettings
 from ocrsvc.settings.groups.service import ServiceSettings
 from ocrsvc.settings.groups.tls import TlsSettings
+from ocrsvc.settings.groups.traces import TraceSettings
 from ocrsvc.settings.groups.workers import WorkerSettings
 
 
@@ -32,6 +33,7 @@ from ocrsvc.settings.groups.workers import WorkerSettings
 # listed and described.
 class Settings(
     FakeEngineSettings,
+    TraceSettings,
     LoggingSettings,
     MaskingSettings,
     CacheSettings,

@@ -1,27 +1,29 @@
 """The access log: one line for each request, written by a thread of its own so that no request waits for it.
 
-Events go through a bounded queue; when it is full they are dropped and counted, because a log that nobody reads on must
-not stop the service. An event holds what was asked and how it ended, and never anything of a page: the path without its
-query, which may carry an image.
+An event holds what was asked and how it ended, and nothing of a page: the path without its query, which may carry an
+image.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Final, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-import orjson
+from ocrsvc.telemetry.line_writer import QUEUE_LINES, LineWriter
+from ocrsvc.telemetry.log_schema import DROPPED, LINE_BYTES, REQUEST, json_line, moment
 
-QUEUE_EVENTS: Final = 10_000
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
+# What a worker that is killed may lose of its lines.
+_PAUSE_S: Final = 0.02
+_LOGGER: Final = "ocrsvc.access"
+_SERVER_ERROR: Final = 500
+# gRPC's numbers of what is our fault; those of HTTP begin at 100.
+_OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Event:
         status, code: How it ended; the code is "ok" for a success.
         bytes_in, bytes_out: Bodies, as far as their lengths are declared.
         seconds: From its headers to its answer.
+        trace_id: Of the trace that it belongs to; empty for none.
     """
 
     at_s: float
@@ -50,19 +53,61 @@ class Event:
     bytes_in: int
     bytes_out: int
     seconds: float
+    trace_id: str = ""
+
+    @property
+    def level(self) -> str:
+        """Its level in the schema of JSON lines."""
+        return "error" if self.status >= _SERVER_ERROR or self.status in _OUR_FAULT else "info"
 
 
-def as_json(event: Event) -> bytes:
-    """One line of JSON."""
-    fields = asdict(event) | {"path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
-    del fields["at_s"]
-    return orjson.dumps({"time": _moment(event.at_s), **fields}, option=orjson.OPT_APPEND_NEWLINE)
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The process that writes a line, and the number of its worker; None for none."""
+
+    pid: int
+    worker: int | None = None
 
 
-def as_text(event: Event) -> bytes:
+def as_json(event: Event, origin: Origin) -> bytes:
+    """One line of JSON, in the schema of log_schema.py."""
+    fields = _common(event.at_s, event.level, REQUEST, origin) | {"id": event.id}
+    return json_line(fields | _optional(event) | _fields(event))
+
+
+def as_text(event: Event, _origin: Origin) -> bytes:
     """One line of key=value; values that are not plain words are quoted as JSON quotes them."""
-    pairs = orjson.loads(as_json(event))
-    return " ".join(f"{name}={_plain(value)}" for name, value in pairs.items()).encode() + b"\n"
+    pairs = {"time": moment(event.at_s), "id": event.id} | _fields(event) | _optional(event)
+    return " ".join(f"{name}={_plain(value)}" for name, value in pairs.items()).encode("utf-8", "replace") + b"\n"
+
+
+def _common(at_s: float, level: str, event: str, origin: Origin) -> dict[str, Any]:
+    return {
+        "time": moment(at_s),
+        "level": level,
+        "event": event,
+        "logger": _LOGGER,
+        "pid": origin.pid,
+        "worker": origin.worker,
+    }
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {
+        "client": event.client,
+        "method": event.method,
+        "path": event.path[:_LONGEST_PATH],
+        "door": event.door,
+        "status": event.status,
+        "code": event.code,
+        "bytes_in": event.bytes_in,
+        "bytes_out": event.bytes_out,
+        "seconds": round(event.seconds, 6),
+    }
+
+
+def _optional(event: Event) -> dict[str, Any]:
+    return {"trace_id": event.trace_id} if event.trace_id else {}
 
 
 class AccessLog:
@@ -73,6 +118,7 @@ class AccessLog:
         on_drop: Called for each event that found the queue full.
         target: File descriptor; standard output by default.
         most: Events that may wait.
+        origin: Of the lines; this process by default.
     """
 
     def __init__(
@@ -80,60 +126,46 @@ class AccessLog:
         form: Literal["text", "json"],
         on_drop: Callable[[], object],
         target: int = _STDOUT,
-        most: int = QUEUE_EVENTS,
+        most: int = QUEUE_LINES,
+        origin: Origin | None = None,
     ) -> None:
-        self._format = as_json if form == "json" else as_text
+        self._as_line = as_json if form == "json" else as_text
+        self._form, self._target, self._origin = form, target, origin or Origin(os.getpid())
         self._on_drop = on_drop
-        self._target = target
-        self._events: queue.Queue[Event | None] = queue.Queue(most)
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._writer: LineWriter[Event] = LineWriter(
+            "access-log", self._write, self._write_lost, on_drop, most, _PAUSE_S
+        )
+        self.put, self.stop = self._writer.put, self._writer.stop
 
-    def put(self, event: Event) -> None:
-        """Hand over an event; never waits."""
-        try:
-            if self._thread is None:
-                self._start()
-            self._events.put_nowait(event)
-        except (queue.Full, RuntimeError):
-            # RuntimeError: no more threads now; the next event tries again.
-            self._on_drop()
+    def _write(self, events: Sequence[Event]) -> None:
+        """Several lines in one call, as far as a pipe takes them whole."""
+        together = b""
+        for line in self._lines_of(events):
+            if together and len(together) + len(line) > LINE_BYTES:
+                _write_all(self._target, together)
+                together = b""
+            together += line
+        _write_all(self._target, together)
 
-    def stop(self, timeout_s: float) -> None:
-        """Write what is queued, but not for longer than this. Safe to call when there was no event."""
-        end_s = time.monotonic() + timeout_s
-        if self._thread is None:
-            return
-        try:
-            self._events.put(None, timeout=timeout_s)
-        except queue.Full:
-            return
-        self._thread.join(max(0.0, end_s - time.monotonic()))
-
-    def _start(self) -> None:
-        """Not before there is an event: that is after the fork, which no thread survives."""
-        with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="access-log", daemon=True)
-                thread.start()
-                self._thread = thread
-
-    def _run(self) -> None:
-        while (event := self._events.get()) is not None:
+    def _lines_of(self, events: Sequence[Event]) -> Iterator[bytes]:
+        """The line of each; one that cannot be formed is dropped alone."""
+        for event in events:
             try:
-                _write(self._target, self._format(event))
-            except Exception:  # noqa: BLE001  one event that cannot be written must not end the log
+                yield self._as_line(event, self._origin)
+            except (TypeError, ValueError):
                 self._on_drop()
 
+    def _write_lost(self, lost: int) -> None:
+        message = f"DROPPED {lost} lines of this log"
+        fields = _common(time.time(), "warning", DROPPED, self._origin) | {"message": message}
+        line = json_line(fields) if self._form == "json" else f"time={fields['time']} lost={lost}\n".encode()
+        _write_all(self._target, line)
 
-def _write(target: int, line: bytes) -> None:
+
+def _write_all(target: int, line: bytes) -> None:
     """All of a line; in one piece where the pipe has space for it, so that lines of several workers do not mix."""
     while line:
         line = line[os.write(target, line) :]
-
-
-def _moment(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
 
 
 def _plain(value: object) -> str:

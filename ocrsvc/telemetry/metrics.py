@@ -268,6 +268,17 @@ TLS_NOT_AFTER: Final = Metric(
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
 )
+LINES_DROPPED: Final = Metric(
+    "ocrsvc_log_lines_dropped",
+    "counter",
+    "Lines of the service's own log that found its queue full, or a pipe that nobody reads.",
+)
+SPANS: Final = Metric("ocrsvc_trace_spans", "counter", "Spans of traces that were exported.")
+SPANS_DROPPED: Final = Metric(
+    "ocrsvc_trace_spans_dropped",
+    "counter",
+    "Spans of traces that found the queue full, or that the collector did not take.",
+)
 SERIES_DROPPED: Final = Metric(
     "ocrsvc_series_dropped", "counter", "Series of these metrics that found no room, and are not counted; report it."
 )
@@ -284,7 +295,8 @@ COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, CACHE_HITS, STAGE_SECONDS),
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
     *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
-    *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER, EVENTS_DROPPED, SERIES_DROPPED),
+    *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
+    *(EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED),
 )
 """Everything that a block of the metrics store may hold; a new one is declared here, and then counted."""
 
@@ -309,7 +321,10 @@ SECTIONS: Final = (
     ("Inputs refused, and documents on disk", (DENIED, TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE)),
     ("API keys", (KEYS, KEYS_NEAR_QUOTA)),
     ("TLS", (TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER)),
-    ("The service itself", (EVENTS_DROPPED, SERIES_DROPPED, STARTED, BUILD, ENGINE)),
+    (
+        "The service itself",
+        (EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, STARTED, BUILD, ENGINE),
+    ),
 )
 """Every metric, by the headings of docs/metrics.md."""
 

@@ -20,6 +20,7 @@ from operator import add
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.system.shared_memory import shared_array
+from ocrsvc.telemetry.exemplars import Exemplars, ExemplarStore, WorkerExemplars, now_exemplar
 from ocrsvc.telemetry.metrics import (
     BUCKETS_S,
     CACHE_HITS,
@@ -79,8 +80,9 @@ class _Head(ctypes.Structure):
 class WorkerMetrics:
     """One block, and its only writer. All methods may be called from any thread of that process."""
 
-    def __init__(self, block: _Block) -> None:
+    def __init__(self, block: _Block, exemplars: WorkerExemplars) -> None:
         self._block = block
+        self._exemplars = exemplars
         self._values: dict[Key, ctypes.Array[ctypes.c_double]] = {}
         self._lock = threading.Lock()
 
@@ -93,15 +95,24 @@ class WorkerMetrics:
         with self._lock:
             self._values_of(metric.of(*labels))[0] = value
 
-    def record(self, counts: Iterable[tuple[Key, float]], times: Iterable[tuple[Key, float]] = ()) -> None:
-        """Several at once, which is cheaper: what is added to counters, and seconds for histograms; see `Metric.of`."""
+    def record(
+        self, counts: Iterable[tuple[Key, float]], times: Iterable[tuple[Key, float]] = (), trace_id: str = ""
+    ) -> None:
+        """Several at once, which is cheaper: what is added to counters, and seconds for histograms; see `Metric.of`.
+
+        Args:
+            counts, times: By series.
+            trace_id: Of the sampled trace in which the seconds were spent, which is their exemplar; empty for none.
+        """
         with self._lock:
             for key, by in counts:
                 self._values_of(key)[0] += by
             for key, seconds in times:
-                values = self._values_of(key)
-                values[bisect_left(BUCKETS_S, seconds)] += 1
+                values, bucket = self._values_of(key), bisect_left(BUCKETS_S, seconds)
+                values[bucket] += 1
                 values[-1] += seconds
+                if trace_id:
+                    self._exemplars.put(key, bucket, now_exemplar(trace_id, seconds))
 
     def add_block(self, series: Series) -> None:
         """Add another block's numbers; its gauges and readings ended with it."""
@@ -141,7 +152,8 @@ class MetricsStore:
         [self._head] = shared_array(_Head, 1)
         self._head.started_s = time.time()
         self._blocks = shared_array(_Block, slots + 1)
-        self.common = WorkerMetrics(self._blocks[0])
+        self._exemplars = ExemplarStore(slots)
+        self.common = WorkerMetrics(self._blocks[0], self._exemplars.common)
 
     @property
     def started_s(self) -> float:
@@ -154,7 +166,7 @@ class MetricsStore:
 
     def worker_metrics(self, slot: int = 0) -> WorkerMetrics:
         """Worker, once, after its fork: what it counts with."""
-        return WorkerMetrics(self._blocks[slot + 1])
+        return WorkerMetrics(self._blocks[slot + 1], self._exemplars.of_worker(slot))
 
     def fold(self, slot: int) -> None:
         """Arbiter, when a worker has been reaped: keep its counts, and clear its block for the next worker."""
@@ -163,6 +175,7 @@ class MetricsStore:
         self.common.add_block(dict(_series(block)))
         ctypes.memset(ctypes.byref(block), 0, ctypes.sizeof(block))
         self._head.version += 1
+        self._exemplars.fold(slot)
 
     def read(self) -> Series:
         """The numbers of the whole service. Read again while the arbiter folds, so that no counter seems to go back."""
@@ -173,6 +186,10 @@ class MetricsStore:
                 break
             time.sleep(_TRY_S)
         return found
+
+    def exemplars(self) -> Exemplars:
+        """For each bucket of a histogram the last sampled trace that fell into it, if there was one."""
+        return self._exemplars.read(self._head.high + 1)
 
     def _add_up(self) -> Series:
         found: dict[Key, Sequence[float]] = {}
@@ -196,8 +213,14 @@ def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[floa
     return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
-def count_reading(worker_metrics: WorkerMetrics, reading: Reading) -> None:
-    """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
+def count_reading(worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "") -> None:
+    """Count an image that was read: its lines, and where its time went; or that it came from the cache.
+
+    Args:
+        worker_metrics: Where to.
+        reading: The image.
+        trace_id: As for `WorkerMetrics.record`.
+    """
     if reading.from_cache:
         worker_metrics.count(CACHE_HITS)
         return
@@ -205,6 +228,7 @@ def count_reading(worker_metrics: WorkerMetrics, reading: Reading) -> None:
     worker_metrics.record(
         ((IMAGES.of(), 1), (LINES.of(), len(reading.page.lines))),
         [(STAGE_SECONDS.of(stage), seconds) for stage, seconds in times.items()],
+        trace_id,
     )
 
 

@@ -15,11 +15,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Exemplar
 
 from ocrsvc import __version__
 from ocrsvc.records import EngineInfo
 from ocrsvc.system.memory import MemoryUse, read_memory_use
 from ocrsvc.telemetry import metrics
+from ocrsvc.telemetry.exemplars import Exemplar as TracedValue
+from ocrsvc.telemetry.exemplars import Exemplars
 from ocrsvc.telemetry.metrics import BUCKETS_S, COUNTED, Metric
 from ocrsvc.telemetry.metrics_store import MetricsStore, Series
 from ocrsvc.telemetry.worker_limits import Reason
@@ -106,9 +109,9 @@ class _Families(Collector):
 
 def families(observed: Observed) -> Iterator[Family]:
     """Every metric of the service."""
-    series = observed.store.read()
+    series, exemplars = observed.store.read(), observed.store.exemplars()
     for metric in COUNTED:
-        yield _counted(metric, series)
+        yield _counted(metric, series, exemplars)
     yield from _head(observed.worker_table)
     yield from _entries(observed.worker_table)
     yield from _memory(read_memory_use())
@@ -128,22 +131,31 @@ def _family(metric: Metric, samples: Samples) -> Family:
     return family
 
 
-def _counted(metric: Metric, series: Series) -> Family:
+def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
     found = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
     if not metric.labels and metric.kind != "reading":
         # What never happened is 0, so that its first time can be seen as an increase.
         found = {(): found.get((), (0.0,) * (len(_BOUNDS) + 1))}
     if metric.kind == "histogram":
-        return _histogram(metric, found)
+        return _histogram(metric, found, exemplars)
     return _family(metric, {labels: values[0] for labels, values in found.items()})
 
 
-def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
+def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]], exemplars: Exemplars) -> Family:
+    """The text format leaves exemplars out, OpenMetrics has them."""
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, values in found.items():
-        buckets = list(zip(_BOUNDS, accumulate(values[:-1]), strict=True))
+        traces = exemplars.get(metric.of(*labels), {})
+        buckets = [
+            (bound, count, _exemplar(traces[number])) if number in traces else (bound, count)
+            for number, (bound, count) in enumerate(zip(_BOUNDS, accumulate(values[:-1]), strict=True))
+        ]
         family.add_metric(labels, buckets=buckets, sum_value=values[-1])
     return family
+
+
+def _exemplar(found: TracedValue) -> Exemplar:
+    return Exemplar({"trace_id": found.trace_id}, found.value, found.at_s)
 
 
 def _head(worker_table: WorkerTable) -> Iterator[Family]:

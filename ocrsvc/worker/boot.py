@@ -23,7 +23,7 @@ from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.telemetry.metrics import STUCK, WAITING
+from ocrsvc.telemetry.metrics import LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_limits import Limits
 from ocrsvc.telemetry.worker_table import Head, State
@@ -31,6 +31,7 @@ from ocrsvc.tls.handshakes import Handshakes
 from ocrsvc.worker.certificate_watch import follow
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
+from ocrsvc.worker.logger import log_in_background
 from ocrsvc.worker.memory_limits import gpu_bounds, rss_bounds
 from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.service_context import ServiceContext
@@ -58,8 +59,9 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     signal.signal(signal.SIGTERM, worker.handle_exit)
     service.controller.in_worker(worker)
     service.worker.metrics = service.metrics.worker_metrics(worker.slot_number)
+    service.worker.slot = worker.slot_number
     service.worker.error_recorder = service.errors.recorder(worker.slot_number)
-    _log_like_gunicorn(worker)
+    _log_in_background(service, worker)
     limit_arenas()
     sys.setswitchinterval(_SWITCH_S)
     _take_gpu(service, worker)
@@ -72,11 +74,12 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
         worker.engine_threads = plan.engine_threads
 
 
-def _log_like_gunicorn(worker: RecyclingWorker) -> None:
-    logger = logging.getLogger("ocrsvc")
-    logger.handlers = list(worker.log.error_log.handlers)
-    logger.setLevel(worker.log.error_log.level)
-    logger.propagate = False
+def _log_in_background(service: ServiceContext, worker: RecyclingWorker) -> None:
+    """From here on no thread of this worker waits for its log."""
+    metrics = service.worker.metrics
+    background = log_in_background(worker.log, worker.slot_number, lambda: metrics.count(LINES_DROPPED))
+    worker.flush_log = partial(background.wait, _LAST_LINES_S)
+    service.worker.closing.callback(background.stop, _LAST_LINES_S)
 
 
 def _take_gpu(service: ServiceContext, worker: RecyclingWorker) -> None:
@@ -191,7 +194,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
         limits=own.limits,
-        call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder),
+        call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder, own.tracer),
         on_call=count,
     )
     if own.gate is not None:
@@ -300,6 +303,7 @@ def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[N
             worker.notify()
             if time.monotonic() >= end_s:
                 worker.log.error("The engine has not loaded within %g s; this worker ends. Its stacks follow.", limit_s)
+                worker.flush_log()
                 faulthandler.dump_traceback(file=_STDERR)
                 os._exit(BOOT_FAILED)
 

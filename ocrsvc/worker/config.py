@@ -39,7 +39,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "workers": plan.workers,
         "threads": plan.threads,
         "worker_class": "ocrsvc.worker.gunicorn_worker.RecyclingWorker",
-        "logger_class": "ocrsvc.worker.logger.LastingLogger",
+        "logger_class": f"ocrsvc.worker.logger.{'JsonLogger' if settings.log_format == 'json' else 'LastingLogger'}",
         "worker_connections": max(1000, 2 * plan.threads),
         "backlog": 2048,
         "keepalive": _KEEPALIVE_S,

@@ -76,6 +76,7 @@ class RecyclingWorker(FairThreadWorker):
 
     Attributes:
         most_requests: After which it is replaced; 0 is no limit.
+        flush_log: Waits until the lines so far are written, for a short while.
         grpc_server: Drains when this worker does; the worker lives on until it is finished, or the time is over.
     """
 
@@ -86,6 +87,7 @@ class RecyclingWorker(FairThreadWorker):
         self.max_requests: int = sys.maxsize
         self._draining = threading.Lock()
         self._gave_back_s = 0.0
+        self.flush_log: Callable[[], object] = bool
         self.grpc_server: RpcServer | None = None
 
     def init_signals(self) -> None:
@@ -128,6 +130,7 @@ class RecyclingWorker(FairThreadWorker):
         end_s = time.monotonic() + _ORPHAN_S
         while self._in_flight and time.monotonic() < end_s:
             time.sleep(CHECK_S)
+        self.flush_log()
         # Nobody is left who could kill a worker whose engine never comes back.
         os._exit(1)
 
@@ -220,6 +223,7 @@ class RecyclingWorker(FairThreadWorker):
                 "This worker is replaced; the stacks of its threads follow.",
                 *(stuck, self.engine_threads),
             )
+            self.flush_log()
             faulthandler.dump_traceback(file=_STDERR)
         return stuck
 

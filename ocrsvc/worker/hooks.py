@@ -7,6 +7,7 @@ only then does it accept requests, and watch over itself), and `worker_exit` las
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import resource
@@ -28,7 +29,8 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
-from ocrsvc.telemetry.metrics import BOOT_FAILURES
+from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
+from ocrsvc.telemetry.otel_settings import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.tls.certificates import Certificates
 from ocrsvc.worker import boot
@@ -37,6 +39,7 @@ from ocrsvc.worker.certificate_watch import open_certificates
 from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.logger import count_lost_lines
 from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -58,6 +61,7 @@ def configuration_or_exit() -> Mapping[str, object]:
     set_library_environment(os.environ)
     try:
         settings = read_settings()
+        check_tracing(settings, os.environ)
         certificates = _open_certificates(settings)
     except SettingsError as error:
         if not _services:
@@ -93,7 +97,10 @@ def _open_certificates(settings: Settings) -> Certificates | None:
 
 
 def _write_line(text: str) -> None:
-    """On stderr, for there is no log yet; a full disk behind it must not stop a reload."""
+    """In the log, or on stderr where there is none yet; a full disk behind it must not stop a reload."""
+    if log := logging.getLogger("gunicorn.error").handlers:
+        log[0].handle(logging.LogRecord("gunicorn.error", logging.ERROR, __file__, 0, text, None, None))
+        return
     with suppress(OSError):
         sys.stderr.write(f"{text}\n")
 
@@ -120,6 +127,7 @@ def on_starting(server: LastingArbiter) -> None:
     settings = service.settings
     take_over(server, service.controller, service.hung_requests, service.each_second)
     server.log.error_log.addFilter(service.hung_requests.without_guess)
+    count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:
         check_server(server.cfg, settings)
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))

@@ -1,15 +1,20 @@
-"""gunicorn's logger, which survives files that cannot be written or opened again.
+"""gunicorn's logger, as text or JSON, which survives files that cannot be written or opened again.
 
-A full disk costs lines of the log and nothing else; a file that cannot be opened again at SIGUSR1 or SIGHUP is tried
-again at each line.
+A full disk, or a pipe that nobody reads, costs lines of the log and nothing else; a file that cannot be opened again at
+SIGUSR1 or SIGHUP is tried again at each line.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal
 
 from gunicorn import glogging
+
+from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler, log_uncaught
+
+Form = Literal["text", "json"]
 
 
 class LastingFileHandler(logging.FileHandler):
@@ -26,6 +31,8 @@ class LastingFileHandler(logging.FileHandler):
 class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no types
     """See the module."""
 
+    form: ClassVar[Form] = "text"
+
     def setup(self, cfg: Any) -> None:
         """Read the configuration; after the start, what cannot be done leaves the handlers as they were."""
         logs = (self.error_log, self.access_log)
@@ -38,9 +45,21 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
             for log, handlers in zip(logs, before, strict=True):
                 log.handlers[:] = handlers
             self.error("The log goes on as before: %s", error)
-        for handler in (handler for log in logs for handler in log.handlers):
+        for handler in self._handlers():
             if type(handler) is logging.FileHandler:
                 handler.__class__ = LastingFileHandler
+            elif type(handler) is logging.StreamHandler:
+                handler.__class__ = ReadyStreamHandler
+        # At a reload the class may be another than this one's.
+        if getattr(cfg.logger_class, "form", self.form) == "json":
+            self._write_json()
+
+    def _write_json(self) -> None:
+        """Everything that Python's logging, its warnings and its uncaught errors say, as JSON."""
+        _set_json(self.error_log.handlers, None)
+        logging.captureWarnings(capture=True)
+        logging.getLogger().handlers[:] = self.error_log.handlers
+        log_uncaught()
 
     def reopen_files(self) -> None:
         """Open the files again; in the arbiter and in each worker, there in a signal's handler."""
@@ -48,7 +67,54 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
             super().reopen_files()
         except OSError as error:
             # The others would be left as they are: each is opened by its next line.
-            for handler in (handler for log in (self.error_log, self.access_log) for handler in log.handlers):
+            for handler in self._handlers():
                 if isinstance(handler, logging.FileHandler):
                     handler.close()
             self.error("A log file cannot be opened again: %s", error)
+
+    def _handlers(self) -> Iterator[logging.Handler]:
+        """Those that write; in a worker the service's log has its own elsewhere."""
+        for log in (self.error_log, self.access_log, logging.getLogger(TARGETS)):
+            yield from log.handlers
+
+
+class JsonLogger(LastingLogger):
+    """The same with JSON."""
+
+    form: ClassVar[Form] = "json"
+
+
+def count_lost_lines(log: LastingLogger, on_drop: Callable[[], object]) -> None:
+    """Arbiter: call this for each line that is lost."""
+    for handler in log.error_log.handlers:
+        if isinstance(handler, ReadyStreamHandler):
+            handler.on_drop = on_drop
+
+
+def log_in_background(log: LastingLogger, worker: int, on_drop: Callable[[], object]) -> BackgroundHandler:
+    """Worker, after its fork: have a thread write what gunicorn, this package and all others log.
+
+    Args:
+        log: gunicorn's logger.
+        worker: The number of this worker's entry in the worker table.
+        on_drop: Called for each line that is lost.
+    """
+    targets, handlers = logging.getLogger(TARGETS), list(log.error_log.handlers)
+    targets.propagate, targets.handlers[:] = False, handlers
+    count_lost_lines(log, on_drop)
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers):
+        _set_json(handlers, worker)
+    background = BackgroundHandler(on_drop)
+    own = logging.getLogger("ocrsvc")
+    own.propagate = False
+    own.setLevel(log.error_log.level)
+    for logger in (log.error_log, own, logging.getLogger()):
+        logger.handlers[:] = [background]
+    return background
+
+
+def _set_json(handlers: list[logging.Handler], worker: int | None) -> None:
+    """Write JSON from here on; syslog has a format of its own."""
+    for handler in handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setFormatter(JsonFormatter(worker))

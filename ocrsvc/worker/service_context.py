@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.routes import routes_of
@@ -19,11 +19,14 @@ from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
-from ocrsvc.telemetry.access_log import AccessLog
+from ocrsvc.telemetry.access_log import AccessLog, Origin
 from ocrsvc.telemetry.history import History, observe
-from ocrsvc.telemetry.metrics import EVENTS_DROPPED
+from ocrsvc.telemetry.ledger import Ledger
+from ocrsvc.telemetry.metrics import EVENTS_DROPPED, SPANS, SPANS_DROPPED
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.otel_settings import batch_limits, is_tracing
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors
+from ocrsvc.telemetry.tracing import NoTracer, Tracer
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.certificate_watch import CertificateWatch
 from ocrsvc.worker.hung_requests import HungRequests
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.pipeline.read import Reader
+    from ocrsvc.records import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
+
+# A collector that is away must not keep a worker from ending.
+_LAST_SPANS_S: Final = 2.0
 
 
 class ServiceContext:
@@ -107,7 +114,7 @@ class ServiceContext:
             self.settings,
             plan,
             engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
-            on_reading=partial(count_reading, self.worker.metrics),
+            on_reading=self._note_reading,
         )
 
     def start_gate(self, slot_number: int = 0) -> None:
@@ -120,6 +127,10 @@ class ServiceContext:
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
+    def _note_reading(self, reading: Reading, ledger: Ledger) -> None:
+        """Count a page that was read, in the trace of its request if that is sampled."""
+        count_reading(self.worker.metrics, reading, ledger.trace_id)
+
     def make_app(self) -> Flask:
         """The WSGI application over this worker's reader, which may be started later. Loads no model."""
         from ocrsvc.app import create_app
@@ -129,7 +140,10 @@ class ServiceContext:
         settings, worker = self.settings, self.worker
         metrics = worker.metrics
         if settings.access_log != "off":
-            worker.access_log = AccessLog(settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED))
+            origin = Origin(os.getpid(), worker.slot)
+            worker.access_log = AccessLog(
+                settings.access_log, on_drop=lambda: metrics.count(EVENTS_DROPPED), origin=origin
+            )
         worker.limits = worker.limits or shared_limits_of(settings)
         self.start_gate()
         worker.reader = worker.reader or self.make_reader(self.plan())
@@ -144,6 +158,7 @@ class ServiceContext:
             self.errors,
             worker.error_recorder,
             self.history,
+            self._start_tracer(),
         )
         return create_app(settings, worker.reader, requests, worker.limits, self.tasks, worker.gate)
 
@@ -154,6 +169,23 @@ class ServiceContext:
         from ocrsvc.http.head_check import make_head_check
 
         return make_head_check(self.worker.gate, routes_of(self.settings.dialects))
+
+    def _start_tracer(self) -> Tracer:
+        """What records traces in this worker; ends with it."""
+        if not is_tracing(self.settings, os.environ):
+            return self.worker.tracer
+        from ocrsvc.telemetry.otlp import make_tracer
+
+        count = self.worker.metrics.count
+        tracer = make_tracer(
+            self.settings.trace_sample,
+            batch_limits(os.environ),
+            on_drop=lambda spans: count(SPANS_DROPPED, by=spans),
+            on_export=lambda spans: count(SPANS, by=spans),
+        )
+        self.worker.closing.callback(tracer.stop, _LAST_SPANS_S)
+        self.worker.tracer = tracer
+        return tracer
 
     def slow_paths(self) -> tuple[str, ...]:
         """Where paths begin that may take time without the engine, of the adapters that are on."""
@@ -173,17 +205,21 @@ class WorkerContext:
     Attributes:
         metrics: What this worker counts with.
         error_recorder: What it notes its failures with.
+        slot: The number of its entry in the worker table; None in a process without gunicorn's hooks.
         reader: Reads images and documents.
         limits: What all requests to this worker may take together.
         access_log: None where there is none.
         gate: Admits requests by their API keys; None where the service is open to everybody.
+        tracer: Records traces.
         closing: What ends with the worker, the last first.
     """
 
     metrics: WorkerMetrics
     error_recorder: ErrorRecorder
+    slot: int | None = None
     reader: Reader | None = None
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
     gate: AccessGate | None = None
+    tracer: Tracer = field(default_factory=NoTracer)
     closing: ExitStack = field(default_factory=ExitStack)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import math
 import os
 import select
@@ -18,7 +19,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -29,6 +29,9 @@ from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.sandbox.restrict import end_with_parent, ignore_signals
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
+from ocrsvc.telemetry.event_log import log_as_json
+
+LOG: Final = logging.getLogger("ocrsvc.isolation")
 
 _MESSAGE_BYTES: Final = 1 << 17
 _SPAWN_FDS: Final = 2
@@ -128,8 +131,9 @@ class ForkServer:
 
             serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
             code = 0
-        except BaseException:  # noqa: BLE001  nothing may return into the loop of the fork server
-            traceback.print_exc()
+        except BaseException:
+            # Nothing may return into the loop of the fork server.
+            LOG.exception("A child ends")
         finally:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -199,6 +203,8 @@ def main() -> None:
     settings, plan = settings_class().model_validate(first["settings"]), ThreadPlan(**first["plan"])
     set_library_environment(os.environ, plan.library_threads)
     limit_arenas()
+    if settings.log_format == "json":
+        log_as_json()
     preload(settings.engine)
     ForkServer(control, settings, plan).run()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_pag
 from ocrsvc.records import (
     DecodedPage,
     EngineInfo,
+    EngineTimes,
     FileTask,
     Image,
     Page,
@@ -117,10 +118,16 @@ def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> lis
 def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     if isinstance(answer, OcrsvcError):
         return _pack_error(answer)
+    row: dict[str, object] = {"page": pack_page(answer), "times": _pack_times(answer.times)}
     if not isinstance(answer, DecodedPage):
-        return pack_page(answer)
+        return row
     image = None if answer.image is None else [answer.image.format, offset, *answer.image.pixels.shape]
-    return {"page": pack_page(answer), "decode_s": answer.decode_s, "image": image}
+    return row | {"decode_s": answer.decode_s, "image": image}
+
+
+def _pack_times(times: EngineTimes | None) -> list[float] | None:
+    """The clock is the machine's, so they mean the same in the worker."""
+    return None if times is None else [times.began_s, times.found_s, times.ended_s]
 
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
@@ -136,18 +143,33 @@ def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[
 def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError:
     if isinstance(row, dict) and "code" in row:
         return unpack_failure(row)
-    if isinstance(task, ReadTask):
-        return unpack_page(row)
     match row:
-        case {"page": page, "decode_s": float(decode_s), "image": None} if task.options is not None:
-            decoded, image = unpack_page(page), None
-        case {"page": page, "decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if _is_shape(shape):
-            decoded, image = unpack_page(page), Image(_copied(area, offset, tuple(shape)), kind)
+        case {"page": packed, "times": times}:
+            page = replace(unpack_page(packed), times=_unpack_times(times))
+        case _:
+            raise InvalidData("no page")
+    if isinstance(task, ReadTask):
+        return page
+    match row:
+        case {"decode_s": float(decode_s), "image": None} if task.options is not None:
+            image = None
+        case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if _is_shape(shape):
+            image = Image(_copied(area, offset, tuple(shape)), kind)
         case _:
             raise InvalidData("no page of a file")
     if not 0.0 <= decode_s < math.inf:
         raise InvalidData("a file that took no time to decode")
-    return DecodedPage.of(decoded, decode_s, image)
+    return DecodedPage.of(page, decode_s, image)
+
+
+def _unpack_times(row: Any) -> EngineTimes | None:
+    """The times that were packed. Raises InvalidData."""
+    match row:
+        case None:
+            return None
+        case [float(began_s), float(found_s), float(ended_s)] if 0.0 <= began_s <= found_s <= ended_s < math.inf:
+            return EngineTimes(began_s, found_s, ended_s)
+    raise InvalidData("times that do not follow each other")
 
 
 def _is_shape(shape: Sequence[object]) -> bool:

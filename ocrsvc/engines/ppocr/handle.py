@@ -15,6 +15,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, Probabil
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
+from ocrsvc.engines.ppocr.pipeline.timed_page_reader import PageClock
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError
@@ -82,9 +83,11 @@ class PageHandle:
             return None
 
     def _read(self, task: ReadTask, open_page: OpenPage) -> Page:
+        clock = PageClock()
+        open_noted = clock.noting(open_page)
         if self._find_grid is None or not (task.options.unwarp and task.options.detect):
-            return read_page(task, open_page(task, None))
-        return read_unwarped(task, open_page, self._find_grid)
+            return clock.timed(read_page(task, open_noted(task, None)))
+        return clock.timed(read_unwarped(task, open_noted, self._find_grid))
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> InMemoryPageReader:
         """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""

@@ -15,6 +15,10 @@ class LoggingSettings(SettingsGroup):
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "The least serious events that are logged."
     )
+    log_format: Literal["text", "json"] = setting(
+        "text",
+        "Of the service's log on stderr: lines for people, or one JSON object a line, as docs/operations.md says.",
+    )
     access_log: Literal["off", "text", "json"] = setting(
         "off",
         "One line on stdout for each request, as key=value or as JSON, without its query and without any content.",

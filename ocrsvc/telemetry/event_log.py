@@ -1,0 +1,172 @@
+"""The service's own log: lines as JSON, and a handler that no thread waits for.
+
+The arbiter, which has no threads, writes its lines itself, and only what can be written at once. A worker has its lines
+written by a thread; see line_writer.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ocrsvc.telemetry.line_writer import LineWriter
+from ocrsvc.telemetry.log_schema import DROPPED, event_name, json_line, moment
+from ocrsvc.telemetry.request_ids import RequestIds, current_ids
+
+TARGETS: Final = "ocrsvc.log_targets"
+"""The logger whose handlers write a worker's lines. gunicorn opens the files of all loggers again at SIGUSR1."""
+
+_PATIENCE_MS: Final = 1000
+_IDS: Final = "request_ids"
+
+
+class JsonFormatter(logging.Formatter):
+    """One line of JSON for each record; see log_schema.py.
+
+    Args:
+        worker: The number of the worker's entry in the worker table; None in other processes.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its newline."""
+        message = record.getMessage()
+        fields: dict[str, Any] = {
+            "time": moment(record.created),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", None) or event_name(message),
+            "logger": record.name,
+            "pid": record.process,
+            "worker": self._worker,
+        }
+        ids: RequestIds | None = getattr(record, _IDS, None) or current_ids()
+        if ids is not None:
+            fields |= {"id": ids.id} | ({"trace_id": ids.trace_id} if ids.trace_id else {})
+        fields["message"] = message
+        if stack := _stack_of(record):
+            fields["stack"] = stack
+        return json_line(fields).decode().removesuffix("\n")
+
+
+def _stack_of(record: logging.LogRecord) -> str:
+    if record.exc_info and not record.exc_text:
+        record.exc_text = logging.Formatter().formatException(record.exc_info)
+    return "\n".join(part for part in (record.exc_text, record.stack_info) if part)
+
+
+class ReadyStreamHandler(logging.StreamHandler[Any]):
+    """Writes to a stream while that takes lines; loses them while it does not, and says later how many.
+
+    A pipe that nobody reads costs a second once, and then nothing, until it is read again.
+
+    Attributes:
+        lost: Lines since the last one that was written.
+        on_drop: Called for each of them.
+    """
+
+    lost = 0
+    on_drop: Callable[[], object] = bool
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        if not _is_writable(self.stream, 0 if self.lost else _PATIENCE_MS):
+            self.lost += 1
+            self.on_drop()
+            return
+        super().emit(record)
+        if self.lost:
+            lost, self.lost = self.lost, 0
+            super().emit(lost_record(lost))
+
+
+def _is_writable(stream: Any, patience_ms: int) -> bool:
+    """Whether the stream takes a line now or soon; yes where that cannot be told."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return bool(poll.poll(patience_ms))
+    except (AttributeError, OSError, ValueError):
+        return True
+
+
+class BackgroundHandler(logging.Handler):
+    """Hands records to a thread that writes them with the handlers of TARGETS.
+
+    Args:
+        on_drop: Called for each line that is lost because the queue is full.
+        most: Lines that may wait.
+    """
+
+    def __init__(self, on_drop: Callable[[], object], most: int = 1000) -> None:
+        super().__init__()
+        self._is_stopped = False
+        self._writer: LineWriter[logging.LogRecord] = LineWriter(
+            "event-log", _write_all, lambda lost: _write(lost_record(lost)), on_drop, most
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler; keeps nothing of what the record was made of."""
+        setattr(record, _IDS, current_ids())
+        record.msg, record.args = record.getMessage(), None
+        _stack_of(record)
+        record.exc_info = None
+        if self._is_stopped:
+            _write(record)
+        else:
+            self._writer.put(record)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all lines so far are written, but not for longer than this."""
+        self._writer.flush(timeout_s)
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what waits, but not for longer than this; later lines are written by whoever logs."""
+        self._is_stopped = True
+        self._writer.stop(timeout_s)
+
+
+def _write_all(records: Sequence[logging.LogRecord]) -> None:
+    for record in records:
+        _write(record)
+
+
+def _write(record: logging.LogRecord) -> None:
+    logging.getLogger(TARGETS).callHandlers(record)
+
+
+def lost_record(lost: int) -> logging.LogRecord:
+    """The line that says that so many were lost."""
+    record = logging.LogRecord("ocrsvc", logging.WARNING, __file__, 0, f"DROPPED {lost} lines of this log", None, None)
+    record.event = DROPPED
+    return record
+
+
+def log_as_json() -> None:
+    """A process without gunicorn's logger: write what it logs to stderr as JSON, at once."""
+    handler = ReadyStreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().handlers[:] = [handler]
+    logging.captureWarnings(capture=True)
+    log_uncaught()
+
+
+def log_uncaught() -> None:
+    """Log what no code catches, in threads and in the main one, where Python would print it."""
+
+    def log_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            _log_uncaught(args.exc_value, args.thread.name if args.thread is not None else "")
+
+    threading.excepthook = log_thread
+    sys.excepthook = lambda _kind, error, _trace: _log_uncaught(error, "main")
+
+
+def _log_uncaught(error: BaseException, thread: str) -> None:
+    logging.getLogger("ocrsvc").error("The thread %s ended with an error", thread, exc_info=error)

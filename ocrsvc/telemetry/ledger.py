@@ -1,0 +1,125 @@
+"""Where the time of one request goes: the stages that its thread is in, one after the other, without a gap.
+
+A thread that waits for a page is in the stages that the page goes through meanwhile. So the stages of a request add up
+to the whole of it, whether one page is read or many side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal, NamedTuple, get_args
+
+Stage = Literal["receive", "decode", "wait", "detect", "recognise", "answer"]
+"""Received and taken apart; images opened and decoded; waiting for a permit, the queue or a thread; lines found; lines
+read; and everything after that, up to the answer."""
+
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+
+MOST_SEGMENTS: Final = 256
+"""Segments that are kept of one request, for its trace; the seconds of later ones are counted all the same."""
+
+
+class Segment(NamedTuple):
+    """A stage from when to when, on the ledger's clock. A tuple, for requests make a dozen."""
+
+    stage: Stage
+    begin_s: float
+    end_s: float
+
+
+class Ledger:
+    """The stages of one request; used by one thread at a time.
+
+    Args:
+        began_s: When the request began, on the clock.
+        clock: Monotonic seconds.
+
+    Attributes:
+        segments: Those that have ended, the first MOST_SEGMENTS of them.
+        pages: Pages that were read.
+        trace_id: Of the trace that the request belongs to, if it is sampled; empty for none.
+    """
+
+    def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.segments: list[Segment] = []
+        self.pages = 0
+        self.trace_id = ""
+        self._clock = clock
+        self._stage: Stage = "receive"
+        self._since_s = began_s
+        self._spent_s = dict.fromkeys(STAGES, 0.0)
+
+    def enter(self, stage: Stage) -> Stage:
+        """Another stage begins; the one before."""
+        before = self._stage
+        if stage != before:
+            self._add(before, self._clock())
+            self._stage = stage
+        return before
+
+    @contextmanager
+    def during(self, stage: Stage) -> Iterator[None]:
+        """A stage within a block."""
+        before = self.enter(stage)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def note_page(self, phases: Sequence[Segment]) -> None:
+        """A page that this thread waited for is there: the wait was in these stages, where they overlap it.
+
+        Args:
+            phases: What the page went through, in order, without overlaps; whoever did it, on the same clock.
+        """
+        now_s = self._clock()
+        self.pages += 1
+        for phase in phases:
+            begin_s, end_s = max(phase.begin_s, self._since_s), min(phase.end_s, now_s)
+            if begin_s < end_s:
+                self._add(self._stage, begin_s)
+                self._add(phase.stage, end_s)
+        self._add(self._stage, now_s)
+
+    def seconds(self) -> Mapping[str, float]:
+        """Of each stage up to now; together the whole request so far."""
+        spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
+        spent_s[self._stage] += self._clock() - self._since_s
+        return spent_s
+
+    def close(self) -> float:
+        """The request has ended; when."""
+        now_s = self._clock()
+        self._add(self._stage, now_s)
+        return now_s
+
+    def _add(self, stage: Stage, end_s: float) -> None:
+        """The time since the last segment was of this stage."""
+        begin_s, self._since_s = self._since_s, end_s
+        self._spent_s[stage] += end_s - begin_s
+        if self.segments and self.segments[-1].stage == stage:
+            self.segments[-1] = Segment(stage, self.segments[-1].begin_s, end_s)
+        elif begin_s < end_s and len(self.segments) < MOST_SEGMENTS:
+            self.segments.append(Segment(stage, begin_s, end_s))
+
+
+class NoLedger(Ledger):
+    """The ledger of what nobody asks about; any number of threads may use one."""
+
+    def enter(self, stage: Stage) -> Stage:
+        """Nothing is noted."""
+        return stage
+
+    def note_page(self, phases: Sequence[Segment]) -> None:
+        """Nothing is noted."""
+
+
+NO_LEDGER: Final = NoLedger(0.0)
+
+
+def server_timing(seconds: Mapping[str, float]) -> str:
+    """The header Server-Timing (https://www.w3.org/TR/server-timing/): milliseconds of each stage, and the total."""
+    entries = {**seconds, "total": sum(seconds.values())}
+    return ", ".join(f"{name};dur={1000 * spent_s:.3f}" for name, spent_s in entries.items())

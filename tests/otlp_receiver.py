@@ -1,0 +1,82 @@
+"""A collector of traces: a real HTTP server that decodes what OTLP's exporter sends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+# What the extra otel brings.
+MISSING = "the extra otel is not installed: opentelemetry-exporter-otlp-proto-http"
+
+
+class Receiver:
+    """Keeps every span that came.
+
+    Attributes:
+        url: For OTEL_EXPORTER_OTLP_ENDPOINT.
+        spans: OTLP's messages, in the order in which they came.
+        resources: The attributes of what they are of, by name; the last ones.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.spans: list[Any] = []
+        self.resources: dict[str, str] = {}
+
+    def take(self, body: bytes) -> None:
+        """One export."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            self.resources = attributes_of(of_resource.resource)
+            for scope in of_resource.scope_spans:
+                self.spans.extend(scope.spans)
+
+    @property
+    def roots(self) -> list[Any]:
+        """The spans of requests; SPAN_KIND_SERVER is 2."""
+        return [span for span in list(self.spans) if span.kind == 2]
+
+    def children_of(self, root: Any) -> list[Any]:
+        """The spans of its stages, in order."""
+        children = (span for span in list(self.spans) if span.parent_span_id == root.span_id)
+        return sorted(children, key=lambda span: span.start_time_unix_nano)
+
+
+def attributes_of(message: Any) -> dict[str, str]:
+    """The attributes of a span or a resource as text."""
+    return {pair.key: pair.value.string_value or str(pair.value.int_value) for pair in message.attributes}
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A collector on a free port; skips the test without the extra."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.receiver = Receiver(f"http://127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.receiver  # type: ignore[attr-defined]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v1/traces":
+            self.server.receiver.take(body)  # type: ignore[attr-defined]
+        self.send_response(200 if self.path == "/v1/traces" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
+        """Nothing: a test's output is its own."""

@@ -1,0 +1,201 @@
+"""The service's log as JSON: one schema for every line, whoever writes it, and nobody waits for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from jsonschema import Draft202012Validator, FormatChecker
+from support import ROOT, Server, run_server
+from web_support import picture
+
+from ocrsvc.telemetry.access_log import Event, Origin, as_json
+from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler
+from ocrsvc.telemetry.log_schema import LINE_BYTES, event_name, json_line
+from ocrsvc.telemetry.request_ids import with_ids
+from ocrsvc.telemetry.trace_context import TraceContext
+
+SCHEMA = Draft202012Validator(
+    json.loads((ROOT / "docs" / "log.schema.json").read_text(encoding="utf-8")), format_checker=FormatChecker()
+)
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+JSON = {"OCRSVC_LOG_FORMAT": "json", "OCRSVC_ACCESS_LOG": "json", "OCRSVC_WORKERS": "1"}
+
+
+def checked(line: str) -> dict[str, Any]:
+    """The event of a line, which must be of the schema."""
+    event: dict[str, Any] = json.loads(line)
+    SCHEMA.validate(event)
+    return event
+
+
+def record(message: str, *values: object, level: int = logging.INFO, error: BaseException | None = None) -> Any:
+    """What a logger makes."""
+    found = (type(error), error, error.__traceback__) if error is not None else None
+    return logging.LogRecord("ocrsvc.web", level, __file__, 1, message, values, found)
+
+
+def test_a_line_is_of_the_schema_and_names_what_happened_and_the_request() -> None:
+    with with_ids("mine", TRACE):
+        line = JsonFormatter(3).format(record("READY in %.1f s", 1.25))
+    event = checked(line)
+    assert (event["event"], event["worker"], event["id"], event["trace_id"]) == ("ready", 3, "mine", TRACE.trace_id)
+    assert (event["message"], event["level"], event["logger"]) == ("READY in 1.2 s", "info", "ocrsvc.web")
+    plain = checked(JsonFormatter().format(record("Loading the engine fake")))
+    assert (plain["event"], plain["worker"], "id" in plain) == ("message", None, False)
+
+
+def test_every_message_of_ours_in_capitals_has_a_name() -> None:
+    assert [event_name(text) for text in ("WANTS a successor: x", "CHILD 12 LOST: hang", "OCRSVC_X is 1", "Ready")] == [
+        *("wants", "lost", "message", "message"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["a\nb", '"quoted"', "\x1b[31m", "\u2028", "\ud800", "正品" * 5000, "x" * 100_000])
+def test_a_line_is_one_line_that_a_pipe_takes_whole_whatever_is_in_it(text: str) -> None:
+    error = ValueError(text)
+    for line in (
+        JsonFormatter().format(record("%s", text, error=error)),
+        as_json(Event(0.0, "id", "::1", "POST", text, "api", 200, "ok", 1, 2, 0.5), Origin(1)).decode(),
+    ):
+        assert len(line.encode()) <= LINE_BYTES
+        assert "\x1b" not in line
+        checked(line)
+
+
+def test_of_a_long_stack_the_end_is_kept_and_of_a_message_the_beginning() -> None:
+    event = json.loads(json_line({"message": "begin" + "x" * 9000, "stack": "y" * 9000 + "end"}))
+    assert event["message"].startswith("begin")
+    assert event["stack"].endswith("y" * 20 + "end")
+
+
+@pytest.fixture
+def targets() -> Iterator[io.StringIO]:
+    """What the background handler's thread writes."""
+    written, logger = io.StringIO(), logging.getLogger(TARGETS)
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonFormatter(1))
+    logger.propagate, logger.handlers[:] = False, [handler]
+    yield written
+    logger.handlers[:] = []
+
+
+def test_a_thread_writes_the_lines_in_order_with_the_ids_of_the_thread_that_logged(targets: io.StringIO) -> None:
+    background = BackgroundHandler(on_drop=lambda: pytest.fail("dropped"))
+    for number in range(20):
+        with with_ids(f"id-{number}", None):
+            background.emit(record("line %d", number))
+    background.stop(10.0)
+    background.emit(record("afterwards"))
+    events = [checked(line) for line in targets.getvalue().splitlines()]
+    assert [event["message"] for event in events] == [*(f"line {number}" for number in range(20)), "afterwards"]
+    assert [event["id"] for event in events[:-1]] == [f"id-{number}" for number in range(20)]
+    assert not [thread for thread in threading.enumerate() if thread.name == "event-log"]
+
+
+def test_a_record_keeps_no_frame_of_whoever_logged() -> None:
+    background, kept = BackgroundHandler(on_drop=bool, most=0), record("failed", error=ValueError("why"))
+    background.emit(kept)
+    assert (kept.exc_info, kept.args) == (None, None)
+    assert "ValueError: why" in kept.exc_text
+
+
+def test_lines_that_find_the_queue_full_are_counted_and_told_once_it_goes_on(targets: io.StringIO) -> None:
+    dropped: list[int] = []
+    waits, goes_on = threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, _record: logging.LogRecord) -> None:
+            waits.set()
+            goes_on.wait(20)
+
+    logging.getLogger(TARGETS).addHandler(Slow())
+    background = BackgroundHandler(lambda: dropped.append(1), most=2)
+    background.emit(record("first"))
+    assert waits.wait(20)
+    for _ in range(10):
+        background.emit(record("more"))
+    assert len(dropped) == 8
+    goes_on.set()
+    background.stop(20.0)
+    events = [checked(line) for line in targets.getvalue().splitlines()]
+    assert [event["event"] for event in events] == ["message", "dropped", "message", "message"]
+    assert events[1]["message"] == "DROPPED 8 lines of this log"
+
+
+def test_a_pipe_that_nobody_reads_loses_lines_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.telemetry.event_log._PATIENCE_MS", 1)
+    dropped: list[int] = []
+    out, into = os.pipe()
+    with os.fdopen(into, "w") as stream:
+        handler = ReadyStreamHandler(stream)
+        handler.setFormatter(JsonFormatter())
+        handler.on_drop = lambda: dropped.append(1)
+        while not dropped:
+            handler.emit(record("x" * 3000))
+        lost = len(dropped)
+        while b"first" not in os.read(out, 1 << 20):
+            handler.emit(record("first"))
+        os.set_blocking(out, False)
+        lines = os.read(out, 1 << 20).decode().splitlines() if handler.lost else []
+        assert handler.lost == 0
+        assert lost >= 1
+        assert lines == []
+    os.close(out)
+
+
+def events_of(server: Server) -> list[dict[str, Any]]:
+    return [checked(line) for line in list(server.lines)]
+
+
+def test_every_line_of_a_service_is_of_the_schema_gunicorns_and_pythons_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, threading, warnings\n"
+        "def warn():\n"
+        "    warnings.warn('an odd thing')\n"
+        "    raise KeyError('nobody catches this')\n"
+        "os.register_at_fork(after_in_child=lambda: threading.Timer(0.3, warn).start())\n"
+    )
+    env = {**JSON, "PYTHONPATH": f"{tmp_path}:{ROOT}", "OCRSVC_ISOLATION": "process", "OCRSVC_FAKE_FAULT": "crash"}
+    with run_server(env) as server:
+        url = re.search(r"http://[\d.:]+", server.log)
+        assert url is not None
+        sent = {"X-Request-Id": 'a"b', "traceparent": f"00-{TRACE.trace_id}-{TRACE.span_id}-00"}
+        files = {"file": ("secret-name.png", picture(), "image/png")}
+        requests.post(f"{url[0]}/v1/ocr?secret=1", files=files, headers=sent, timeout=30)
+        requests.post(f"{url[0]}/v1/ocr", files=files, headers=sent, timeout=30)
+        requests.get(f"{url[0]}/%0a%22nowhere", timeout=30)
+        server.wait_for('"event":"request"', count=3)
+        server.wait_for("an odd thing")
+        server.wait_for("nobody catches this")
+        os.kill(server.workers()[0], signal.SIGUSR2)
+        server.wait_for("RECYCLED worker")
+    events = events_of(server)
+    assert {event["logger"] for event in events} >= {"gunicorn.error", "ocrsvc.access", "py.warnings", "ocrsvc"}
+    assert {event["event"] for event in events} >= {"request", "ready", "draining", "recycled", "lost"}
+    [bad, read, _] = [event for event in events if event["event"] == "request"]
+    assert (bad["id"], bad["trace_id"], bad["status"], bad["level"]) == ('a"b', TRACE.trace_id, 400, "info")
+    assert read["code"] == "image_crashes_engine"
+    assert {event["worker"] for event in events} >= {None, 0}
+    assert "secret" not in server.log
+
+
+def test_settings_that_cannot_be_read_again_are_told_in_the_schema(tmp_path: Path) -> None:
+    file = tmp_path / "ocrsvc.toml"
+    file.write_text("workers = 1\n")
+    with run_server({**JSON, "OCRSVC_CONFIG": str(file)}) as server:
+        file.write_text("wrokers = 2\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("ocrsvc keeps its settings")
+        server.wait_for("RECYCLED worker .*: reload")
+    assert events_of(server)

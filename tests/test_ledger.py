@@ -1,0 +1,128 @@
+"""The stages of a request add up to the whole of it, whoever does them, and its answer tells them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import requests
+from support import run_server
+from web_support import json_of, picture, running_app
+
+from ocrsvc.pipeline.page_phases import phases_of
+from ocrsvc.records import EngineTimes, Page
+from ocrsvc.serving.work_queue import Served
+from ocrsvc.telemetry.ledger import MOST_SEGMENTS, NO_LEDGER, STAGES, Ledger, Segment, server_timing
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_stages_follow_each_other_without_a_gap(clock: Clock) -> None:
+    ledger = Ledger(0.0, clock)
+    for at_s, stage in ((1.0, "decode"), (3.0, "wait"), (6.0, "answer")):
+        clock.now_s = at_s
+        ledger.enter(stage)  # type: ignore[arg-type]
+    clock.now_s = 10.0
+    assert ledger.close() == 10.0
+    assert ledger.segments == [
+        Segment("receive", 0.0, 1.0),
+        Segment("decode", 1.0, 3.0),
+        Segment("wait", 3.0, 6.0),
+        Segment("answer", 6.0, 10.0),
+    ]
+    assert dict(ledger.seconds()) == dict.fromkeys(STAGES, 0.0) | {"receive": 1, "decode": 2, "wait": 3, "answer": 4}
+
+
+def test_a_wait_is_in_the_stages_that_the_page_goes_through(clock: Clock) -> None:
+    ledger = Ledger(0.0, clock)
+    ledger.enter("wait")
+    clock.now_s = 10.0
+    # Queued before this thread waited, taken at 2, decoded until 3, lines at 5, read at 9; 1 s until this thread woke.
+    ledger.note_page(
+        phases_of(Served(Page(1, 1, 0, (), times=EngineTimes(3.0, 5.0, 9.0)), 4.0, 7.0), -2.0, decoded_ahead=False)
+    )
+    ledger.enter("answer")
+    clock.now_s = 11.0
+    seconds = ledger.seconds()
+    assert seconds == {"receive": 0, "decode": 1, "wait": 3, "detect": 2, "recognise": 4, "answer": 1}
+
+
+def test_of_pages_side_by_side_each_second_counts_once(clock: Clock) -> None:
+    ledger = Ledger(0.0, clock)
+    ledger.enter("wait")
+    for end_s in (4.0, 5.0):
+        clock.now_s = end_s
+        times = EngineTimes(0.5, 2.0, end_s)
+        ledger.note_page(phases_of(Served(Page(1, 1, 0, (), times=times), 0.5, end_s - 0.5), 0.0, decoded_ahead=True))
+    assert sum(ledger.seconds().values()) == 5.0
+    assert (ledger.seconds()["detect"], ledger.seconds()["recognise"], ledger.pages) == (1.5, 3.0, 2)
+
+
+def test_an_engine_that_does_not_tell_counts_as_reading() -> None:
+    phases = phases_of(Served(Page(1, 1, 0, ()), 1.0, 2.0), 10.0, decoded_ahead=True)
+    assert [(phase.stage, phase.end_s - phase.begin_s) for phase in phases if phase.begin_s < phase.end_s] == [
+        ("wait", 1.0),
+        ("recognise", 2.0),
+    ]
+
+
+def test_a_long_document_keeps_few_segments_and_counts_every_second(clock: Clock) -> None:
+    ledger = Ledger(0.0, clock)
+    for number in range(10_000):
+        clock.now_s = float(number)
+        ledger.enter("decode" if number % 2 else "wait")
+    assert len(ledger.segments) == MOST_SEGMENTS
+    assert sum(ledger.seconds().values()) == 9999.0
+
+
+def test_what_nobody_asks_about_is_not_noted() -> None:
+    with NO_LEDGER.during("decode"):
+        NO_LEDGER.note_page((Segment("detect", 0.0, 1.0),))
+    assert NO_LEDGER.segments == []
+
+
+def test_the_header_has_milliseconds_and_their_sum() -> None:
+    assert server_timing({"receive": 0.001, "answer": 0.0025}) == "receive;dur=1.000, answer;dur=2.500, total;dur=3.500"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_an_answer_tells_its_stages_if_asked_and_only_then(form: str) -> None:
+    with running_app() as app:
+        client = app.test_client()
+        plain = client.post(f"/v1/ocr?format={form}", data=picture())
+        asked = client.post(f"/v1/ocr?format={form}&timing=stages", data=picture())
+    assert "Server-Timing" not in plain.headers
+    told = {name: float(ms) for name, ms in re.findall(r"(\w+);dur=([\d.]+)", asked.headers["Server-Timing"])}
+    assert list(told) == [*STAGES, "total"]
+    assert sum(told.values()) == pytest.approx(2 * told["total"], abs=0.01)
+    if form == "json":
+        timing = json_of(asked)["timing"]
+        assert sum(timing["stages"].values()) == pytest.approx(timing["request_s"], abs=1e-5)
+        assert timing["total_s"] <= timing["request_s"]
+        assert set(json_of(plain)["timing"]) == {"decode_s", "queue_s", "engine_s", "total_s"}
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_engines_stages_come_from_the_engine_also_out_of_a_child(isolation: str) -> None:
+    env = {"OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_LATENCY_S": "0.2", "OCRSVC_WORKERS": "1"}
+    with run_server(env) as server:
+        answer = requests.post(f"{server.url}/v1/ocr?timing=stages", data=picture(), timeout=30)
+    timing = json.loads(answer.text)["timing"]
+    # The fake engine "finds lines" while it waits.
+    assert 0.2 <= timing["stages"]["detect_s"] < 0.2 + timing["engine_s"]
+    assert sum(timing["stages"].values()) == pytest.approx(timing["request_s"], abs=1e-5)
+    assert timing["request_s"] >= timing["total_s"]

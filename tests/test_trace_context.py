@@ -1,0 +1,162 @@
+"""W3C Trace Context and request ids: what is read, what is passed on, and what counts as not sent."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from grpc_doubles import REQUEST
+from grpc_support import calling, serving
+from web_support import picture, running_app
+
+from ocrsvc.grpc_server.calls import _as_dict
+from ocrsvc.grpc_server.method import Method
+from ocrsvc.telemetry.trace_context import LONGEST_STATE, read_trace_context, request_id_of
+
+# From the specification's own examples, https://www.w3.org/TR/trace-context/#examples-of-http-traceparent-headers.
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+
+
+def test_the_callers_trace_is_read() -> None:
+    found = read_trace_context(PARENT, "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
+    assert found is not None
+    assert (found.trace_id, found.span_id, found.is_sampled) == (TRACE, SPAN, True)
+    assert found.state == "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
+    assert found.headers() == {"traceparent": PARENT, "tracestate": found.state}
+
+
+# The cases of the specification's own test suite, https://github.com/w3c/trace-context/blob/main/test/test.py.
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "",
+        f"00-{TRACE}-{SPAN}-01-what-the-future-will-be-like",
+        f"00-{TRACE}-{SPAN}-01-",
+        f"00-{TRACE}-{SPAN}-01.",
+        f"ff-{TRACE}-{SPAN}-01",
+        f".0-{TRACE}-{SPAN}-01",
+        f"000-{TRACE}-{SPAN}-01",
+        f"cc-{TRACE}-{SPAN}-01.what",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-.{TRACE[1:]}-{SPAN}-01",
+        f"00-{TRACE[1:]}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN[1:]}-01",
+        f"00-{TRACE}-{SPAN}0-01",
+        f"00-{TRACE}-{SPAN}-.0",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE}-{SPAN}-",
+        f"{PARENT},{PARENT}",
+        f"cc-{TRACE}-{SPAN}-01-{'x' * 100_000}",
+        "00-" + "é" * 32 + f"-{SPAN}-01",
+    ],
+    ids=range(21),
+)
+def test_a_malformed_traceparent_counts_as_not_sent(sent: str) -> None:
+    assert read_trace_context(sent, "rojo=1") is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "flags"),
+    [
+        (f" {PARENT}\t", 1),
+        (f"cc-{TRACE}-{SPAN}-01", 1),
+        (f"cc-{TRACE}-{SPAN}-01-what-the-future-will-be-like", 1),
+        (f"cc-{TRACE}-{SPAN}-fe", 0),
+        (f"00-{TRACE}-{SPAN}-ff", 3),
+        (f"00-{TRACE}-{SPAN}-00", 0),
+    ],
+)
+def test_of_a_later_version_only_what_is_known_is_taken(sent: str, flags: int) -> None:
+    found = read_trace_context(sent)
+    assert found is not None
+    assert found.headers() == {"traceparent": f"00-{TRACE}-{SPAN}-{flags:02x}"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "passed"),
+    [
+        ("foo=1", "foo=1"),
+        ("foo=1 \t , \t bar=2, \t baz=3", "foo=1,bar=2,baz=3"),
+        ("foo=1,,bar=2,", "foo=1,bar=2"),
+        ("foo@=1,bar=2", ""),
+        ("@foo=1,bar=2", ""),
+        ("foo@@bar=1", ""),
+        ("foo=1,foo=2", ""),
+        ("foo =1", ""),
+        ("FOO=1", ""),
+        ("foo.bar=1", ""),
+        ("foo=bar=baz", ""),
+        ("foo=,bar=3", ""),
+        ("foo=1\x00", ""),
+        ("foo", ""),
+        (f"{'t' * 241}@{'v' * 14}=1", f"{'t' * 241}@{'v' * 14}=1"),
+        (f"{'t' * 242}@v=1", ""),
+        (f"t@{'v' * 15}=1", ""),
+        (",".join(f"bar{number}={number}" for number in range(33)), ""),
+        ("x=1," * 100_000, ""),
+    ],
+    ids=range(19),
+)
+def test_a_malformed_tracestate_is_dropped_and_the_trace_is_not(sent: str, passed: str) -> None:
+    found = read_trace_context(PARENT, sent)
+    assert found is not None
+    assert found.state == passed
+
+
+def test_of_a_long_tracestate_whole_members_are_left_out_at_its_end() -> None:
+    members = [f"bar{number}={'x' * 60}" for number in range(20)]
+    found = read_trace_context(PARENT, ",".join(members))
+    assert found is not None
+    assert found.state == ",".join(members[: found.state.count(",") + 1])
+    assert LONGEST_STATE - 70 < len(found.state) <= LONGEST_STATE
+
+
+def test_reading_takes_linear_time() -> None:
+    began_s = time.process_time()
+    for state in ("a=" + " " * 4000, "a" * 4096, "a=1, " * 800, "=" * 4096):
+        read_trace_context(PARENT, state)
+    assert time.process_time() - began_s < 0.2
+
+
+@pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a\nstatus=500", "é", "\x1b[31m", "\t"])
+def test_an_id_with_odd_characters_is_replaced(sent: str) -> None:
+    assert request_id_of("mine-1") == "mine-1"
+    assert request_id_of(sent).isalnum()
+    assert request_id_of(sent) != request_id_of(sent)
+
+
+def test_an_answer_over_http_carries_the_callers_trace_and_no_other() -> None:
+    with running_app() as app:
+        client = app.test_client()
+        sent = {"traceparent": PARENT, "tracestate": "rojo=1"}
+        answer = client.post("/v1/ocr", data=picture(), headers=sent)
+        assert {name: answer.headers[name] for name in sent} == sent
+        refused = client.post("/v1/ocr", data=b"nothing", headers=sent)
+        assert (refused.status_code, refused.headers["traceparent"]) == (415, PARENT)
+        for headers in ({}, {"traceparent": "00-nonsense", "tracestate": "rojo=1"}):
+            answer = client.post("/v1/ocr", data=picture(), headers=headers)
+            assert not {"traceparent", "tracestate"} & set(answer.headers.keys())
+
+
+def test_an_answer_over_grpc_carries_the_callers_trace_and_id() -> None:
+    methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
+    sent = {"traceparent": PARENT, "tracestate": "rojo=1", "x-request-id": "mine"}
+    with serving(methods) as server, calling(server._listeners[0].getsockname()[1]) as channel:
+        call = channel.unary_unary(
+            "/t/Echo", request_serializer=REQUEST.SerializeToString, response_deserializer=REQUEST.FromString
+        )
+        _, done = call.with_call(REQUEST(), metadata=list(sent.items()))
+        found = dict(done.initial_metadata())
+        assert {name: found[name] for name in sent} == sent
+        _, done = call.with_call(REQUEST(), metadata=[("traceparent", PARENT[1:]), ("x-request-id", "a b")])
+        found = dict(done.initial_metadata())
+        assert "traceparent" not in found
+        assert found["x-request-id"].isalnum()
+
+
+def test_two_traceparents_over_grpc_are_malformed_and_two_tracestates_are_one() -> None:
+    twice = [(name.encode(), value.encode()) for name, value in (("traceparent", PARENT), ("tracestate", "a=1"))] * 2
+    assert _as_dict(twice) == {"traceparent": f"{PARENT},{PARENT}", "tracestate": "a=1,a=1"}

@@ -1,0 +1,275 @@
+"""Traces go to a collector with the stages of each request, and a collector that is away costs nobody anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+from grpc_support import V2, calling, infer_request, unary
+from otlp_receiver import MISSING, Receiver, attributes_of, receiving
+from support import Server, run_server, start_server, wait_until
+from web_support import picture
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.settings.settings import Settings
+from ocrsvc.telemetry import otel_settings
+from ocrsvc.telemetry.ledger import STAGES, Segment
+from ocrsvc.telemetry.otel_settings import BatchLimits, batch_limits, check_tracing, is_tracing
+from ocrsvc.telemetry.trace_context import TraceContext, new_span_id, new_trace_id
+from ocrsvc.telemetry.tracing import RequestSpan
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+OTLP = {"OCRSVC_TRACES": "otlp", "OTEL_BSP_SCHEDULE_DELAY": "50", "OCRSVC_WORKERS": "1"}
+PAGE = picture()
+
+
+def tracing_to(url: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a service that sends its traces there."""
+    return {**OTLP, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **(env or {})}
+
+
+def metric(url: str, name: str) -> float:
+    """A counter without labels, by /metrics."""
+    text = requests.get(f"{url}/metrics", timeout=10).text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A service that sends its traces to a collector, and the port of its gRPC server."""
+
+    server: Server
+    receiver: Receiver
+    grpc_port: int
+
+
+@contextmanager
+def run_traced(isolation: str) -> Iterator[Traced]:
+    with receiving() as receiver, socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+        probe.close()
+        env = {"OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_LATENCY_S": "0.05", "OTEL_RESOURCE_ATTRIBUTES": "zone=here"}
+        with run_server(tracing_to(receiver.url, env | {"OCRSVC_GRPC_BIND": f"127.0.0.1:{port}"})) as server:
+            yield Traced(server, receiver, port)
+
+
+@pytest.fixture(scope="module", params=["thread", "process"])
+def traced(request: pytest.FixtureRequest) -> Iterator[Traced]:
+    with run_traced(request.param) as service:
+        yield service
+
+
+def roots_of(traced: Traced, *ids: str) -> list[Any]:
+    """The spans of the requests with these ids, once they are there."""
+
+    def found() -> dict[str, Any]:
+        return {attributes_of(root)["ocrsvc.request_id"]: root for root in traced.receiver.roots}
+
+    wait_until(lambda: set(ids) <= set(found()), traced.server.log)
+    return [found()[request_id] for request_id in ids]
+
+
+def test_a_request_is_a_span_in_its_callers_trace_with_its_stages_as_children(traced: Traced) -> None:
+    url = traced.server.url
+    sent = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "rojo=1", "X-Request-Id": "mine"}
+    answer = requests.post(f"{url}/v1/ocr", data=PAGE, headers=sent, timeout=30)
+    refused = requests.post(f"{url}/v1/ocr", data=b"none", headers={"X-Request-Id": "bad"}, timeout=30)
+    requests.get(f"{url}/healthz", timeout=30)
+    root, other = roots_of(traced, "mine", "bad")
+    _, trace_id, span_id, flags = answer.headers["traceparent"].split("-")
+    assert (trace_id, flags, answer.headers["tracestate"]) == (TRACE, "01", "rojo=1")
+    assert (root.trace_id.hex(), root.span_id.hex(), root.parent_span_id.hex()) == (TRACE, span_id, SPAN)
+    assert (root.name, root.trace_state, attributes_of(root)["http.response.status_code"]) == (
+        *("POST /v1/ocr", "rojo=1", "200"),
+    )
+    assert (traced.receiver.resources["service.name"], traced.receiver.resources["zone"]) == ("ocrsvc", "here")
+    children = traced.receiver.children_of(root)
+    assert {"receive", "decode", "detect", "answer"} <= {span.name for span in children} <= set(STAGES)
+    # One after the other, without a gap, from the beginning of the request to its end.
+    ends = [root.start_time_unix_nano, *(span.end_time_unix_nano for span in children)]
+    assert [span.start_time_unix_nano for span in children] == ends[:-1]
+    assert ends[-1] == root.end_time_unix_nano
+    assert other.trace_id.hex() == refused.headers["traceparent"].split("-")[1] != TRACE
+    assert (other.parent_span_id, attributes_of(other)["error.type"]) == (b"", "unsupported_image")
+
+
+def test_a_call_over_grpc_is_a_span_too(traced: Traced) -> None:
+    with calling(traced.grpc_port) as channel:
+        infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
+        metadata = [("traceparent", f"00-{TRACE}-{SPAN}-01")]
+        _, call = infer.with_call(infer_request(PAGE), metadata=metadata, wait_for_ready=True)
+    answered = dict(call.initial_metadata())
+    [root] = roots_of(traced, answered["x-request-id"])
+    assert answered["traceparent"] == f"00-{TRACE}-{root.span_id.hex()}-01"
+    assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, SPAN)
+    assert root.name == "inference.GRPCInferenceService/ModelInfer"
+    assert {"decode", "detect", "answer"} <= {span.name for span in traced.receiver.children_of(root)}
+    wait_until(lambda: metric(traced.server.url, "ocrsvc_trace_spans_total") == len(traced.receiver.spans))
+
+
+def test_a_worker_that_is_replaced_sends_its_last_spans_first() -> None:
+    # Nothing is sent before its time but when the worker ends.
+    env = {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    with receiving() as receiver, run_server(tracing_to(receiver.url, env)) as server:
+        [worker] = server.workers()
+        for _ in range(5):
+            requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=30)
+        assert receiver.spans == []
+        os.kill(worker, signal.SIGUSR2)
+        server.wait_for(f"RECYCLED worker {worker}: operator")
+        assert len(receiver.roots) == 5
+
+
+def test_a_collector_that_is_away_costs_no_request_anything_and_its_spans_are_counted() -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # It takes connections and never answers.
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "60", "OTEL_BSP_MAX_QUEUE_SIZE": "20"}
+        with run_server(tracing_to(url, env)) as server:
+            began_s = time.monotonic()
+            for _ in range(30):
+                assert requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=30).status_code == 200
+            assert time.monotonic() - began_s < 20
+            assert metric(server.url, "ocrsvc_trace_spans_dropped_total") > 50
+            began_s = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - began_s < 10
+
+
+class Exporter:
+    """Keeps what it is given, or fails."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails, self.batches = fails, list[int]()
+
+    def send(self, message: bytes) -> bool:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        [resource] = ExportTraceServiceRequest.FromString(message).resource_spans
+        self.batches.append(len(resource.scope_spans[0].spans))
+        return not self.fails
+
+    def shutdown(self) -> None:
+        """Nothing waits."""
+
+
+def make(exporter: Exporter, ratio: float = 1.0, **limits: Any) -> tuple[Any, list[int]]:
+    """A tracer, and how many spans it dropped."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    from ocrsvc.telemetry.otlp import OtlpTracer
+
+    dropped: list[int] = []
+    sampler, chosen = ParentBased(TraceIdRatioBased(ratio)), BatchLimits(**{"delay_s": 600.0} | limits)
+    return OtlpTracer(sampler, exporter, Resource({}), chosen, dropped.append, bool), dropped
+
+
+def span(context: TraceContext | None = None) -> RequestSpan:
+    """A request of two stages."""
+    segments = (Segment("receive", 0.0, 1.0), Segment("answer", 1.0, 2.0))
+    context = context or TraceContext(new_trace_id(), new_span_id(), flags=1)
+    return RequestSpan(context, "POST /v1/ocr", {}, segments, 0.0, 2.0, 1_700_000_000.0)
+
+
+def test_the_ratio_holds_for_traces_that_begin_here_and_the_caller_decides_about_its_own() -> None:
+    tracer, _ = make(Exporter(), ratio=0.25)
+    begun = [tracer.begin(None, "x", is_traced_alone=True) for _ in range(4000)]
+    # Four standard deviations of a binomial distribution.
+    assert abs(sum(context.is_sampled for context in begun) - 1000) < 4 * (4000 * 0.25 * 0.75) ** 0.5
+    assert len({context.trace_id for context in begun}) == len({context.span_id for context in begun}) == 4000
+    for flags in (0, 1):
+        caller = TraceContext("f" * 32, SPAN, flags=flags, state="a=1")
+        own = tracer.begin(caller, "x", is_traced_alone=False)
+        assert (own.trace_id, own.parent_id, own.flags, own.state) == ("f" * 32, SPAN, flags, "a=1")
+        assert own.span_id != SPAN
+    assert not any(tracer.begin(None, "x", is_traced_alone=False).is_sampled for _ in range(50))
+    tracer.stop(1.0)
+
+
+def test_a_full_queue_drops_counts_and_never_waits_and_stop_sends_the_rest() -> None:
+    exporter = Exporter()
+    tracer, dropped = make(exporter, queue_spans=30, batch_spans=512)
+    for _ in range(100):
+        tracer.put(span())
+    assert sum(dropped) == 3 * 90
+    tracer.stop(10.0)
+    assert sum(exporter.batches) == 30
+    tracer.put(span())
+    assert sum(dropped) == 3 * 91
+
+
+def test_batches_are_no_larger_than_they_may_be() -> None:
+    exporter = Exporter()
+    tracer, dropped = make(exporter, queue_spans=1000, batch_spans=10)
+    for _ in range(50):
+        tracer.put(span())
+    tracer.stop(10.0)
+    assert dropped == []
+    assert sum(exporter.batches) == 150
+    assert max(exporter.batches) == 9
+
+
+def test_what_cannot_be_sent_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = Exporter(fails=True)
+    tracer, dropped = make(exporter, batch_spans=1)
+    for _ in range(20):
+        tracer.put(span())
+    wait_until(lambda: sum(dropped) == 60)
+    exporter.fails = False
+    tracer.put(span())
+    tracer.stop(10.0)
+    first, last = (record.message for record in caplog.records)
+    assert first.startswith("Traces cannot be exported")
+    assert last.startswith("Traces are exported again; 60 spans were lost")
+
+
+def test_without_the_extra_the_start_stops_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(traces="otlp")
+    monkeypatch.setattr(otel_settings, "_is_installed", lambda name: "exporter" not in name)
+    with pytest.raises(SettingsError, match=r"OCRSVC_TRACES is 'otlp'.*otlp.proto.http cannot be imported") as raised:
+        check_tracing(settings, {})
+    assert "ocrsvc[otel]" in str(raised.value)
+    check_tracing(Settings(), {})
+    check_tracing(settings, {"OTEL_SDK_DISABLED": "true"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9" * 30),
+    ],
+)
+def test_a_variable_of_opentelemetry_that_cannot_be_followed_stops_the_start(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otel_settings, "_is_installed", lambda _: True)
+    with pytest.raises(SettingsError, match=variable):
+        check_tracing(Settings(traces="otlp"), {variable: value})
+
+
+def test_opentelemetrys_own_variables_are_followed() -> None:
+    assert batch_limits({}) == BatchLimits(2048, 512, 5.0)
+    env = {"OTEL_BSP_MAX_QUEUE_SIZE": "100", "OTEL_BSP_SCHEDULE_DELAY": "250"}
+    assert batch_limits(env) == BatchLimits(100, 100, 0.25)
+    assert not is_tracing(Settings(traces="otlp"), {"OTEL_SDK_DISABLED": "True"})
+
+
+def test_a_service_with_a_wrong_variable_does_not_start() -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
+    with start_server({"OCRSVC_TRACES": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) as server:
+        assert server.wait_for_exit() == 78
+        assert "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'" in server.log
