@@ -155,8 +155,11 @@ class _Connection:
 
 def open_file(path: Path) -> sqlite3.Connection:
     """A connection to the file, which is made when it is not there. Raises sqlite3.Error and OSError."""
-    # For its own user only, whatever the umask says.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWN_USER_ONLY))
+    # For its own user only, whatever the umask says. One that is there must not be opened but by SQLite: closing it would
+    # give up the locks that this process's other connection has on it (SQLite, "How to corrupt", 2.2), and another
+    # process would then take away the log under it.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWN_USER_ONLY))
     opened = sqlite3.connect(path, timeout=LIMIT_S, isolation_level=None, check_same_thread=False)
     try:
         opened.execute(f"PRAGMA page_size = {PAGE_BYTES}")

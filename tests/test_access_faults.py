@@ -1,0 +1,32 @@
+"""What goes wrong with a store of API keys while a service uses it: other processes, other files, failures."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from keys_support import keys_in
+
+from ocrsvc.access.sqlite_store import SqliteStore
+from ocrsvc.access.store import period_of
+
+PERIOD = period_of(0.0)
+# As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
+OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
+
+
+def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        keys.add("anna")
+        # By its second connection.
+        keys.usage("anna")
+        path = tmp_path / "keys.db"
+        subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE, str(path)], check=True, timeout=60)
+        with closing(SqliteStore(path)) as other, closing(sqlite3.connect(path)) as plain:
+            seen = keys.store.version()
+            plain.execute("UPDATE key SET document = document")
+            plain.commit()
+            assert other.version() == keys.store.version() == seen + 1
