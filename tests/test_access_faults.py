@@ -8,14 +8,43 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from keys_support import keys_in
 
+from ocrsvc.access.records import Usage
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.store import period_of
+from ocrsvc.errors import KeyRefused
 
-PERIOD = period_of(0.0)
 # As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
 OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
+
+
+def make_file(folder: Path, *names: str) -> Path:
+    """A file with keys of these names."""
+    folder.mkdir()
+    with keys_in(folder) as keys:
+        for name in names:
+            keys.add(name)
+    return folder / "keys.db"
+
+
+def test_a_file_that_takes_the_place_of_another_is_read(tmp_path: Path) -> None:
+    other = make_file(tmp_path / "other", "ben")
+    with keys_in(tmp_path) as keys:
+        secret = keys.add("anna")
+        keys.usage("anna")
+        for ending in ("", "-wal", "-shm"):
+            (tmp_path / f"keys.db{ending}").unlink()
+        other.rename(tmp_path / "keys.db")
+        keys.gate.refresh()
+        assert keys.gate.check_named("ben").name == "ben"
+        with pytest.raises(KeyRefused):
+            keys.gate.check(secret)
+        assert keys.usage("ben") == Usage()
+        (tmp_path / "keys.db").unlink()
+        keys.gate.refresh()
+        with pytest.raises(KeyRefused):
+            keys.gate.check_named("ben")
 
 
 def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ class SqliteStore:
         self._for_upkeep = _Connection(path)
 
     def version(self) -> int:
-        """See KeyStore."""
+        """See KeyStore; of the file that is there now, should another have taken its place."""
+        self._for_upkeep.close_if_replaced()
+        self._for_requests.close_if_replaced()
         [[number]] = self._for_upkeep.run("SELECT number FROM change")
         return int(number)
 
@@ -124,6 +126,7 @@ class _Connection:
         self._path = path
         self._lock = threading.Lock()
         self._opened: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     def run(self, statement: str, values: Any = ()) -> list[Any]:
         """The rows of one statement, which is a transaction of its own.
@@ -137,6 +140,7 @@ class _Connection:
         try:
             if self._opened is None:
                 self._opened = open_file(self._path)
+                self._file = _identity(self._path)
             return self._opened.execute(statement, values).fetchall()
         except (sqlite3.Error, OSError) as error:
             if str(error) in LIMIT_NAMES:
@@ -148,14 +152,31 @@ class _Connection:
     def close(self) -> None:
         """Close it, if it is open."""
         with self._lock:
-            opened, self._opened = self._opened, None
-            if opened is not None:
-                opened.close()
+            self._drop()
+
+    def close_if_replaced(self) -> None:
+        """Close it, if it is open and the path leads to another file now."""
+        if self._opened is not None and _identity(self._path) != self._file:
+            self.close()
+
+    def _drop(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file at a path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def open_file(path: Path) -> sqlite3.Connection:
     """A connection to the file, which is made when it is not there. Raises sqlite3.Error and OSError."""
-    # For its own user only, whatever the umask says. One that is there must not be opened but by SQLite: closing it would
+    # For its own user only, whatever the umask says. One that is there is opened by SQLite alone: closing it here would
     # give up the locks that this process's other connection has on it (SQLite, "How to corrupt", 2.2), and another
     # process would then take away the log under it.
     with suppress(FileExistsError):
