@@ -13,7 +13,10 @@ from keys_support import keys_in
 
 from ocrsvc.access.records import Usage
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.errors import KeyRefused
+from ocrsvc.access.sqlite_store import SqliteStore
+from ocrsvc.access.store import Period
+from ocrsvc.cli.main import main
+from ocrsvc.errors import KeyRefused, KeysUnavailable
 
 # As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
 OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
@@ -47,6 +50,22 @@ def test_a_file_that_takes_the_place_of_another_is_read(tmp_path: Path) -> None:
             keys.gate.check_named("ben")
 
 
+def test_clients_are_not_told_where_the_keys_are(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "none" / "keys.db")) as store:
+        with pytest.raises(KeysUnavailable) as refused:
+            store.usage("anna", Period("", ""))
+        assert str(tmp_path) not in str(refused.value)
+        assert str(tmp_path) in refused.value.reason
+
+
+def test_the_command_says_which_store_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OCRSVC_KEYS", f"sqlite:{tmp_path}/none/keys.db")
+    assert main(["keys", "add", "anna"]) == 75
+    assert f"file of the API keys {tmp_path}/none/keys.db cannot be used" in capsys.readouterr().err
+
+
 def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         keys.add("anna")
@@ -54,8 +73,8 @@ def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp
         keys.usage("anna")
         path = tmp_path / "keys.db"
         subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE, str(path)], check=True, timeout=60)
-        with closing(SqliteStore(path)) as other, closing(sqlite3.connect(path)) as plain:
-            seen = keys.store.version()
-            plain.execute("UPDATE key SET document = document")
-            plain.commit()
-            assert other.version() == keys.store.version() == seen + 1
+        seen = keys.store.version()
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE key SET document = document")
+            other.commit()
+        assert keys.store.version() == seen + 1

@@ -198,7 +198,7 @@ class AccessGate:
                 self.refresh()
             except KeysUnavailable as error:
                 if was_ready:
-                    LOGGER.error("Nobody is admitted: %s", error)
+                    LOGGER.error("Nobody is admitted: %s", error.reason)
                 was_ready = False
             else:
                 if not was_ready:
@@ -209,9 +209,7 @@ class AccessGate:
 
     def _check_ready(self) -> None:
         if not self.is_ready:
-            raise KeysUnavailable(
-                "The store of the API keys does not answer.", "Send the request again in a moment.", retry_after_s=2
-            )
+            raise KeysUnavailable
 
     def _entry_named(self, name: str) -> KeyEntry:
         entry = self._entries.get(name)

@@ -210,6 +210,4 @@ def _make_tables(opened: sqlite3.Connection) -> None:
 
 
 def _unavailable(path: Path, reason: str) -> KeysUnavailable:
-    return KeysUnavailable(
-        f"The file of the API keys {path} cannot be used: {reason}.", "Send the request again in a moment.", 2
-    )
+    return KeysUnavailable(reason=f"The file of the API keys {path} cannot be used: {reason}.")
