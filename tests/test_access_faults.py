@@ -13,9 +13,8 @@ from keys_support import keys_in
 
 from ocrsvc.access.records import Usage
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.sqlite_store import SqliteStore
 from ocrsvc.access.store import Period
-from ocrsvc.cli.main import main
+from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, KeysUnavailable
 
 # As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
@@ -62,7 +61,7 @@ def test_the_command_says_which_store_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OCRSVC_KEYS", f"sqlite:{tmp_path}/none/keys.db")
-    assert main(["keys", "add", "anna"]) == 75
+    assert run(["keys", "add", "anna"]) == 75
     assert f"file of the API keys {tmp_path}/none/keys.db cannot be used" in capsys.readouterr().err
 
 
