@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from keys_support import keys_in
+from support import wait_until
 
-from ocrsvc.access.records import Usage
+from ocrsvc.access.management import add_key
+from ocrsvc.access.records import KeyEntry, Usage
 from ocrsvc.access.sqlite_store import SqliteStore
 from ocrsvc.access.store import Period
 from ocrsvc.cli.main import run
@@ -47,6 +49,46 @@ def test_a_file_that_takes_the_place_of_another_is_read(tmp_path: Path) -> None:
         keys.gate.refresh()
         with pytest.raises(KeyRefused):
             keys.gate.check_named("ben")
+
+
+def test_a_key_that_cannot_be_read_leaves_the_others_valid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with keys_in(tmp_path) as keys:
+        keys.add("anna")
+        with closing(sqlite3.connect(tmp_path / "keys.db")) as other:
+            # As of a later version of this program.
+            document = "json_set(document, '$.entry.name', 'ben', '$.entry.colour', 'red')"
+            other.execute(f"INSERT INTO key SELECT 'ben', {document} FROM key")
+            other.execute("INSERT INTO key VALUES ('carl', '{')")
+            other.commit()
+        keys.gate.refresh()
+        assert keys.gate.check_named("anna").name == "anna"
+        for name in ("ben", "carl"):
+            with pytest.raises(KeyRefused):
+                keys.gate.check_named(name)
+    assert caplog.text.count("cannot be read") == 2
+
+
+def test_the_gate_goes_on_after_a_failure_that_nobody_foresaw(tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        calls: list[int] = []
+
+        def fail() -> int:
+            calls.append(1)
+            raise ValueError
+
+        keys.gate.start()
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(keys.store, "version", fail)
+            wait_until(lambda: calls)
+        add_key(keys.store, KeyEntry("anna"))
+
+        def is_known() -> bool:
+            with suppress(KeyRefused):
+                return keys.gate.check_named("anna").name == "anna"
+            return False
+
+        wait_until(is_known)
+        keys.gate.stop()
 
 
 def test_clients_are_not_told_where_the_keys_are(tmp_path: Path) -> None:

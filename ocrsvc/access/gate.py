@@ -200,6 +200,11 @@ class AccessGate:
                 if was_ready:
                     LOGGER.error("Nobody is admitted: %s", error.reason)
                 was_ready = False
+            except Exception:
+                # Without this thread nobody would ever be admitted again.
+                if was_ready:
+                    LOGGER.exception("Nobody is admitted: the keys cannot be read, for a reason that is not known.")
+                was_ready = False
             else:
                 if not was_ready:
                     LOGGER.info("The store of the API keys answers again.")
