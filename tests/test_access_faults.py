@@ -13,11 +13,12 @@ from keys_support import keys_in
 from support import wait_until
 
 from ocrsvc.access.management import add_key
+from ocrsvc.access.opening import check_store
 from ocrsvc.access.records import KeyEntry, Usage
 from ocrsvc.access.sqlite_store import SqliteStore
 from ocrsvc.access.store import Period
 from ocrsvc.cli.main import run
-from ocrsvc.errors import KeyRefused, KeysUnavailable
+from ocrsvc.errors import KeyRefused, KeysUnavailable, SettingsError
 
 # As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
 OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
@@ -97,6 +98,14 @@ def test_clients_are_not_told_where_the_keys_are(tmp_path: Path) -> None:
             store.usage("anna", Period("", ""))
         assert str(tmp_path) not in str(refused.value)
         assert str(tmp_path) in refused.value.reason
+
+
+def test_a_file_of_another_user_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_file(tmp_path / "keys", "anna")
+    # As for others than root, who runs the tests of CI.
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(SettingsError, match="this user may not read and write it"):
+        check_store(f"sqlite:{tmp_path}/keys/keys.db")
 
 
 def test_the_command_says_which_store_does_not_answer(

@@ -10,6 +10,7 @@ make jump.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -145,7 +146,7 @@ class _Connection:
         except (sqlite3.Error, OSError) as error:
             if str(error) in LIMIT_NAMES:
                 raise LimitReached(LIMIT_NAMES[str(error)]) from None
-            raise _unavailable(self._path, str(error)) from error
+            raise _unavailable(self._path, reason_of(error)) from error
         finally:
             self._lock.release()
 
@@ -165,6 +166,11 @@ class _Connection:
             opened.close()
 
 
+def reason_of(error: sqlite3.Error | OSError) -> str:
+    """What is wrong with a file, without its path and number."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def _identity(path: Path) -> tuple[int, int] | None:
     """Of the file at a path; None where there is none."""
     try:
@@ -181,6 +187,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     # process would then take away the log under it.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWN_USER_ONLY))
+    if not os.access(path, os.R_OK | os.W_OK):
+        # SQLite would not say why.
+        raise PermissionError(errno.EACCES, "this user may not read and write it")
     opened = sqlite3.connect(path, timeout=LIMIT_S, isolation_level=None, check_same_thread=False)
     try:
         opened.execute(f"PRAGMA page_size = {PAGE_BYTES}")
