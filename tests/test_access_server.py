@@ -257,6 +257,9 @@ def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
     # Heads that are no HTTP, with a key in them.
     for line in (f"Authorization : Bearer {secret}", f"Authorization: Bearer {secret}\x01", f" {secret}"):
         raw(place, line, "Content-Length: 0")
+    # An address with a blank in it, as some clients send.
+    assert raw(place, "Content-Length: 0", path=f"/parse/imageurl?url=a b&apikey={secret}").startswith(b"HTTP/1.1 400 ")
+    place.server.wait_for(f"Invalid HTTP Version: 'b&apikey={secret[:17]}…")
     with grpc.insecure_channel(place.rpc) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary(f"{V2}ModelInfer")(b"", metadata=(("x-api-key", WRONG),), timeout=_ANSWER_S)
     place.server.wait_for('"id":"last"', count=2)

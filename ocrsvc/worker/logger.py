@@ -11,6 +11,8 @@ from typing import Any
 
 from gunicorn import glogging
 
+from ocrsvc.access.log_filter import SECRETS_HIDDEN
+
 
 class LastingFileHandler(logging.FileHandler):
     """A log file that may be missing for a while."""
@@ -28,6 +30,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
     def setup(self, cfg: Any) -> None:
         """Read the configuration; after the start, what cannot be done leaves the handlers as they were."""
+        self.error_log.addFilter(SECRETS_HIDDEN)
         logs = (self.error_log, self.access_log)
         before = [list(log.handlers) for log in logs]
         try:
