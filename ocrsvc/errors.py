@@ -271,10 +271,25 @@ class QuotaExceeded(Refused):
 
 
 class KeysUnavailable(Refused):
-    """The store of the API keys does not answer, and nobody is admitted without it."""
+    """The store of the API keys does not answer, and nobody is admitted without it.
+
+    Args:
+        detail, remedy, retry_after_s: As of Refused.
+        reason: What is wrong, for operators: it names the store, so that no client is told.
+    """
 
     code = "keys_unavailable"
     title = "API keys cannot be checked"
+
+    def __init__(
+        self,
+        detail: str = "The store of the API keys does not answer.",
+        remedy: str = "Send the request again in a moment.",
+        retry_after_s: int = 2,
+        reason: str = "",
+    ) -> None:
+        super().__init__(detail, remedy, retry_after_s)
+        self.reason = reason or detail
 
 
 class NotReady(Refused):

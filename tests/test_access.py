@@ -117,6 +117,7 @@ def test_a_browser_may_ask_without_a_key_what_it_may_send_and_nothing_else(clien
     response = client.options(OCR, headers=asked | {"Access-Control-Request-Headers": "authorization"})
     assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
     assert client.options(OCR, headers={"Origin": "https://app.example"}).status_code == 401
+    assert client.options(OCR, headers=asked | {"Origin": "https://evil.example"}).status_code == 401
     assert client.post(OCR, data=PAGE, headers=asked).status_code == 401
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from keys_support import WRONG, bearer
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import picture
 
-from ocrsvc.access.management import add_key, revoke_key
+from ocrsvc.access.management import add_key, revoke_key, rotate_key
 from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import KeyEntry, KeyLimits, Scope
 from ocrsvc.access.store import KeyStore
@@ -159,6 +160,21 @@ def test_a_key_that_is_revoked_ends_at_once_over_http_and_in_a_stream(place: Pla
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+def test_a_secret_that_is_replaced_ends_its_stream_though_the_key_stays(place: Place) -> None:
+    secret = place.add("rotated")
+    sent = infer_request(PAGE).SerializeToString()
+    with grpc.insecure_channel(place.rpc) as channel:
+        requests = iter(lambda: sent, None)
+        answers = channel.stream_stream(f"{V2}ModelStreamInfer")(requests, metadata=(("x-api-key", secret),))
+        next(answers)
+        rotate_key(place.store, "rotated", 0.0, time.time())
+        wait_until(lambda: place.status_of(secret) == 401)
+        with pytest.raises(grpc.RpcError) as raised:
+            for _ in itertools.islice(answers, 1000):
+                pass
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 def test_a_call_with_a_wrong_key_ends_before_its_message(place: Place) -> None:
     with grpc.insecure_channel(place.rpc) as channel:
         # A client that says nothing, and does not end.
@@ -241,6 +257,9 @@ def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
     # Heads that are no HTTP, with a key in them.
     for line in (f"Authorization : Bearer {secret}", f"Authorization: Bearer {secret}\x01", f" {secret}"):
         raw(place, line, "Content-Length: 0")
+    # An address with a blank in it, as some clients send.
+    assert raw(place, "Content-Length: 0", path=f"/parse/imageurl?url=a b&apikey={secret}").startswith(b"HTTP/1.1 400 ")
+    place.server.wait_for(f"Invalid HTTP Version: 'b&apikey={secret[:17]}…")
     with grpc.insecure_channel(place.rpc) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary(f"{V2}ModelInfer")(b"", metadata=(("x-api-key", WRONG),), timeout=_ANSWER_S)
     place.server.wait_for('"id":"last"', count=2)

@@ -93,7 +93,9 @@ def test_a_redis_that_is_not_there_is_said_without_its_password() -> None:
     store = open_store("redis://:secret@127.0.0.1:1/0")
     with pytest.raises(KeysUnavailable) as refused:
         store.version()
-    assert "secret" not in str(refused.value)
+    assert "secret" not in refused.value.reason
+    assert "127.0.0.1" in refused.value.reason
+    assert "127.0.0.1" not in str(refused.value)
     assert refused.value.retry_after_s > 0
 
 
@@ -121,8 +123,9 @@ def test_a_file_that_others_hold_is_waited_for_a_second_at_most(tmp_path: Path) 
         store.version()
         other = sqlite3.connect(tmp_path / "keys.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(KeysUnavailable, match="locked"):
+        with pytest.raises(KeysUnavailable) as refused:
             store.hold("acme", "w1", Hold(1, 1))
+        assert "locked" in refused.value.reason
         other.execute("ROLLBACK")
         store.hold("acme", "w1", Hold(1, 1))
         assert store.usage("acme", DAY).requests == 1

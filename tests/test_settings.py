@@ -229,6 +229,8 @@ def test_passwords_in_addresses_are_never_told() -> None:
     address = "redis://reader:secret@cache:6379/0"
     assert show(address) == "redis://reader:***@cache:6379/0"
     assert show("redis://:secret@cache") == "redis://:***@cache"
+    assert show("redis://:se/cr@et@cache/0") == "redis://:***@cache/0"
+    assert show("redis://cache:1/0?db=1&password=se@cret&x=1") == "redis://cache:1/0?db=1&password=***&x=1"
     with pytest.raises(SettingsError) as refusal:
         read_settings({"OCRSVC_CACHE_URLS": address})
     assert "secret" not in str(refusal.value)

@@ -99,7 +99,7 @@ class Admission:
             # All its places hold what the store has not been told yet.
             self._accounts.settle()
             if not self._lease.finish(reserved, pages, self._period.day):
-                raise KeysUnavailable("There is no room to count pages.", "Send the request again in a moment.", 2)
+                raise KeysUnavailable("There is no room to count pages.")
         self._reserved = Need()
         self._tell_store()
 

@@ -119,10 +119,7 @@ class AccessGate:
         entry, kept = self._secrets.get(id_of(secret), (None, None))
         if not is_same(secret, kept) or entry is None or kept is None:
             raise _refused()
-        now_s = self._clock()
-        if kept.expires_at is not None and now_s >= kept.expires_at:
-            raise _refused()
-        return _checked(entry, now_s, scope, adapter)
+        return _checked(entry, self._clock(), scope, adapter, kept)
 
     def check_named(self, name: str, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
         """The key of this name, if it is good for this; see `check`, and `admit_named`."""
@@ -135,18 +132,27 @@ class AccessGate:
         admission.enter(pages)
         return admission
 
-    def admit_named(self, name: str, scope: Scope, adapter: str | None = None, pages: int = 0) -> Admission:
+    def admit_named(
+        self, name: str, scope: Scope, adapter: str | None = None, pages: int = 0, secret_id: str = ""
+    ) -> Admission:
         """Admit a request whose caller is known otherwise, as by a client certificate, under the key of this name.
 
         Args:
             name: Of the key.
             scope, adapter, pages: As for `admit`.
+            secret_id: Of the secret that the caller has shown before, which must still be good; empty for none.
 
         Raises:
-            KeyRefused: There is no such key, or it is revoked or expired.
+            KeyRefused: There is no such key, or it or the secret is not valid any more.
             OcrsvcError: As of `admit`.
         """
-        return self.enter(self.check_named(name, scope, adapter), pages)
+        entry = self.check_named(name, scope, adapter)
+        if secret_id:
+            shown, kept = self._secrets.get(secret_id, (None, None))
+            if shown is None or shown.name != name:
+                raise _refused()
+            _checked(shown, self._clock(), scope, adapter, kept)
+        return self.enter(entry, pages)
 
     def resume(self, name: str) -> Admission:
         """Work that this key's holder left here is done now: its pages count, but it is no request under way.
@@ -198,7 +204,12 @@ class AccessGate:
                 self.refresh()
             except KeysUnavailable as error:
                 if was_ready:
-                    LOGGER.error("Nobody is admitted: %s", error)
+                    LOGGER.error("Nobody is admitted: %s", error.reason)
+                was_ready = False
+            except Exception:
+                # Without this thread nobody would ever be admitted again.
+                if was_ready:
+                    LOGGER.exception("Nobody is admitted: the keys cannot be read, for a reason that is not known.")
                 was_ready = False
             else:
                 if not was_ready:
@@ -209,9 +220,7 @@ class AccessGate:
 
     def _check_ready(self) -> None:
         if not self.is_ready:
-            raise KeysUnavailable(
-                "The store of the API keys does not answer.", "Send the request again in a moment.", retry_after_s=2
-            )
+            raise KeysUnavailable
 
     def _entry_named(self, name: str) -> KeyEntry:
         entry = self._entries.get(name)
@@ -231,9 +240,11 @@ def _refused() -> KeyRefused:
     return KeyRefused("The API key is not valid.", "Ask the operator of this service for a key.")
 
 
-def _checked(entry: KeyEntry, now_s: float, scope: Scope | None, adapter: str | None) -> KeyEntry:
-    """The key itself. Raises KeyRefused, ScopeMissing."""
-    if not entry.is_valid(now_s):
+def _checked(
+    entry: KeyEntry, now_s: float, scope: Scope | None, adapter: str | None, shown: KeySecret | None = None
+) -> KeyEntry:
+    """The key itself, by the secret that was shown, if there is one. Raises KeyRefused, ScopeMissing."""
+    if not entry.is_valid(now_s) or (shown is not None and not shown.is_valid(now_s)):
         raise _refused()
     if scope is not None and scope not in entry.scopes:
         raise ScopeMissing(

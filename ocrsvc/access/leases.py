@@ -120,7 +120,7 @@ class Lease:
 
     def _acquire(self) -> None:
         if not self._lock.acquire(timeout=_LIMIT_S):
-            raise KeysUnavailable("The store of the API keys answers too slowly.", "Send the request again.", 2)
+            raise KeysUnavailable("The store of the API keys answers too slowly.")
 
     def _missing(self, limits: KeyLimits, need: Need) -> Need:
         """What is not ready."""

@@ -11,7 +11,7 @@ from ocrsvc.access.accounts import settle_abandoned
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.redis_store import RedisStore, check_url
-from ocrsvc.access.sqlite_store import SqliteStore, open_file
+from ocrsvc.access.sqlite_store import SqliteStore, open_file, reason_of
 from ocrsvc.access.store import KeyStore
 from ocrsvc.errors import SettingsError
 
@@ -59,8 +59,9 @@ def check_store(address: str) -> None:
         open_file(path).close()
     except (sqlite3.Error, OSError) as error:
         raise SettingsError(
-            f"OCRSVC_KEYS names the file {path}, which cannot be used: {error}.",
-            "Name a file on a disk of this machine, in a folder that the service's user may write to.",
+            f"OCRSVC_KEYS names the file {path}, which cannot be used: {reason_of(error)}.",
+            "Name a file on a disk of this machine, in a folder that the service's user may write to, "
+            "and run ocrsvc keys as this user.",
         ) from error
 
 

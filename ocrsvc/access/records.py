@@ -97,6 +97,10 @@ class KeySecret:
     digest: bytes
     expires_at: float | None = None
 
+    def is_valid(self, now_s: float) -> bool:
+        """Whether it has not ended."""
+        return self.expires_at is None or now_s < self.expires_at
+
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:

@@ -188,7 +188,5 @@ def _text(limit: int | None) -> int | str:
 
 def _unavailable(error: Exception) -> KeysUnavailable:
     return KeysUnavailable(
-        f"The Redis of the API keys cannot be used: {type(error).__name__}: {error}.",
-        "Send the request again in a moment.",
-        2,
+        reason=f"The Redis of the API keys cannot be used: {type(error).__name__}: {str(error).rstrip('.')}."
     )

@@ -29,7 +29,8 @@ _FULL: Final = "max(new.now, min(new.now + new.burst, coalesce((SELECT full FROM
 SCHEMA: Final = f"""
 CREATE TABLE key (name TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE change (number INTEGER NOT NULL);
-INSERT INTO change VALUES (0);
+-- Anywhere: the keys of a file that takes the place of another are read.
+INSERT INTO change VALUES (random() & 0xffffffff);
 CREATE TABLE usage (name TEXT, period TEXT, pages INTEGER NOT NULL, PRIMARY KEY (name, period)) WITHOUT ROWID;
 CREATE TABLE held (
     name TEXT, worker TEXT, requests INTEGER NOT NULL, pages INTEGER NOT NULL, PRIMARY KEY (name, worker)

@@ -10,6 +10,7 @@ make jump.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -51,7 +52,9 @@ class SqliteStore:
         self._for_upkeep = _Connection(path)
 
     def version(self) -> int:
-        """See KeyStore."""
+        """See KeyStore; of the file that is there now, should another have taken its place."""
+        self._for_upkeep.close_if_replaced()
+        self._for_requests.close_if_replaced()
         [[number]] = self._for_upkeep.run("SELECT number FROM change")
         return int(number)
 
@@ -124,6 +127,7 @@ class _Connection:
         self._path = path
         self._lock = threading.Lock()
         self._opened: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     def run(self, statement: str, values: Any = ()) -> list[Any]:
         """The rows of one statement, which is a transaction of its own.
@@ -137,26 +141,55 @@ class _Connection:
         try:
             if self._opened is None:
                 self._opened = open_file(self._path)
+                self._file = _identity(self._path)
             return self._opened.execute(statement, values).fetchall()
         except (sqlite3.Error, OSError) as error:
             if str(error) in LIMIT_NAMES:
                 raise LimitReached(LIMIT_NAMES[str(error)]) from None
-            raise _unavailable(self._path, str(error)) from error
+            raise _unavailable(self._path, reason_of(error)) from error
         finally:
             self._lock.release()
 
     def close(self) -> None:
         """Close it, if it is open."""
         with self._lock:
-            opened, self._opened = self._opened, None
-            if opened is not None:
-                opened.close()
+            self._drop()
+
+    def close_if_replaced(self) -> None:
+        """Close it, if it is open and the path leads to another file now."""
+        if self._opened is not None and _identity(self._path) != self._file:
+            self.close()
+
+    def _drop(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+
+def reason_of(error: sqlite3.Error | OSError) -> str:
+    """What is wrong with a file, without its path and number."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file at a path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def open_file(path: Path) -> sqlite3.Connection:
     """A connection to the file, which is made when it is not there. Raises sqlite3.Error and OSError."""
-    # For its own user only, whatever the umask says.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWN_USER_ONLY))
+    # For its own user only, whatever the umask says. One that is there is opened by SQLite alone: closing it here would
+    # give up the locks that this process's other connection has on it (SQLite, "How to corrupt", 2.2), and another
+    # process would then take away the log under it.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWN_USER_ONLY))
+    if not os.access(path, os.R_OK | os.W_OK):
+        # SQLite would not say why.
+        raise PermissionError(errno.EACCES, "this user may not read and write it")
     opened = sqlite3.connect(path, timeout=LIMIT_S, isolation_level=None, check_same_thread=False)
     try:
         opened.execute(f"PRAGMA page_size = {PAGE_BYTES}")
@@ -186,6 +219,4 @@ def _make_tables(opened: sqlite3.Connection) -> None:
 
 
 def _unavailable(path: Path, reason: str) -> KeysUnavailable:
-    return KeysUnavailable(
-        f"The file of the API keys {path} cannot be used: {reason}.", "Send the request again in a moment.", 2
-    )
+    return KeysUnavailable(reason=f"The file of the API keys {path} cannot be used: {reason}.")

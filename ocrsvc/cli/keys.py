@@ -19,7 +19,7 @@ from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import SCOPES, KeyEntry, StoredKey, Usage
 from ocrsvc.access.store import KeyStore, period_of
 from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
-from ocrsvc.errors import OperatorError
+from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.settings.load import read_settings
 
 HELP: Final = "add, list, change, revoke and rotate API keys"
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; raises OperatorError, and KeysUnavailable when the store does not answer."""
+    """Do it, and say why the store does not answer, if it does not. Raises OperatorError."""
     settings = read_settings()
     if settings.keys is None:
         raise OperatorError(
@@ -61,7 +61,13 @@ def run(args: argparse.Namespace) -> int:
             "Set OCRSVC_KEYS for the service and for this command, such as sqlite:/var/lib/ocrsvc/keys.sqlite.",
         )
     with closing(open_store(settings.keys)) as store:
-        _ACTIONS[args.action](args, store, audit_log_of(settings))
+        try:
+            # Before anything else, so that what is wrong with it is said first.
+            store.version()
+            _ACTIONS[args.action](args, store, audit_log_of(settings))
+        except KeysUnavailable as error:
+            print(f"ocrsvc: {error.reason}", file=sys.stderr)
+            return error.exit_code
     return 0
 
 

@@ -1,8 +1,8 @@
 """Checks the API key of every gRPC call, and takes what each of its messages uses from the key's limits.
 
 The key is checked in memory when a call begins, on the loop's thread. Each message that needs the engine is admitted in
-a pool thread: a key that is revoked ends a stream, too. What needs neither engine nor time counts for nothing, as over
-HTTP, because the loop answers it and waits for no store.
+a pool thread: a key that is revoked, or a secret that is replaced, ends a stream, too. What needs neither engine nor
+time counts for nothing, as over HTTP, because the loop answers it and waits for no store.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.records import KeyEntry
 from ocrsvc.access.request_pages import RequestPages
 from ocrsvc.access.routes import Routes
+from ocrsvc.access.secrets import id_of
 from ocrsvc.grpc_server.method import Call, Method
 
 # As its calls are counted; the registry has the name without it.
@@ -49,15 +50,24 @@ class CallAccess:
             return self._gate.check_named(client_name, "read", _format_of(method))
         return self._gate.check(credential.secret, "read", _format_of(method))
 
+    def secret_id(self, sent: Mapping[str, str]) -> str:
+        """By what the gate knows the secret in a call's metadata again; empty where there is none."""
+        return id_of(credential_of(sent.get("authorization", ""), sent.get("x-api-key", "")).secret)
+
     @contextmanager
-    def admitted(self, name: str, method: Method, call: Call) -> Iterator[Call]:
+    def admitted(self, name: str, secret_id: str, method: Method, call: Call) -> Iterator[Call]:
         """The call with one message admitted, in a pool thread; its pages count when the block ends well.
+
+        Args:
+            name: Of the key that the call began with.
+            secret_id: Of its secret, which may be replaced meanwhile.
+            method, call: As they began.
 
         Raises:
             OcrsvcError: As `AccessGate.admit`; KeysUnavailable at the end of the block, when the pages cannot be
                 counted.
         """
-        admission = self._gate.admit_named(name, "read", _format_of(method), pages=1)
+        admission = self._gate.admit_named(name, "read", _format_of(method), 1, secret_id)
         pages = RequestPages(admission, 1)
         try:
             yield replace(call, pages=pages, priority=admission.entry.priority)

@@ -42,6 +42,7 @@ class Job:
         most_bytes: What a message may unpack to.
         memory: Of which the answer takes its share.
         access: Admits the message by the key of this name; None where no key is wanted.
+        secret_id: Of the secret that was shown for it.
     """
 
     method: Method
@@ -51,6 +52,7 @@ class Job:
     memory: Budget
     access: CallAccess | None = None
     key: str = ""
+    secret_id: str = ""
 
     def outcome(self) -> Answer | BaseException:
         """The answer, or the error that the caller gets in place of it."""
@@ -66,7 +68,7 @@ class Job:
         with self.call.share as share:
             if self.access is None:
                 return self._answer(share, self.call)
-            with self.access.admitted(self.key, self.method, self.call) as call:
+            with self.access.admitted(self.key, self.secret_id, self.method, self.call) as call:
                 return self._answer(share, call)
 
     def _answer(self, share: Share, call: Call) -> Answer:

@@ -7,6 +7,7 @@ counted as one of the key's (`install_key_limits`). The adapters answer a refusa
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from flask import Flask
@@ -17,7 +18,7 @@ from ocrsvc.access.request_pages import RequestPages
 from ocrsvc.access.routes import Routes
 from ocrsvc.errors import CallerError
 from ocrsvc.http.admission import WITHOUT_ENGINE
-from ocrsvc.http.origins import check_origin
+from ocrsvc.http.origins import ANY, check_origin
 from ocrsvc.http.request import Request, current_request, request
 from ocrsvc.http.responses import is_reported_in_a_200
 from ocrsvc.settings.settings import Settings
@@ -39,7 +40,7 @@ def install_key_check(app: Flask, settings: Settings, gate: AccessGate, routes: 
     @app.before_request
     def check_key() -> None:
         asked = current_request()
-        if routes.is_open(asked.environ.get("PATH_INFO", "")) or (settings.cors and _is_preflight(asked)):
+        if routes.is_open(asked.environ.get("PATH_INFO", "")) or _is_preflight(asked, settings.cors):
             return
         credential = sent_in_head(asked, routes.key_field_of(asked.blueprint))
         if credential.secret or asked.client_name or not _may_have_key_in_body(routes, asked):
@@ -142,6 +143,8 @@ def _format_of(asked: Request) -> str | None:
     return None if name in _NO_FORMAT else name
 
 
-def _is_preflight(asked: Request) -> bool:
-    """Whether a browser asks what a page of another site may send; it never sends a key with that."""
-    return asked.method == "OPTIONS" and "Access-Control-Request-Method" in asked.headers
+def _is_preflight(asked: Request, sites: Collection[str]) -> bool:
+    """Whether a browser asks what a page of one of these sites may send; it never sends a key with that."""
+    if not sites or asked.method != "OPTIONS" or "Access-Control-Request-Method" not in asked.headers:
+        return False
+    return ANY in sites or asked.headers.get("Origin", "") in sites

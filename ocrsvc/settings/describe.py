@@ -16,8 +16,8 @@ from ocrsvc.settings.types import MemoryAmount
 
 PREFIX: Final = "OCRSVC_"
 
-# In an address such as redis://user:secret@host.
-_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
+# In an address such as redis://user:secret@host or redis://host?password=secret. People forget to quote / and @.
+_PASSWORDS: Final = (re.compile(r"([?&]password=)[^&\s]*", re.IGNORECASE), re.compile(r"(://[^/@\s:]*:)\S*(?=@)"))
 
 
 def groups() -> Iterator[type[SettingsGroup]]:
@@ -50,7 +50,9 @@ def accepted(name: str) -> str:
 
 def without_passwords(text: str) -> str:
     """The text with stars in place of the passwords of addresses in it."""
-    return _PASSWORD.sub(r"\1***@", text)
+    for place in _PASSWORDS:
+        text = place.sub(r"\1***", text)
+    return text
 
 
 def _declared(name: str, key: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from gunicorn import glogging
 
+from ocrsvc.access.log_filter import SECRETS_HIDDEN
 from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler, log_uncaught
 
 Form = Literal["text", "json"]
@@ -35,6 +36,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
     def setup(self, cfg: Any) -> None:
         """Read the configuration; after the start, what cannot be done leaves the handlers as they were."""
+        self.error_log.addFilter(SECRETS_HIDDEN)
         logs = (self.error_log, self.access_log)
         before = [list(log.handlers) for log in logs]
         try:
