@@ -32,7 +32,7 @@ from web_support import (
 )
 
 from ocrsvc import errors
-from ocrsvc.api.openapi import READING_ERRORS
+from ocrsvc.api.openapi import KEY_ERRORS, READING_ERRORS
 from ocrsvc.app import create_app
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http import options as http_options
@@ -509,7 +509,7 @@ def test_the_documentation_knows_every_option_and_every_error_and_no_other() -> 
     options = {name: accepted for name, accepted in rows if not accepted.isdecimal()}
     codes = {(name, int(status)) for name, status in rows if status.isdecimal()}
     assert options == {name: option.accepted for name, option in OPTIONS.items()}
-    declared = {(error.code, error.status) for error in READING_ERRORS}
+    declared = {(error.code, error.status) for error in (*READING_ERRORS, *KEY_ERRORS)}
     assert codes == declared | {("not_found", 404), ("method_not_allowed", 405)}
 
 

@@ -122,5 +122,8 @@ def test_malformed_calls_of_grpc_end_with_a_status_and_harm_nobody(tmp_path: Pat
 
 def test_the_service_does_what_its_description_says_whatever_schemathesis_makes_of_it(tmp_path: Path) -> None:
     figures = run(tmp_path, "schemathesis_run.py", "--examples", "1")
-    assert figures["cases"] >= 100
-    assert {"not_a_server_error", "status_code_conformance", "response_schema_conformance"} <= set(figures["checks"])
+    for kind in ("without keys", "a right key"):
+        assert figures[kind]["cases"] >= 100
+        checks = {"not_a_server_error", "status_code_conformance", "response_schema_conformance"}
+        assert checks <= set(figures[kind]["checks"])
+    assert figures["no key"]["cases"] >= 100

@@ -170,6 +170,7 @@ class Slow:
     """A session that notes how many runs are under way in it, and waits to be let go."""
 
     provider, device, precision, batched = "CUDAExecutionProvider", "cuda", "fp32", True
+    takes_pixels = False
 
     def __init__(self, gate: threading.Event) -> None:
         self.metadata: dict[str, str] = {}

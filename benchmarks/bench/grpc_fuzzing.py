@@ -72,6 +72,7 @@ class Host(RpcServer):
         self.now_s = time.monotonic()
         self.tick_s = 0.0
         self.call_metrics = self.counted = Counted(store.common)
+        self.access = None
         self._jobs: deque[tuple[Connection, Stream, Job]] = deque()
         self._in_line: dict[Stream, Connection] = {}
 
