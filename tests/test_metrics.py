@@ -27,12 +27,15 @@ from ocrsvc.telemetry.metrics import (
     SERIES_DROPPED,
     STAGE_SECONDS,
     TASKS,
+    TLS_NOT_AFTER,
     WAITING,
     Key,
     Metric,
 )
 from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.prometheus import Observed, expose
 from ocrsvc.telemetry.sampler import Sampler
+from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SOON_S = 10.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
@@ -269,3 +272,16 @@ def test_a_tally_that_was_never_used_shows_nothing() -> None:
     assert isinstance(store.common, WorkerMetrics)
     assert store.read() == {}
     assert abs(store.started_s - time.time()) < _SOON_S
+
+
+def test_a_service_without_tls_shows_no_end_of_a_certificate() -> None:
+    store = MetricsStore()
+    assert TLS_NOT_AFTER.shown_name not in exposed(store)
+    store.common.put(TLS_NOT_AFTER, 1.8e9)
+    assert f"\n{TLS_NOT_AFTER.shown_name} 1.8e+09\n" in exposed(store)
+
+
+def exposed(store: MetricsStore) -> str:
+    """The samples of /metrics, without what is said of them."""
+    text = expose(Observed(store, WorkerTable()), "")[0].decode()
+    return "".join(f"\n{line}\n" for line in text.splitlines() if not line.startswith("#"))
