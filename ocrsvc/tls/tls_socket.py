@@ -51,11 +51,12 @@ class TlsSocket:
         client_name: The name of the key that the client's certificate stands for; None for none.
         established: Whether the handshake is over.
         refused: Whether it failed.
+        at_end: Whether the client has said that it sends no more.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self.client_name: str | None = None
-        self.established = self.refused = False
+        self.established = self.refused = self.at_end = False
         self._sock = sock
         self._context = context
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -63,8 +64,7 @@ class TlsSocket:
         self._hello = b""
         self._received_bytes = 0
         self._unsent = memoryview(b"")
-        # What the client has ended, and what was ended here.
-        self._at_end = self._is_closing = False
+        self._is_closing = False
         sock.setblocking(False)
 
     @property
@@ -142,14 +142,14 @@ class TlsSocket:
             # Thrown away, and so not decrypted.
             return self._sock.recv(most_bytes)
         piece = self._decrypt()
-        if piece or self._at_end:
+        if piece or self.at_end:
             return piece
         data = self._sock.recv(min(max(most_bytes, RECORD_BYTES), MOST_RECEIVED_BYTES))
         if not data:
             return b""
         self._incoming.write(data)
         piece = self._decrypt()
-        if not piece and not self._at_end:
+        if not piece and not self.at_end:
             raise BlockingIOError
         return piece
 
@@ -161,7 +161,7 @@ class TlsSocket:
             while self._incoming.pending:
                 piece = self._tls.read(RECORD_BYTES)
                 if not piece:
-                    self._at_end = True
+                    self.at_end = True
                     break
                 pieces.append(piece)
         except ssl.SSLWantReadError:
