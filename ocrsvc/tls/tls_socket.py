@@ -128,6 +128,11 @@ class TlsSocket:
         """The client's verified certificate, as `ssl` gives it; None without one."""
         return self._tls.getpeercert() if self._tls is not None and self.established else None
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the client goes on with a session, of which OpenSSL does not check the certificate again."""
+        return self._tls is not None and self._tls.session_reused is True
+
     def recv(self, most_bytes: int) -> bytes:
         """What the client sent next: up to what is received at once, even where less is asked for.
 
