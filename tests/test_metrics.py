@@ -126,6 +126,19 @@ def test_threads_of_one_worker_lose_no_count() -> None:
     assert value(store, IMAGES.of()) == 16_000
 
 
+def test_a_signals_handler_may_count_while_its_thread_counts() -> None:
+    store = MetricsStore()
+
+    def interrupted() -> Iterator[tuple[Key, float]]:
+        store.common.count(IMAGES)
+        yield LINES.of(), 1
+
+    thread = threading.Thread(target=store.common.record, args=(interrupted(),), daemon=True)
+    thread.start()
+    thread.join(_SOON_S)
+    assert (value(store, IMAGES.of()), value(store, LINES.of())) == (1, 1)
+
+
 def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
