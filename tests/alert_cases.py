@@ -19,6 +19,11 @@ class Case:
     step: str = "1m"
 
 
+def answered(read: str = "0x20", cached: str = "0x20") -> dict[str, str]:
+    """The series of images that were read, and of those from the cache."""
+    return {"ocrsvc_images_total{}": read, "ocrsvc_cache_hits_total{}": cached}
+
+
 def both(alert: str, at: str, fires: dict[str, str], quiet: dict[str, str], step: str = "1m") -> tuple[Case, Case]:
     """Over the first series the alert fires, over the second it does not."""
     return Case(alert, fires=True, at=at, series=fires, step=step), Case(
@@ -115,8 +120,8 @@ CASES = (
     *both(
         "OcrsvcRefusing",
         "15m",
-        {'ocrsvc_refused_total{reason="queue_full"}': "0+10x20", "ocrsvc_images_total{}": "0+90x20"},
-        {'ocrsvc_refused_total{reason="queue_full"}': "0+1x20", "ocrsvc_images_total{}": "0+90x20"},
+        {'ocrsvc_refused_total{reason="queue_full"}': "0+10x20", **answered(read="0+90x20")},
+        {'ocrsvc_refused_total{reason="queue_full"}': "0+1x20", **answered(read="0+90x20")},
     ),
     # The first one ever; and one that is older than ten minutes, and one that is the caller's.
     *both("OcrsvcInternalErrors", "12m", {INTERNAL: "_x10 1x5"}, {INTERNAL: "1x15"}),
@@ -126,8 +131,15 @@ CASES = (
     *both(
         "OcrsvcRefusing",
         "15m",
-        {'ocrsvc_refused_total{reason="not_ready"}': "0+10x20", "ocrsvc_images_total{}": "0+90x20"},
-        {'ocrsvc_refused_total{reason="quota_exceeded"}': "0+10x20", "ocrsvc_images_total{}": "0+90x20"},
+        {'ocrsvc_refused_total{reason="not_ready"}': "0+10x20", **answered(read="0+90x20")},
+        {'ocrsvc_refused_total{reason="quota_exceeded"}': "0+10x20", **answered(read="0+90x20")},
+    ),
+    # Pages from the cache are answered, too.
+    *both(
+        "OcrsvcRefusing",
+        "15m",
+        {'ocrsvc_refused_total{reason="queue_full"}': "0+10x20", **answered(cached="0+90x20")},
+        {'ocrsvc_refused_total{reason="queue_full"}': "0+1x20", **answered(read="0+9x20", cached="0+81x20")},
     ),
     *both(
         "OcrsvcKeysUnavailable",

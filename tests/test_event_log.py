@@ -110,6 +110,13 @@ def test_a_record_keeps_no_frame_of_whoever_logged() -> None:
     assert "ValueError: why" in kept.exc_text
 
 
+def test_a_message_that_does_not_fit_its_values_is_logged_without_them(targets: io.StringIO) -> None:
+    background = BackgroundHandler(on_drop=bool)
+    background.emit(record("%d pages", "three"))
+    background.stop(20.0)
+    assert checked(targets.getvalue())["message"] == "%d pages"
+
+
 def test_lines_that_find_the_queue_full_are_counted_and_told_once_it_goes_on(targets: io.StringIO) -> None:
     dropped: list[int] = []
     waits, goes_on = threading.Event(), threading.Event()

@@ -27,12 +27,15 @@ from ocrsvc.telemetry.metrics import (
     SERIES_DROPPED,
     STAGE_SECONDS,
     TASKS,
+    TLS_NOT_AFTER,
     WAITING,
     Key,
     Metric,
 )
 from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.prometheus import Observed, expose
 from ocrsvc.telemetry.sampler import Sampler
+from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SOON_S = 10.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
@@ -121,6 +124,19 @@ def test_threads_of_one_worker_lose_no_count() -> None:
     for thread in threads:
         thread.join()
     assert value(store, IMAGES.of()) == 16_000
+
+
+def test_a_signals_handler_may_count_while_its_thread_counts() -> None:
+    store = MetricsStore()
+
+    def interrupted() -> Iterator[tuple[Key, float]]:
+        store.common.count(IMAGES)
+        yield LINES.of(), 1
+
+    thread = threading.Thread(target=store.common.record, args=(interrupted(),), daemon=True)
+    thread.start()
+    thread.join(_SOON_S)
+    assert (value(store, IMAGES.of()), value(store, LINES.of())) == (1, 1)
 
 
 def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
@@ -269,3 +285,16 @@ def test_a_tally_that_was_never_used_shows_nothing() -> None:
     assert isinstance(store.common, WorkerMetrics)
     assert store.read() == {}
     assert abs(store.started_s - time.time()) < _SOON_S
+
+
+def test_a_service_without_tls_shows_no_end_of_a_certificate() -> None:
+    store = MetricsStore()
+    assert TLS_NOT_AFTER.shown_name not in exposed(store)
+    store.common.put(TLS_NOT_AFTER, 1.8e9)
+    assert f"\n{TLS_NOT_AFTER.shown_name} 1.8e+09\n" in exposed(store)
+
+
+def exposed(store: MetricsStore) -> str:
+    """The samples of /metrics, without what is said of them."""
+    text = expose(Observed(store, WorkerTable()), "")[0].decode()
+    return "".join(f"\n{line}\n" for line in text.splitlines() if not line.startswith("#"))

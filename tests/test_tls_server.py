@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -257,6 +257,27 @@ def test_a_kept_connection_ends_with_a_goodbye(server: Server, authority: Author
         while got := tls.recv(1 << 16):
             answer += got
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answer(
+    server: Server, authority: Authority
+) -> None:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = authority.client().wrap_bio(to_client, to_server, server_hostname="localhost")
+    with socket.create_connection(address_of(server), timeout=_ANSWER_S) as wire:
+        while not tls.version() or to_server.pending:
+            with suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+            wire.sendall(to_server.read())
+            if not tls.version():
+                to_client.write(wire.recv(1 << 16))
+        tls.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        wire.sendall(to_server.read())
+        while got := wire.recv(1 << 16):
+            to_client.write(got)
+    assert tls.read(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_what_is_wrong_inside_tls_is_answered_inside_tls(server: Server, authority: Authority) -> None:

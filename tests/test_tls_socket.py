@@ -6,8 +6,9 @@ import logging
 import random
 import socket
 import ssl
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,11 @@ from ocrsvc.tls.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, Tl
 class Client:
     """The other end, which never waits either: bytes are moved by hand."""
 
-    def __init__(self, wire: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, wire: socket.socket, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
         self.wire = wire
         self.is_told = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost", session=session)
         wire.setblocking(False)
 
     def step(self) -> None:
@@ -66,9 +67,8 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def wires() -> Iterator[tuple[socket.socket, socket.socket]]:
-    one, other = socket.socketpair()
-    with one, other:
-        yield one, other
+    with closing_pair() as pair:
+        yield pair
 
 
 def connected(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> tuple[TlsSocket, Client]:
@@ -321,6 +321,36 @@ def test_a_client_without_the_right_certificate_is_refused(
     # The client is told why.
     with pytest.raises(ssl.SSLError, match="ALERT"):
         client.read()
+
+
+def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: Authority) -> None:
+    own, theirs = authority.issue(), authority.issue("theirs", "loader.example", valid_days=(-1, 10))
+    context = make_context(TlsFiles(own.certificate, own.key, authority.file), HTTP)
+    now_s = time.time()
+    handshakes = Handshakes(
+        lambda: context, (), MetricsStore().common, logging.getLogger("test-tls"), wall_clock=lambda: now_s
+    )
+    asking, session = authority.client(theirs), None
+    asking.maximum_version = ssl.TLSVersion.TLSv1_2
+    for is_resumed in (False, True):
+        with closing_pair() as wires:
+            client = Client(wires[1], asking, session)
+            found = shake_hands(handshakes, wires, client)
+            assert found.established
+            assert found.is_resumed == is_resumed
+            client.step()
+            session = client.tls.session
+            found.close()
+    now_s += 11 * 86400
+    with closing_pair() as wires, pytest.raises(ssl.SSLError, match="has expired"):
+        shake_hands(handshakes, wires, Client(wires[1], asking, session))
+
+
+@contextmanager
+def closing_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
 
 
 def test_an_optional_certificate_may_be_missing(

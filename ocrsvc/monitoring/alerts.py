@@ -107,7 +107,7 @@ def _load() -> Iterator[Alert]:
     wait = quantile(0.95, metrics.STAGE_SECONDS, "5m", 'stage="queue"', by=_INSTANCE)
     for_want = f'reason!~"{one_of(metrics.CALLERS_LIMITS)}"'
     refused = total_rate(metrics.REFUSED, "5m", for_want, by=_INSTANCE)
-    read = total_rate(metrics.IMAGES, "5m", by=_INSTANCE)
+    read, cached = (total_rate(metric, "5m", by=_INSTANCE) for metric in (metrics.IMAGES, metrics.CACHE_HITS))
     yield Alert(
         "OcrsvcQueueWait",
         f"{wait} > 2",
@@ -117,7 +117,7 @@ def _load() -> Iterator[Alert]:
     )
     yield Alert(
         "OcrsvcRefusing",
-        f"{refused} / ({refused} + {read}) > 0.05",
+        f"{refused} / ({refused} + {read} + {cached}) > 0.05",
         *("5m", "warning"),
         "{{ $labels.instance }} refuses {{ $value | humanizePercentage }} of what it is sent",
         f"{series(metrics.REFUSED)} by reason.",

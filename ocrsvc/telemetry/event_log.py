@@ -114,7 +114,10 @@ class BackgroundHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler; keeps nothing of what the record was made of."""
         setattr(record, _IDS, current_ids())
-        record.msg, record.args = record.getMessage(), None
+        try:
+            record.msg, record.args = record.getMessage(), None
+        except Exception:  # noqa: BLE001  a library's message that does not fit its values must not end a request
+            record.args = None
         _stack_of(record)
         record.exc_info = None
         if self._is_stopped:

@@ -259,8 +259,8 @@ TLS_READS: Final = Metric(
 )
 TLS_NOT_AFTER: Final = Metric(
     "ocrsvc_tls_certificate_not_after_timestamp_seconds",
-    "gauge",
-    "When the service's certificate expires, in Unix time.",
+    "reading",
+    "When the service's certificate expires, in Unix time; absent without TLS.",
     unit="seconds",
 )
 

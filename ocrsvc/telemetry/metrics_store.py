@@ -78,13 +78,14 @@ class _Head(ctypes.Structure):
 
 
 class WorkerMetrics:
-    """One block, and its only writer. All methods may be called from any thread of that process."""
+    """One block, and its only writer. All methods may be called from any thread of that process, and by its signals."""
 
     def __init__(self, block: _Block, exemplars: WorkerExemplars) -> None:
         self._block = block
         self._exemplars = exemplars
         self._values: dict[Key, ctypes.Array[ctypes.c_double]] = {}
-        self._lock = threading.Lock()
+        # A signal's handler may lose a line of the log, and count that, while its thread counts.
+        self._lock = threading.RLock()
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
         """Add to a counter or a gauge."""

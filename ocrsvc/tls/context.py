@@ -92,8 +92,9 @@ def files_of(settings: Settings) -> TlsFiles | None:
 def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     """A context for connections of clients that speak this protocol (ALPN). Raises SettingsError.
 
-    No session is resumed: tickets of OpenSSL's own keys would be read by one worker and not by the next, and a client's
-    certificate is to be checked at each connection.
+    No tickets: those of OpenSSL's own keys would be read by one worker and not by the next. Sessions of TLS 1.2 by
+    number cannot be switched off: handshakes.py checks the time of a client's certificate again, and all else that
+    could change comes with a new context.
     """
     context = make_plain_context(files)
     context.set_alpn_protocols([protocol])

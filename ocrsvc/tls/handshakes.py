@@ -6,8 +6,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
@@ -29,6 +29,7 @@ class Handshakes:
         metrics: Where handshakes are counted.
         log: Where refusals are reported.
         clock: Monotonic seconds.
+        wall_clock: Unix time in seconds.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Handshakes:
         metrics: WorkerMetrics,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._context = context
         self._keys = keys_by_name(names)
         self._metrics = metrics
         self._log = log
         self._clock = clock
+        self._wall_clock = wall_clock
         self._left_s = TURN_S
         self._quiet_until_s = -_LOG_INTERVAL_S
 
@@ -68,7 +71,10 @@ class Handshakes:
         try:
             if not sock.handshake():
                 return False
-            sock.client_name = key_of(names_of(sock.peer_certificate()), self._keys)
+            certificate = sock.peer_certificate()
+            if certificate and sock.is_resumed and self._has_expired(certificate):
+                raise ssl.SSLError("the certificate of a resumed session has expired")
+            sock.client_name = key_of(names_of(certificate), self._keys)
         except OSError as error:
             self._note_failure(sock, error, client)
             raise
@@ -76,6 +82,9 @@ class Handshakes:
             self._left_s -= self._clock() - began_s
         self._metrics.count(TLS_HANDSHAKES, "ok")
         return True
+
+    def _has_expired(self, certificate: Mapping[str, Any]) -> bool:
+        return ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
 
     def note_end(self, sock: TlsSocket) -> None:
         """A connection ends; count it if its client has not come to the end of its handshake."""

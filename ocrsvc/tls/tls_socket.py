@@ -51,11 +51,12 @@ class TlsSocket:
         client_name: The name of the key that the client's certificate stands for; None for none.
         established: Whether the handshake is over.
         refused: Whether it failed.
+        at_end: Whether the client has said that it sends no more.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self.client_name: str | None = None
-        self.established = self.refused = False
+        self.established = self.refused = self.at_end = False
         self._sock = sock
         self._context = context
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -63,8 +64,7 @@ class TlsSocket:
         self._hello = b""
         self._received_bytes = 0
         self._unsent = memoryview(b"")
-        # What the client has ended, and what was ended here.
-        self._at_end = self._is_closing = False
+        self._is_closing = False
         sock.setblocking(False)
 
     @property
@@ -128,6 +128,11 @@ class TlsSocket:
         """The client's verified certificate, as `ssl` gives it; None without one."""
         return self._tls.getpeercert() if self._tls is not None and self.established else None
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the client goes on with a session, of which OpenSSL does not check the certificate again."""
+        return self._tls is not None and self._tls.session_reused is True
+
     def recv(self, most_bytes: int) -> bytes:
         """What the client sent next: up to what is received at once, even where less is asked for.
 
@@ -142,14 +147,14 @@ class TlsSocket:
             # Thrown away, and so not decrypted.
             return self._sock.recv(most_bytes)
         piece = self._decrypt()
-        if piece or self._at_end:
+        if piece or self.at_end:
             return piece
         data = self._sock.recv(min(max(most_bytes, RECORD_BYTES), MOST_RECEIVED_BYTES))
         if not data:
             return b""
         self._incoming.write(data)
         piece = self._decrypt()
-        if not piece and not self._at_end:
+        if not piece and not self.at_end:
             raise BlockingIOError
         return piece
 
@@ -161,7 +166,7 @@ class TlsSocket:
             while self._incoming.pending:
                 piece = self._tls.read(RECORD_BYTES)
                 if not piece:
-                    self._at_end = True
+                    self.at_end = True
                     break
                 pieces.append(piece)
         except ssl.SSLWantReadError:

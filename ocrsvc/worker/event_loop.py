@@ -144,6 +144,9 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         if conn.ahead:
             # A client that does not wait for its answers: the rest of its next request may be a while.
             self._begin_head(conn)
+        elif conn.tls is not None and conn.tls.at_end:
+            # Its goodbye was read with the request, and no poller reports it again.
+            self._begin_close(conn)
         else:
             self._keep_alive(conn)
 
