@@ -357,6 +357,17 @@ def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient) -> Non
     assert answered >= 4
 
 
+@pytest.mark.parametrize(
+    ("query", "status"), [("mask=id&mask=phone", 200), ("%6dask=id,phone", 200), ("mask=", 400), ("mask", 400)]
+)
+def test_whatever_way_an_address_asks_for_masking_it_is_masked_or_refused(
+    client: FlaskClient, query: str, status: int
+) -> None:
+    answer = client.post(f"/api/tr-run/?{query}", data={"img": as_base64(picture())})
+    text = answer.get_data(as_text=True)
+    assert (answer.status_code, PERSON in text, PHONE in text) == (status, False, False)
+
+
 def test_a_picture_drawn_by_an_adapter_is_black_where_it_is_masked(client: FlaskClient) -> None:
     file = picture(400, 100, 255)
     form = {"img": as_base64(file), "compress": "0"}
@@ -457,6 +468,7 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
         assert text(mask="id") == f"{STARS} {PHONE}"
         assert text([("x-mask", "phone")]) == f"{PERSON} {'*' * 11}"
         assert text([("x-mask", "phone")], mask="id") == f"{STARS} {'*' * 11}"
+        assert text([("x-mask", "id"), ("x-mask", "phone")]) == f"{STARS} {'*' * 11}"
         with pytest.raises(grpc.RpcError) as refused:
             text([("x-mask", "everything")])
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
