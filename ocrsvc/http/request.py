@@ -188,12 +188,6 @@ request: Final = cast(Request, flask.request)
 """The request that this thread serves."""
 
 
-def this_request() -> Request:
-    """The same itself; for what is asked for many things of it, each of which `request` looks up anew."""
-    found: Request = cast(Any, flask.request)._get_current_object()  # noqa: SLF001  as Flask documents
-    return found
-
-
 def current_request() -> Request:
     """The same without Flask's proxy, which looks the request up at each attribute: for hooks that use several."""
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
