@@ -102,6 +102,11 @@ def test_a_number_with_a_check_digit_is_found_though_the_space_after_its_name_wa
     assert masked_text(before + number, ALL) == before + "*" * len(number)
 
 
+@pytest.mark.parametrize("date", ["2024-03-15", "15.03.2024", "15-03-2024", "03-15-2024", "3.5.1999"])
+def test_a_date_after_a_word_for_telephone_is_no_number(date: str) -> None:
+    assert masked_text(f"Fax {date}", ALL) == f"Fax {date}"
+
+
 def test_a_mask_is_as_long_as_what_it_stands_for_and_keeps_spaces_and_lines() -> None:
     text = "卡号 4111 1111 1111 1111\n手机 １３８００１３８０００ ok"
     assert masked_text(text, ALL) == "卡号 **** **** **** ****\n手机 *********** ok"

@@ -68,7 +68,10 @@ _NAMED: Final = re.compile(
     r"(?P<number>[+(]?[0-9](?:[ \-.()]{0,3}[0-9]){6,14})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
-_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}([ \-./]?)(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12][0-9]|3[01])")
+_DAY: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
+_DATE: Final = re.compile(
+    rf"(?:19|20)[0-9]{{2}}([ \-./]?)(?:0?[1-9]|1[0-2])\1{_DAY}|{_DAY}([ \-.]){_DAY}\2(?:19|20)[0-9]{{2}}\Z"
+)
 
 
 def find_phones(text: str) -> Iterator[tuple[int, int]]:
