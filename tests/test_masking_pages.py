@@ -135,6 +135,8 @@ def test_words_that_are_not_the_lines_text_are_masked_whole() -> None:
         (f"Name\nNo. {PERSON}", f"Name\nNo. {STARS}"),
         (PERSON, STARS),
         (f"x {PERSON}", f"x {STARS}"),
+        ("1231002X\nfound", "********\nfound"),
+        ("No. 1101051949 0012", "No. ********** 0012"),
         ("1101051949\n1231002X", "**********\n********"),
         ("Total", "Total"),
     ],
