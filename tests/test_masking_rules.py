@@ -102,6 +102,11 @@ def test_a_number_with_a_check_digit_is_found_though_the_space_after_its_name_wa
     assert masked_text(before + number, ALL) == before + "*" * len(number)
 
 
+@pytest.mark.parametrize("before", ["李四-", "张三_", "联系人——"])
+def test_a_telephone_number_after_a_name_and_a_dash_is_found(before: str) -> None:
+    assert masked_text(f"{before}13800138000", ALL) == before + "*" * 11
+
+
 @pytest.mark.parametrize("date", ["2024-03-15", "15.03.2024", "15-03-2024", "03-15-2024", "3.5.1999"])
 def test_a_date_after_a_word_for_telephone_is_no_number(date: str) -> None:
     assert masked_text(f"Fax {date}", ALL) == f"Fax {date}"
