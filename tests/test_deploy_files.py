@@ -155,6 +155,20 @@ def test_probes_ask_as_the_service_is_spoken_to(scheme: str) -> None:
     assert asked == {scheme.upper()}
 
 
+def test_a_large_number_is_a_setting_as_it_is_written() -> None:
+    settings = {"OCRSVC_MAX_BODY_BYTES": 67_108_864, "OCRSVC_TLS_CLIENTS": "optional", "OCRSVC_EXAMPLE": True}
+    [pod] = [pod for pod in pods(rendered({"settings": settings})) if "volumes" in pod]
+    found = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    assert [found[name] for name in settings] == ["67108864", "optional", "true"]
+
+
+@pytest.mark.parametrize(("scheme", "protocols"), [("http", ["http", "kubernetes.io/h2c"]), ("https", ["https"] * 2)])
+def test_the_service_says_what_its_ports_speak(scheme: str, protocols: list[str]) -> None:
+    manifests = rendered({"scheme": scheme, "grpc": {"enabled": True}})
+    [service] = [one for one in manifests if one["kind"] == "Service"]
+    assert [port["appProtocol"] for port in service["spec"]["ports"]] == protocols
+
+
 @pytest.mark.parametrize("deadline_s", [60, 300])
 def test_a_pod_has_time_to_answer_what_it_has(deadline_s: int) -> None:
     [pod] = [pod for pod in pods(rendered({"deadlineSeconds": deadline_s})) if "terminationGracePeriodSeconds" in pod]
@@ -171,6 +185,10 @@ REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"replicas": 0}, "replicas"),
     ({"settings": {"OCRSVC_DEADLINE_S": 9}}, "OCRSVC_DEADLINE_S"),
     ({"settings": {"WORKERS": 2}}, "WORKERS"),
+    ({"settings": {"OCRSVC_TLS_CERTIFICATE": "/tls/tls.crt"}}, "scheme"),
+    ({"scheme": "https", "settings": {"OCRSVC_TLS_CLIENT_CA": "/tls/ca.crt"}}, "OCRSVC_TLS_CLIENTS"),
+    ({"ingress": {"enabled": True}}, "hosts"),
+    ({"grpc": {"enabled": True, "port": 8000}}, "port"),
     ({"runAsUser": 0}, "runAsUser"),
     ({"gpu": {"memory": 1}}, "gpu"),
     ({"networkPolicy": {"from": "everybody"}}, "networkPolicy"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Page, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.event_log import log_uncaught
 from ocrsvc.telemetry.loggable import loggable_error, loggable_path
 
 PERSON, PHONE = "11010519491231002X", "13800138000"
@@ -159,6 +162,20 @@ def document(url: str) -> list[str]:
     assert NAME in made["name"]
     assert requests.get(made["data"], timeout=WAIT_S).ok
     return str(answer()["data"]).split("\n")
+
+
+def test_an_error_that_ends_a_thread_is_logged_without_its_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    log_uncaught()
+    reader = threading.Thread(target=int, args=(PERSON,), name="reader-of-numbers")
+    reader.start()
+    reader.join()
+    assert "The thread reader-of-numbers ended" in caplog.text
+    assert "ValueError" in caplog.text
+    assert PERSON not in caplog.text
 
 
 # Asked for

@@ -91,6 +91,27 @@ def test_published_numbers_are_right() -> None:
     assert check_digit("520727") == "3"
 
 
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [("IBAN", "DE89370400440532013000"), ("iban", "GB29NWBK60161331926819"), ("Card", "4111111111111111"),
+     ("CardNo", "4111111111111111"), ("ID", "11010519491231002X")],
+)  # fmt: skip
+def test_a_number_with_a_check_digit_is_found_though_the_space_after_its_name_was_lost(
+    before: str, number: str
+) -> None:
+    assert masked_text(before + number, ALL) == before + "*" * len(number)
+
+
+@pytest.mark.parametrize("before", ["李四-", "张三_", "联系人——"])
+def test_a_telephone_number_after_a_name_and_a_dash_is_found(before: str) -> None:
+    assert masked_text(f"{before}13800138000", ALL) == before + "*" * 11
+
+
+@pytest.mark.parametrize("date", ["2024-03-15", "15.03.2024", "15-03-2024", "03-15-2024", "3.5.1999"])
+def test_a_date_after_a_word_for_telephone_is_no_number(date: str) -> None:
+    assert masked_text(f"Fax {date}", ALL) == f"Fax {date}"
+
+
 def test_a_mask_is_as_long_as_what_it_stands_for_and_keeps_spaces_and_lines() -> None:
     text = "卡号 4111 1111 1111 1111\n手机 １３８００１３８０００ ok"
     assert masked_text(text, ALL) == "卡号 **** **** **** ****\n手机 *********** ok"

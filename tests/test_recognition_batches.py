@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import cv2
@@ -29,6 +30,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer, read_characters
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.openvino_recognizer import STEPS, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -174,3 +176,39 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
     assert neighbour == [4]
     # What was under way when the page was given up, and the neighbour's line.
     assert sum(ran) <= SMALL.most_items + 1
+
+
+class SlowClassifier:
+    """An openvino.CompiledModel and its request; while the classifier runs, its memory is asked for."""
+
+    inputs, outputs = (), ()
+
+    def __init__(self) -> None:
+        self.released = 0
+        self.asks: Callable[[], object] = bool
+
+    def create_infer_request(self) -> SlowClassifier:
+        return self
+
+    def get_property(self, _name: str) -> str:
+        return "float32"
+
+    def infer(self, _inputs: object, *, share_outputs: bool) -> None:
+        assert share_outputs
+        self.asks()
+
+    def get_output_tensor(self, number: int) -> Any:
+        return SimpleNamespace(data=(np.zeros(STEPS, np.int64), np.zeros(0, np.float32))[number])
+
+    def release_memory(self) -> None:
+        self.released += 1
+
+
+def test_memory_that_is_asked_for_while_classes_are_chosen_goes_when_they_are() -> None:
+    body, classifier = SlowClassifier(), SlowClassifier()
+    recognizer = OpenVinoRecognizer(body, classifier, {})
+    classifier.asks = recognizer.release_memory
+    recognizer.classify([np.zeros((3, 5), np.float32)])
+    assert (body.released, classifier.released) == (1, 1)
+    recognizer.release_memory()
+    assert (body.released, classifier.released) == (2, 2)

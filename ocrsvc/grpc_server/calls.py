@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 # Beyond this a message is parsed in a pool thread, however quick its answer is.
 _QUICK_BYTES: Final = 1 << 14
-# Calls of a connection that are answered even where no memory is left, if they need neither the engine nor time.
 _MASK: Final = HEADER.lower()
+# Calls of a connection that are answered even where no memory is left, if they need neither the engine nor time.
 _EXEMPT_CALLS: Final = 4
 # Clients read it as a number of 32 bits.
 _MOST_RETRY_MS: Final = 2**31 - 1
-_JOINED: Final = frozenset({PARENT_HEADER, STATE_HEADER})
+_JOINED: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 
 

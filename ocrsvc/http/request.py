@@ -107,8 +107,9 @@ class Request(flask.Request):
     def mask(self) -> tuple[MaskKind, ...]:
         """What its header X-Mask, or `mask` in its query, asks to be masked in any format. Raises BadOption."""
         sent = self.environ.get("HTTP_X_MASK")
-        in_query = self.args.get("mask") if "mask=" in self.environ.get("QUERY_STRING", "") else None
-        return tuple(kind for text in (sent, in_query) if text is not None for kind in kinds_of_header(text))
+        in_query = self.args.getlist("mask") if self.environ.get("QUERY_STRING") else ()
+        asked = (*in_query, *(() if sent is None else (sent,)))
+        return tuple(kind for text in asked for kind in kinds_of_header(text))
 
     @property
     def caller(self) -> str:
@@ -185,12 +186,6 @@ class Request(flask.Request):
 
 request: Final = cast(Request, flask.request)
 """The request that this thread serves."""
-
-
-def this_request() -> Request:
-    """The same itself; for what is asked for many things of it, each of which `request` looks up anew."""
-    found: Request = cast(Any, flask.request)._get_current_object()  # noqa: SLF001  as Flask documents
-    return found
 
 
 def current_request() -> Request:

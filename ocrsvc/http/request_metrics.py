@@ -10,7 +10,7 @@ from flask import Flask, Response
 from werkzeug.wsgi import get_path_info
 
 from ocrsvc.errors import OcrsvcError, Refused
-from ocrsvc.http.request import Request, this_request
+from ocrsvc.http.request import Request, current_request
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.telemetry.access_log import AccessLog, Event
 from ocrsvc.telemetry.history import History
@@ -76,7 +76,7 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
     @app.before_request
     def begin() -> None:
         worker_metrics.record(((IN_FLIGHT.of(), 1),))
-        begun = this_request()
+        begun = current_request()
         sent = begun.environ
         caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
         is_traced_alone = begun.blueprint not in _UNTRACED
@@ -87,7 +87,7 @@ def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None
 
     @app.teardown_request
     def end(_error: BaseException | None) -> None:
-        ended = this_request()
+        ended = current_request()
         if ended.response is None:
             worker_metrics.record((over,))
         else:

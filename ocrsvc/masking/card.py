@@ -39,8 +39,10 @@ ISSUERS: Final = (
 _LENGTHS: Final = {prefix: frozenset(lengths) for first, last, lengths in ISSUERS for prefix in range(first, last + 1)}
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
 
-# A serial number has letters at its sides, but for the word before it: No.
-_RUN: Final = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])")
+# A serial number has letters at its sides, but for the word before it: No, or Card.
+_RUN: Final = re.compile(
+    r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo])|(?<=[Cc][Aa][Rr][Dd]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])"
+)
 _GROUP: Final = re.compile("[0-9]+")
 _MISREAD: Final = re.compile(
     rf"(?<![0-9A-Za-z])(?:{DIGIT}{{4}}[ \-]?){{3}}{DIGIT}{{4}}(?:[ \-]?{DIGIT}{{3}})?(?![0-9A-Za-z])"

@@ -30,7 +30,8 @@ _BY_LENGTH: Final = {
     33: "RU",
 }
 LENGTHS: Final = {country: length for length, countries in _BY_LENGTH.items() for country in countries.split()}
-_HEAD: Final = re.compile(r"(?<![0-9A-Za-z])([A-Za-z]{2})[ ]?([0-9OoQDIil|ZzSsB]{2})")
+# Recognizers lose the space after its name.
+_HEAD: Final = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=[Ii][Bb][Aa][Nn]))([A-Za-z]{2})[ ]?([0-9OoQDIil|ZzSsB]{2})")
 
 
 def find_ibans(text: str) -> Iterator[tuple[int, int]]:

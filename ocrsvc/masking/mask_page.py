@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Final
 
 from ocrsvc.masking.places import place_of
 from ocrsvc.masking.rules import Rules, find_spans, mask_spans
 from ocrsvc.masking.text_forms import Span
 from ocrsvc.masking.words import mask_words
 from ocrsvc.records import Cell, Line, MaskedPart, Page, Table
+
+_LONG_PART: Final = re.compile(r"\S{4,}")
+"""Of a cell; less of a number says little, and stands in other places too."""
 
 
 def mask_page(page: Page, rules: Rules) -> Page:
@@ -57,11 +62,14 @@ def _masked_table(table: Table, before: Sequence[Line], after: Sequence[Line], r
 
 
 def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Cell:
-    """A cell holds whole lines, or the piece of one that stands in it."""
+    """A cell holds whole lines, or the pieces of some that stand in it."""
+    changed = [(before[at].text, after[at].text) for at in cell.lines if before[at].text != after[at].text]
     text = cell.text
-    for number in cell.lines:
-        if before[number].text != after[number].text:
-            text = _with_line_masked(text, before[number].text, after[number].text)
+    for line, masked in changed:
+        text = _with_line_masked(text, line, masked)
+    divided = [(line, masked) for line, masked in changed if line not in cell.text]
+    if divided:
+        text = _with_parts_masked(text, *("\n".join(texts) for texts in zip(*divided, strict=True)))
     found = [(begin, end) for begin, end, _ in find_spans(cell.text, rules)]
     return replace(cell, text=mask_spans(text, found))
 
@@ -79,3 +87,13 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
         if word != stars:
             cell = cell.replace(word, stars)
     return cell
+
+
+def _with_parts_masked(cell: str, lines: str, masked: str) -> str:
+    """A cell's text whose parts that stand in lines that were divided, also within a word, are as these were masked."""
+
+    def as_masked(part: re.Match[str]) -> str:
+        at = lines.find(part[0])
+        return part[0] if at < 0 else masked[at : at + len(part[0])]
+
+    return _LONG_PART.sub(as_masked, cell)

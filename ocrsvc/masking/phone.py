@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-_BEFORE: Final = r"(?:(?<=[Tt][Ee][Ll])|(?<![0-9A-Za-z._\-]))"
+# Behind a dash it is part of a code or a serial number, but for a name in Chinese before that.
+_BEFORE: Final = r"(?:(?<=[Tt][Ee][Ll])|(?<=[\u4e00-\u9fff][_\-])|(?<=[\u4e00-\u9fff]--)|(?<![0-9A-Za-z._\-]))"
 _AFTER: Final = r"(?![0-9A-Za-z]|[.\-][0-9])"
 
 # Of the numbering plan of the Ministry of Industry and Information Technology.
@@ -37,7 +38,7 @@ _BRITISH: Final = (
     r"|0[38][0-9]{2}[ \-][0-9]{3}[ \-]?[0-9]{3,4})"
 )
 _NATIONAL: Final = tuple(
-    re.compile(f"{_BEFORE}{shape}{_AFTER}")
+    re.compile(f"(?=[(+0-9]){_BEFORE}{shape}{_AFTER}")
     for shape in (
         _CHINESE_MOBILE,
         _SPREAD_MOBILE,
@@ -68,7 +69,10 @@ _NAMED: Final = re.compile(
     r"(?P<number>[+(]?[0-9](?:[ \-.()]{0,3}[0-9]){6,14})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
-_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}([ \-./]?)(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12][0-9]|3[01])")
+_DAY: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
+_DATE: Final = re.compile(
+    rf"(?:19|20)[0-9]{{2}}([ \-./]?)(?:0?[1-9]|1[0-2])\1{_DAY}|{_DAY}([ \-.]){_DAY}\2(?:19|20)[0-9]{{2}}\Z"
+)
 
 
 def find_phones(text: str) -> Iterator[tuple[int, int]]:

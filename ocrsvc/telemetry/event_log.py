@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ocrsvc.telemetry.line_writer import LineWriter
 from ocrsvc.telemetry.log_schema import DROPPED, event_name, json_line, moment
+from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.telemetry.request_ids import RequestIds, current_ids
 
 TARGETS: Final = "ocrsvc.log_targets"
@@ -165,7 +166,7 @@ def log_uncaught() -> None:
 
     def log_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:
-            _log_uncaught(args.exc_value, args.thread.name if args.thread is not None else "")
+            _log_uncaught(loggable_error(args.exc_value), args.thread.name if args.thread is not None else "")
 
     threading.excepthook = log_thread
     sys.excepthook = lambda _kind, error, _trace: _log_uncaught(error, "main")

@@ -30,6 +30,7 @@ from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.sandbox.restrict import end_with_parent, ignore_signals
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 from ocrsvc.telemetry.event_log import log_as_json
+from ocrsvc.telemetry.loggable import loggable_error
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
 
@@ -131,9 +132,8 @@ class ForkServer:
 
             serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
             code = 0
-        except BaseException:
-            # Nothing may return into the loop of the fork server.
-            LOG.exception("A child ends")
+        except BaseException as error:
+            LOG.error("A child ends", exc_info=loggable_error(error))
         finally:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()

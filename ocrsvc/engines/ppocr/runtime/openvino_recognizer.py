@@ -39,6 +39,7 @@ class OpenVinoRecognizer(OpenVinoSession):
 
     def __init__(self, body: Any, classifier: Any, metadata: dict[str, str]) -> None:
         super().__init__(body, metadata, 0)
+        self._compiled_classifier = classifier
         self._classifier = classifier.create_infer_request()
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
@@ -84,7 +85,13 @@ class OpenVinoRecognizer(OpenVinoSession):
                 best[part] = self._classifier.get_output_tensor(0).data
                 first = _first_steps(best[part], flags[part])
                 shares[part][first] = self._classifier.get_output_tensor(1).data
+            if self._release_asked:
+                self._release()
         return best[:count], shares[:count]
+
+    def _release(self) -> None:
+        super()._release()
+        self._compiled_classifier.release_memory()
 
 
 def logits_of(features: Features) -> NDArray[np.float32]:
