@@ -141,6 +141,13 @@ CASES = (
         {"ocrsvc_tls_certificate_not_after_timestamp_seconds{}": "604800x80"},
         {"ocrsvc_tls_certificate_not_after_timestamp_seconds{}": "612600x80"},
     ),
+    # As it is without TLS.
+    Case(
+        "OcrsvcCertificateExpires",
+        fires=False,
+        at="70m",
+        series={"ocrsvc_tls_certificate_not_after_timestamp_seconds{}": "0x80"},
+    ),
     *both(
         "OcrsvcCertificateNotTaken",
         "7m",

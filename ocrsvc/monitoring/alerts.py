@@ -151,7 +151,7 @@ def _keys() -> Iterator[Alert]:
 def _certificates() -> Iterator[Alert]:
     yield Alert(
         "OcrsvcCertificateExpires",
-        f"{series(metrics.TLS_NOT_AFTER)} - time() < 7 * 86400",
+        f"({series(metrics.TLS_NOT_AFTER)} > 0) - time() < 7 * 86400",
         *("1h", "warning"),
         "The TLS certificate of {{ $labels.instance }} expires in {{ $value | humanizeDuration }}",
         "Whatever renews it; new files are read without a restart (docs/tls.md).",

@@ -217,7 +217,7 @@ def _tls() -> Iterator[Panel]:
     yield Panel("Handshakes a second", "short", handshakes)
     read = (Query(f"sum by (outcome) ({_of(metrics.TLS_READS)})", "{{outcome}}"),)
     yield Panel("Certificates read since the start", "short", read)
-    left = (Query(f"{_of(metrics.TLS_NOT_AFTER)} - time()", "{{instance}}"),)
+    left = (Query(f"({_of(metrics.TLS_NOT_AFTER)} > 0) - time()", "{{instance}}"),)
     yield Panel("The certificate expires in", "s", left, "stat")
 
 

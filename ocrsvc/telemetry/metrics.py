@@ -260,7 +260,7 @@ TLS_READS: Final = Metric(
 TLS_NOT_AFTER: Final = Metric(
     "ocrsvc_tls_certificate_not_after_timestamp_seconds",
     "gauge",
-    "When the service's certificate expires, in Unix time.",
+    "When the service's certificate expires, in Unix time; 0 without TLS.",
     unit="seconds",
 )
 
