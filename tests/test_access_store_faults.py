@@ -99,6 +99,13 @@ def test_a_redis_that_is_not_there_is_said_without_its_password() -> None:
     assert refused.value.retry_after_s > 0
 
 
+def test_an_address_that_is_none_is_said_without_its_password() -> None:
+    for address in ("redis://u:sec#ret@h:1/0", "redis://u:sec?ret@h:1/0", "redis://:pass@h:sec/0"):
+        with pytest.raises(SettingsError, match="OCRSVC_KEYS is no address of a Redis") as refused:
+            check_store(address)
+        assert "sec" not in str(refused.value)
+
+
 def test_a_file_that_is_something_else_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("no database " * 100)
     with pytest.raises(SettingsError, match=r"OCRSVC_KEYS names the file .*notes"):

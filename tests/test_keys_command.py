@@ -14,8 +14,10 @@ from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import Hold, KeyLimits
 from ocrsvc.access.store import period_of
+from ocrsvc.cli.check import describe_keys
 from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, OperatorError
+from ocrsvc.settings.load import read_settings
 
 SECRET = re.compile(r"ocr_[0-9a-f]{12}_[A-Za-z0-9_-]{43}\n")
 
@@ -193,6 +195,19 @@ def test_without_a_store_the_command_says_which_setting_it_needs(
     monkeypatch.delenv("OCRSVC_KEYS", raising=False)
     assert run(["keys", "list"]) == 78
     assert "OCRSVC_KEYS" in capsys.readouterr().err
+
+
+def test_check_says_how_many_keys_there_are_and_makes_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "keys.sqlite"
+    assert describe_keys(read_settings({})) == "off"
+    assert describe_keys(read_settings()) == f"sqlite:{file}, none valid: see ocrsvc keys add"
+    assert not file.exists()
+    assert run(["keys", "add", "acme"]) == 0
+    assert describe_keys(read_settings()) == f"sqlite:{file}, 1 valid"
+    monkeypatch.setenv("OCRSVC_KEYS", f"sqlite:{folder}/nowhere/keys.sqlite")
+    assert "nowhere/keys.sqlite cannot be used: " in describe_keys(read_settings())
+    monkeypatch.setenv("OCRSVC_KEYS", "redis://:secret@127.0.0.1:1/0")
+    assert describe_keys(read_settings()).startswith("redis://:***@127.0.0.1:1/0 cannot be used: ")
 
 
 def test_each_action_is_a_line_of_the_audit_log(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from web_support import as_base64, json_of, picture, running_app
 from ocrsvc.api.operators import is_local
 from ocrsvc.cli import health
 from ocrsvc.cli.overview import describe_overview
-from ocrsvc.cli.status import address_of
+from ocrsvc.cli.status import address_of, refusal_of
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
@@ -387,6 +387,23 @@ def test_health_fails_where_no_engine_is_warm_and_where_nobody_answers(
         monkeypatch.setattr("ocrsvc.cli.health.ask", lambda *_asked, **_how: (status, b""))
     with pytest.raises(OperatorError, match=said):
         health.run(Namespace(url=f"http://127.0.0.1:{free_port}", ca=None, cert=None, cert_key=None))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (401, b'{"code":"key_missing","detail":"None was sent.","remedy":"Send it."}', "None was sent. .*--key-file"),
+        (
+            503,
+            b'{"code":"not_ready","detail":"The store is away.","remedy":"Ask again."}',
+            "The store is away. Ask again",
+        ),
+        (400, b"This port speaks TLS.\n", "answers 400: This port speaks TLS. .*https"),
+        (404, b"[]", r"answers 404: \[\]"),
+    ],
+)
+def test_what_a_service_says_is_passed_on_with_what_can_be_done_here(status: int, body: bytes, said: str) -> None:
+    assert re.search(said, str(refusal_of("http://ocr", status, body)))
 
 
 def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> None:

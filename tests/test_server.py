@@ -100,6 +100,7 @@ def test_importing_the_application_loads_no_engine() -> None:
         ({"OCRSVC_WORKERS": "many"}, "OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256."),
         ({"OCRSVC_WORKRES": "2"}, "OCRSVC_WORKRES is '2': no such setting; did you mean OCRSVC_WORKERS?"),
         ({"OCRSVC_CONFIG": "/nowhere.toml"}, "OCRSVC_CONFIG: /nowhere.toml cannot be read"),
+        ({"OCRSVC_AUDIT_LOG": "/nowhere/audit"}, "The audit log /nowhere/audit cannot be written"),
     ],
 )
 def test_a_wrong_setting_stops_the_start_and_is_named(env: dict[str, str], message: str) -> None:

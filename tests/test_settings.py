@@ -231,9 +231,15 @@ def test_passwords_in_addresses_are_never_told() -> None:
     assert show("redis://:secret@cache") == "redis://:***@cache"
     assert show("redis://:se/cr@et@cache/0") == "redis://:***@cache/0"
     assert show("redis://cache:1/0?db=1&password=se@cret&x=1") == "redis://cache:1/0?db=1&password=***&x=1"
+    wrong = {
+        "OCRSVC_CACHE_URLS": address,
+        "OCRSVC_KEYS": "redis://reader:sec/secret@secret@cache:6379/0",
+        "OCRSVC_APIKEY": "ocr_0123456789ab_secret-secret",
+    }
     with pytest.raises(SettingsError) as refusal:
-        read_settings({"OCRSVC_CACHE_URLS": address})
-    assert "secret" not in str(refusal.value)
+        read_settings(wrong)
+    assert all(name in str(refusal.value) for name in wrong)
+    assert "sec" not in str(refusal.value)
 
 
 def test_settings_reach_another_process_as_json() -> None:

@@ -415,6 +415,16 @@ def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
 
 
 @in_browser
+def test_pages_that_a_key_has_tomorrow_are_not_waited_for(opened: Open) -> None:
+    page = opened()
+    refusal = {"title": "A limit of the API key is reached", "code": "quota_exceeded", "remedy": "Ask for more."}
+    answer = {"status": 429, "headers": {"Retry-After": "39012"}, "json": refusal}
+    page.route("**/v1/ocr*", lambda route: route.fulfill(**answer))
+    put(page, png())
+    expect(page.get_by_role("alert")).to_contain_text("Ask for more.")
+
+
+@in_browser
 def test_what_was_read_can_be_saved(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:

@@ -97,5 +97,5 @@ def _moment(now_s: float) -> str:
 def _unwritable(path: Path, error: OSError) -> OperatorError:
     return OperatorError(
         f"The audit log {path} cannot be written: {error.strerror}.",
-        "Name another file with OCRSVC_AUDIT_LOG, or let this user write to it.",
+        "Make its folder, let this user write there, or name another file with OCRSVC_AUDIT_LOG.",
     )

@@ -162,10 +162,12 @@ def _connector(url: str) -> Callable[[], Any]:
         ) from error
     try:
         options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]  # redis has no type for it
-    except ValueError as error:
+    except ValueError:
+        # Its text quotes what it takes for the port, which may be a part of the password.
         raise SettingsError(
-            f"OCRSVC_KEYS is no address of a Redis: {error}.", "Write redis://HOST:PORT/NUMBER."
-        ) from error
+            "OCRSVC_KEYS is no address of a Redis.",
+            "Write redis://HOST:PORT/NUMBER, and signs in a password that addresses give a meaning as %23 for #.",
+        ) from None
     kind = options.pop("connection_class", Connection)
     limits = {"socket_timeout": TRY_S, "socket_connect_timeout": TRY_S, "retry": Retry(NoBackoff(), 0)}
     return partial(kind, **options | limits)

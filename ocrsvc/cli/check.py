@@ -7,14 +7,19 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
-from ocrsvc.errors import EngineUnavailable, OperatorError, SettingsError
+from ocrsvc.access.opening import open_store, path_of
+from ocrsvc.access.records import StoredKey
+from ocrsvc.errors import EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.registry import adapters, engines
+from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
@@ -94,6 +99,7 @@ def _describe_machine(settings: Settings) -> list[str]:
         f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})",
         f"plan: {plan_for(settings)}",
         f"tls: {describe_tls(settings)}",
+        f"keys: {describe_keys(settings)}",
     ]
 
 
@@ -105,6 +111,27 @@ def describe_tls(settings: Settings) -> str:
     except SettingsError as error:
         return f"cannot be served: {error}"
     return "off" if own is None else f"{', '.join(own.names)}, until {in_utc(own.not_after_s)}"
+
+
+def describe_keys(settings: Settings) -> str:
+    """Where the API keys are and how many can be used, or why they cannot be read; makes no file."""
+    if settings.keys is None:
+        return "off"
+    address, path = without_passwords(settings.keys), path_of(settings.keys)
+    try:
+        # Where a service would make its file, and where it would refuse to.
+        known: Sequence[StoredKey] = (
+            [] if path is not None and not path.exists() and path.parent.is_dir() else _read_keys(settings.keys)
+        )
+    except (KeysUnavailable, SettingsError) as error:
+        return f"{address} cannot be used: {error.reason if isinstance(error, KeysUnavailable) else error}"
+    valid = sum(key.entry.is_valid(time.time()) for key in known)
+    return f"{address}, {valid} valid" if valid else f"{address}, none valid: see ocrsvc keys add"
+
+
+def _read_keys(address: str) -> Sequence[StoredKey]:
+    with closing(open_store(address)) as store:
+        return store.keys()
 
 
 def _plugins() -> Iterator[str]:

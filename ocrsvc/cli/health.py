@@ -6,9 +6,8 @@ import argparse
 import http.client
 from typing import Final
 
-from ocrsvc.cli.status import ask, service_of
+from ocrsvc.cli.status import ask, refusal_of, service_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
-from ocrsvc.errors import OperatorError
 
 HELP: Final = "end with 0 when a running service is ready"
 
@@ -26,6 +25,6 @@ def run(args: argparse.Namespace) -> int:
     url, context = service_of(args)
     status, body = ask(url, "/readyz", context=context)
     if status != http.client.OK:
-        raise OperatorError(f"{url} answers {status}.", "Its log says why no engine is warm.")
+        raise refusal_of(url, status, body)
     print(body.decode().strip())
     return 0

@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the commands of `ocrsvc keys`."""
-    parser.description = "The API keys in the store that OCRSVC_KEYS names. A running service follows within a second."
+    parser.description = "The API keys in the store that OCRSVC_KEYS names. A running service follows in half a second."
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     add = actions.add_parser("add", help="add a key, and print its secret once")
     add_limits(add)

@@ -16,8 +16,9 @@ from ocrsvc.cli.api_key import add_argument, read_key
 from ocrsvc.cli.tls_arguments import add_tls_arguments
 from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
-from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
+from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
@@ -34,6 +35,7 @@ HELP: Final = "print the text of images and documents"
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
+_KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY_VARIABLE}."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -241,5 +243,6 @@ def _report(file: Path, answer: Answered) -> int:
     else:
         failed = {"": answer}
     for page, error in failed.items():
-        print(f"ocrsvc: {file}{page}: {error}", file=sys.stderr, flush=True)
+        said = f"{error.detail} {_KEY_REMEDY}" if isinstance(error, KeyMissing) else error
+        print(f"ocrsvc: {file}{page}: {said}", file=sys.stderr, flush=True)
     return next((error.exit_code for error in failed.values()), 0)

@@ -17,6 +17,7 @@ from ocrsvc.cli.overview import describe_overview
 from ocrsvc.cli.tls_arguments import add_tls_arguments, context_of
 from ocrsvc.client.request import key_header
 from ocrsvc.errors import OperatorError
+from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 from ocrsvc.tls.client_context import context_of_own_service
 
@@ -25,6 +26,9 @@ _ANSWER_S: Final = 10.0
 _UNIX: Final = "unix:"
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what to ask when it listens on all
 _COLUMNS: Final = ("slot", "pid", "state", "reason", "requests", "in_flight", "rss_bytes", "forked_s_ago")
+
+_KEY_CODES: Final = {"key_missing", "key_refused", "scope_missing"}
+_SAID_BYTES: Final = 200
 
 Samples = Sequence[tuple[str, Mapping[str, str], float]]
 
@@ -79,7 +83,7 @@ def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = N
     """The body of a successful answer to a request with this key, if any. Raises OperatorError, BadOption."""
     status, body = ask(url, path, key_header(key) if key else {}, context)
     if status != http.client.OK:
-        raise OperatorError(f"{url}{path} answers {status}.", _remedy_of(body))
+        raise refusal_of(f"{url}{path}", status, body)
     return body
 
 
@@ -99,19 +103,26 @@ def ask(
     except (OSError, http.client.HTTPException) as error:
         raise OperatorError(
             f"{url} does not answer: {error}.",
-            "Is the service running, and is this its address? A certificate of an authority of your own needs --ca.",
+            "Is the service running, and is this its address? A certificate of an authority of your own needs --ca; a "
+            "service that asks for one of its clients' needs --cert.",
         ) from error
     finally:
         connection.close()
 
 
-def _remedy_of(body: bytes) -> str:
-    """What the service itself says that can be done, or else what is most often wrong."""
+def refusal_of(address: str, status: int, body: bytes) -> OperatorError:
+    """What the answer of this status says: the detail of the service's own problem, else the beginning of the text."""
     try:
-        said = orjson.loads(body).get("remedy")
-    except (AttributeError, orjson.JSONDecodeError):
-        said = None
-    return str(said or "Ask on the service's own machine, not through a proxy; OCRSVC_OPS says who may.")
+        problem = orjson.loads(body)
+        said, remedy, code = str(problem["detail"]), problem.get("remedy"), problem.get("code")
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        said, remedy, code = " ".join(body[:_SAID_BYTES].decode("utf-8", "replace").split()), None, None
+    if code in _KEY_CODES:
+        remedy = f"Name a file with a key of the scope operate with --key-file, or set {API_KEY_VARIABLE}."
+    what = f"{address} answers {status}: {said}" if said else f"{address} answers {status}."
+    return OperatorError(
+        what, remedy or "Is this its address, and http:// or https:// as it speaks? Its log says more."
+    )
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -257,5 +257,13 @@ def _translated(left_s: float) -> Iterator[None]:
         ) from error
     except httpx.RequestError as error:
         raise Unreachable(
-            f"The service cannot be reached: {error or type(error).__name__}.", "Check its address and that it runs."
+            f"The service cannot be reached: {error or type(error).__name__}.", _remedy_of(str(error))
         ) from error
+
+
+def _remedy_of(reason: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return "Name the authority of its certificate with ca= (--ca), and the host as the certificate does."
+    if "CERTIFICATE_REQUIRED" in reason:
+        return "It asks for a certificate of yours: certificate= (--cert)."
+    return "Check its address and that it runs."

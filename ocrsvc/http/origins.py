@@ -61,7 +61,7 @@ def check_origin() -> None:
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
         raise HostNotAllowed(
-            "Pages of other sites may not ask for what operators see.", "Ask without a browser, or from its own page."
+            "Pages of other sites may not ask for this.", "Ask without a browser, or from a page of this service."
         )
 
 

@@ -146,10 +146,12 @@ def _open_client(url: str) -> Redis:
             # Its own retries would take seconds, in the thread of a request.
             retry=Retry(NoBackoff(), 0),
         )
-    except ValueError as error:
+    except ValueError:
+        # Its text quotes what it takes for the port, which may be a part of the password.
         raise EngineUnavailable(
-            f"OCRSVC_CACHE_URL is no address of a Redis: {error}.", "Write redis://HOST:PORT/NUMBER."
-        ) from error
+            "OCRSVC_CACHE_URL is no address of a Redis.",
+            "Write redis://HOST:PORT/NUMBER, and signs in a password that addresses give a meaning as %23 for #.",
+        ) from None
 
 
 def _size(key: bytes, value: bytes) -> int:

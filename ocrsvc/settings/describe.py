@@ -18,6 +18,8 @@ PREFIX: Final = "OCRSVC_"
 
 # In an address such as redis://user:secret@host or redis://host?password=secret. People forget to quote / and @.
 _PASSWORDS: Final = (re.compile(r"([?&]password=)[^&\s]*", re.IGNORECASE), re.compile(r"(://[^/@\s:]*:)\S*(?=@)"))
+# As ocrsvc keys makes them; in a variable whose name is wrong it stands in the complaint.
+_API_KEY: Final = re.compile(r"\bocr_\w[\w-]*")
 
 
 def groups() -> Iterator[type[SettingsGroup]]:
@@ -49,10 +51,10 @@ def accepted(name: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """The text with stars in place of the passwords of addresses in it."""
+    """The text with stars in place of the passwords of addresses, and of API keys, in it."""
     for place in _PASSWORDS:
         text = place.sub(r"\1***", text)
-    return text
+    return _API_KEY.sub("ocr_***", text)
 
 
 def _declared(name: str, key: str) -> str:

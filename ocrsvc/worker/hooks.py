@@ -22,7 +22,7 @@ import ocrsvc
 from ocrsvc import __version__
 from ocrsvc.access.audit import audit_log_of
 from ocrsvc.access.opening import check_store, settle_rest
-from ocrsvc.errors import OcrsvcError, SettingsError
+from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.settings.load import read_settings
@@ -133,9 +133,10 @@ def on_starting(server: LastingArbiter) -> None:
         service.grpc_listeners = tuple(map(listen, settings.grpc_bind))
         if settings.keys is not None:
             check_store(settings.keys)
+        audit_log_of(settings).check()
         if service.stores_documents():
             service.tasks = Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
-    except SettingsError as error:
+    except OperatorError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
     _allow_many_files()

@@ -14,7 +14,7 @@ export class Problem extends Error {
 
 /**
  * The native API's answer for one image, or its text where `options.format` asks for a format other than JSON. A
- * service that is busy is asked again when it says so.
+ * service that is busy is asked again when it says so, unless an API key has no pages left for today.
  *
  * @param file what is sent, as it is
  * @param options query parameters
@@ -63,7 +63,10 @@ function settle(request, asText, resolve, reject) {
   const id = body?.id ?? request.getResponseHeader('X-Request-Id');
   const members = body?.title ? body : { code: 'strange', status: request.status };
   const busy = request.status === 429 || request.status === 503;
-  return reject(new Problem({ ...members, id }, busy ? waitOf(request.getResponseHeader('Retry-After')) : 0));
+  const waitS = busy ? waitOf(request.getResponseHeader('Retry-After')) : 0;
+  // Tomorrow's pages are nothing to wait for.
+  const isOver = members.code === 'quota_exceeded' && waitS > LONGEST_WAIT_S;
+  return reject(new Problem({ ...members, id }, isOver ? 0 : Math.min(waitS, LONGEST_WAIT_S)));
 }
 
 function parse(text) {
@@ -73,7 +76,7 @@ function parse(text) {
 /** Retry-After in seconds: it is a number of them, or a date. */
 function waitOf(header) {
   const seconds = /^\d+$/.test(header ?? '') ? Number(header) : (Date.parse(header) - Date.now()) / 1000;
-  return Math.min(Math.max(Number.isNaN(seconds) ? 1 : seconds, 0.5), LONGEST_WAIT_S);
+  return Math.max(Number.isNaN(seconds) ? 1 : seconds, 0.5);
 }
 
 function pause(seconds, signal) {
