@@ -286,6 +286,37 @@ def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_chan
         gate.check(secret)
 
 
+def test_the_log_says_that_nobody_is_admitted_when_it_is_so(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = setup.add()
+
+    def fail() -> int:
+        raise KeysUnavailable(reason="The disk is full.")
+
+    def said() -> list[str]:
+        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+    caplog.set_level("INFO", "ocrsvc.access")
+    with monkeypatch.context() as broken:
+        broken.setattr(setup.store, "version", fail)
+        for _ in range(2):
+            setup.gate.refresh_or_log()
+        setup.gate.check(secret)
+        failing = "WARNING The keys cannot be read again: The disk is full."
+        assert said() == [f"{failing} Those in memory are good for 5 s after they were read last."]
+        setup.monotonic[0] += 5.0
+        for _ in range(2):
+            setup.gate.refresh_or_log()
+        with pytest.raises(KeysUnavailable):
+            setup.gate.check(secret)
+        assert said()[1:] == ["ERROR Nobody is admitted: The disk is full."]
+    for _ in range(2):
+        setup.gate.refresh_or_log()
+    setup.gate.check(secret)
+    assert said()[2:] == ["INFO The store of the API keys answers again."]
+
+
 def test_what_the_store_cannot_be_told_now_it_is_told_later(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     admission = setup.gate.admit(setup.add(replace(ACME, limits=KeyLimits(pages_a_day=5))), "read", pages=1)
 
