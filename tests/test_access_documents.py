@@ -78,9 +78,13 @@ def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
     assert (place.keys.usage().today, place.keys.usage().reserved, place.keys.usage().requests) == (3, 0, 0)
 
 
-def test_a_document_of_more_pages_than_are_left_is_not_taken_in(place: Place) -> None:
-    response = place.upload("anna", 6)
-    assert (response.status_code, json_of(response)["code"]) == (429, 903)
+@pytest.mark.parametrize(("pages", "status", "code"), [(4, 429, 903), (6, 413, 204)])
+def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
+    place: Place, pages: int, status: int, code: int
+) -> None:
+    place.keys.gate.admit(place.keys.secrets["anna"], "jobs", pages=2).settle(2)
+    response = place.upload("anna", pages)
+    assert (response.status_code, json_of(response)["code"]) == (status, code)
     assert place.tasks.all() == []
 
 

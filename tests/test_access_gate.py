@@ -23,6 +23,7 @@ from ocrsvc.errors import (
     KeysUnavailable,
     OcrsvcError,
     OperatorError,
+    PagesOverQuota,
     QuotaExceeded,
     ScopeMissing,
 )
@@ -176,6 +177,16 @@ def test_a_quota_is_answered_429_with_when_there_is_more(setup: Setup) -> None:
     }
 
 
+@pytest.mark.parametrize("limits", [KeyLimits(pages_a_day=3), KeyLimits(pages_a_month=3, pages_a_day=9)])
+def test_more_pages_than_the_whole_quota_are_not_to_be_sent_again(setup: Setup, limits: KeyLimits) -> None:
+    admission = setup.gate.admit(setup.add(replace(ACME, limits=limits)), "read", pages=2)
+    with pytest.raises(PagesOverQuota, match="needs 4 pages or more, and the API key has 3 a ") as refused:
+        admission.charge(2)
+    assert (refused.value.status, refused.value.retryable) == (413, False)
+    admission.charge(1)
+    assert setup.used() == Usage(requests=1, reserved=3)
+
+
 def test_headers_of_answers_are_as_of_a_quarter_of_a_second_ago(setup: Setup) -> None:
     secret = setup.add(replace(ACME, limits=KeyLimits(pages_a_day=9)))
     left = []
@@ -214,14 +225,15 @@ def test_a_key_without_limits_has_no_headers_and_its_pages_are_counted(setup: Se
 
 def test_pages_of_a_document_are_reserved_as_they_become_known(setup: Setup) -> None:
     secret = setup.add(replace(ACME, limits=KeyLimits(pages_a_day=10)))
+    setup.gate.admit(secret, "read", pages=1).settle(1)
     admission = setup.gate.admit(secret, "read", pages=1)
-    admission.charge(8)
+    admission.charge(7)
     with pytest.raises(QuotaExceeded):
         admission.charge(2)
     admission.charge(1)
-    assert setup.used() == Usage(requests=1, reserved=10)
+    assert setup.used() == Usage(requests=1, reserved=9, today=1, this_month=1)
     admission.settle(7)
-    assert setup.used() == Usage(today=7, this_month=7)
+    assert setup.used() == Usage(today=8, this_month=8)
 
 
 def test_what_is_not_answered_is_not_counted(setup: Setup) -> None:
