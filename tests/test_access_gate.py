@@ -12,7 +12,7 @@ import pytest
 from support import wait_until
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.management import add_key, change_key, revoke_key, rotate_key
+from ocrsvc.access.management import add_key, change_key, key_named, revoke_key, rotate_key
 from ocrsvc.access.records import KeyEntry, KeyLimits, KeyPriority, Usage
 from ocrsvc.access.secrets import digest_of, make_secret
 from ocrsvc.access.sqlite_store import SqliteStore
@@ -138,7 +138,7 @@ def test_a_rotation_without_grace_ends_the_old_secret(setup: Setup) -> None:
 
 def test_a_change_of_a_key_is_seen_at_the_next_look(setup: Setup) -> None:
     secret = setup.add()
-    change_key(setup.store, replace(ACME, limits=KeyLimits(pages_a_day=1)))
+    change_key(setup.store, key_named(setup.store, "acme"), replace(ACME, limits=KeyLimits(pages_a_day=1)))
     setup.gate.refresh()
     setup.gate.admit(secret, "read", pages=1).settle(1)
     assert isinstance(refusal(setup, secret), QuotaExceeded)

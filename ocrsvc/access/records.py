@@ -104,10 +104,15 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key as the store holds it: its entry, and the secrets that are accepted for it."""
+    """A key as the store holds it: its entry, and the secrets that are accepted for it.
+
+    Attributes:
+        document: What was read from the store, and must still be there when the key is changed; None of a new key.
+    """
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
+    document: str | None = field(default=None, compare=False, repr=False)
 
 
 class Need(NamedTuple):

@@ -82,9 +82,10 @@ def _add(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
 
 def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
     now_s = time.time()
-    entry = entry_of(args, key_named(store, args.name).entry, now_s)
+    key = key_named(store, args.name)
+    entry = entry_of(args, key.entry, now_s)
     log.check()
-    change_key(store, entry)
+    change_key(store, key, entry)
     _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
 
 
