@@ -269,14 +269,16 @@ def test_a_caller_known_by_a_certificate_is_admitted_by_the_name_of_a_key(setup:
 def test_work_that_was_left_here_counts_and_takes_no_place(setup: Setup) -> None:
     secret = setup.add(replace(ACME, limits=KeyLimits(concurrency=1, pages_a_day=5)))
     setup.gate.admit(secret, "read")
-    work = setup.gate.resume("acme")
+    work = setup.gate.resume(ACME.identity)
     work.charge(2)
     work.settle(2)
     assert setup.used() == Usage(requests=1, today=2, this_month=2)
     revoke_key(setup.store, "acme", NOW_S)
     setup.gate.refresh()
-    with pytest.raises(KeyRefused):
-        setup.gate.resume("acme")
+    setup.add(replace(ACME, created_at=NOW_S + 1))
+    for identity in (ACME.identity, "acme"):
+        with pytest.raises(KeyRefused):
+            setup.gate.resume(identity)
 
 
 def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_changed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ocrsvc.access.accounts import Accounts
 from ocrsvc.access.admission import REFRESH_S, Admission, HeaderCache
 from ocrsvc.access.outage_log import OutageLog
 from ocrsvc.access.page_counts import PageCounts
-from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage
+from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage, name_in
 from ocrsvc.access.secrets import id_of, is_same
 from ocrsvc.access.store import KeyStore, period_of
 from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
@@ -153,16 +153,19 @@ class AccessGate:
             _checked(shown, self._clock(), scope, adapter, kept)
         return self.enter(entry, pages)
 
-    def resume(self, name: str) -> Admission:
-        """Work that this key's holder left here is done now: its pages count, but it is no request under way.
+    def resume(self, identity: str) -> Admission:
+        """Work that a key's holder left here is done now: its pages count, but it is no request under way.
+
+        Args:
+            identity: Of the key; one that has its name only does not pay for it.
 
         Raises:
             KeyRefused: The key is revoked or expired.
             KeysUnavailable: The store does not answer.
         """
         self._check_ready()
-        entry = self._entry_named(name)
-        if not entry.is_valid(self._clock()):
+        entry = self._entry_named(name_in(identity))
+        if entry.identity != identity or not entry.is_valid(self._clock()):
             raise _refused()
         return self._admission(entry, self._clock())
 
