@@ -246,6 +246,10 @@ def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
     secret = place.secrets["reader"]
     image = {"base64Image": "data:image/png;base64,AAAA"}
     with httpx.Client(base_url=place.server.url, timeout=_ANSWER_S) as client:
+        statuses = [
+            client.post(OCR, content=PAGE, headers=sent).status_code for sent in ({}, bearer(place.secrets["operator"]))
+        ]
+        assert statuses == [401, 403]
         for key in (secret, WRONG):
             client.post(OCR, content=PAGE, headers=bearer(key))
             client.post(OCR, content=PAGE, auth=("anna", key))
