@@ -225,7 +225,7 @@ class Calls:
         if access is None or access.is_open(sent.get(":path", "")):
             return network_of(self._connection.caller)
         key = access.check(sent, stream.method, stream.call.client_name)
-        stream.key, stream.secret_id = key.name, access.secret_id(sent)
+        stream.record.key, stream.secret_id = key.name, access.secret_id(sent)
         return caller_of(key)
 
     def _take_in(self, stream: Stream, data: bytes) -> None:
@@ -269,8 +269,9 @@ class Calls:
         call = replace(stream.call, deadline=deadline, share=share)
         stream.busy = True
         memory = self._unlimited if here else self._server.memory
-        access = self._server.access if stream.key and not stream.method.quick else None
-        job = Job(stream.method, sent, call, self._server.most_bytes, memory, access, stream.key, stream.secret_id)
+        key = stream.record.key
+        access = self._server.access if key and not stream.method.quick else None
+        job = Job(stream.method, sent, call, self._server.most_bytes, memory, access, key, stream.secret_id)
         if here:
             self.answered(stream, job.outcome())
         else:
