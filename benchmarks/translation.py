@@ -31,7 +31,8 @@ from bench.results import write_result
 
 from ocrsvc.app import create_app
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.readings import EngineInfo, Reading, Timing
+from ocrsvc.records import Line, Page
 from ocrsvc.settings.settings import Settings
 
 GOAL_MS = 1.0

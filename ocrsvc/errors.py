@@ -165,6 +165,13 @@ class TooManyPages(CallerError):
     title = "The document has too many pages"
 
 
+class PagesOverQuota(TooManyPages):
+    """The request needs more pages than its API key has in a whole day or month: it can never succeed."""
+
+    code = "pages_over_quota"
+    title = "More pages than the API key has in all"
+
+
 class ImageCrashesEngine(CallerError):
     """The engine crashed on this image, twice; it is not tried again for a while."""
 

@@ -204,6 +204,10 @@ def test_a_document_of_more_pages_than_are_left_is_refused_as_a_whole(client: Fl
     assert post(client, keys, "few", pdf(GRAY, GRAY)).status_code == 200
     response = post(client, keys, "few", pdf(GRAY, GRAY, GRAY))
     assert (response.status_code, json_of(response)["code"]) == (429, "quota_exceeded")
+    # What the whole day would not be enough for is not to be sent again tomorrow.
+    response = post(client, keys, "few", pdf(GRAY, GRAY, GRAY, GRAY, GRAY))
+    assert (response.status_code, json_of(response)["code"]) == (413, "pages_over_quota")
+    assert "Retry-After" not in response.headers
     assert keys.usage("few").today == 2
     assert post(client, keys, "few", pdf(GRAY, GRAY)).status_code == 200
     assert post(client, keys, "few").status_code == 429

@@ -78,9 +78,13 @@ def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
     assert (place.keys.usage().today, place.keys.usage().reserved, place.keys.usage().requests) == (3, 0, 0)
 
 
-def test_a_document_of_more_pages_than_are_left_is_not_taken_in(place: Place) -> None:
-    response = place.upload("anna", 6)
-    assert (response.status_code, json_of(response)["code"]) == (429, 903)
+@pytest.mark.parametrize(("pages", "status", "code"), [(4, 429, 903), (6, 413, 204)])
+def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
+    place: Place, pages: int, status: int, code: int
+) -> None:
+    place.keys.gate.admit(place.keys.secrets["anna"], "jobs", pages=2).settle(2)
+    response = place.upload("anna", pages)
+    assert (response.status_code, json_of(response)["code"]) == (status, code)
     assert place.tasks.all() == []
 
 
@@ -117,3 +121,18 @@ def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:
     assert place.client.get(url, headers=mine).status_code == 200
     assert json_of(place.client.get(f"/api/doc/clear/{task_id}", headers=mine))["code"] == 100
     assert place.ask("anna", task_id)["code"] == UNKNOWN
+
+
+def test_a_key_that_is_added_again_has_not_its_predecessors_documents(place: Place) -> None:
+    read, waiting = (json_of(place.upload("anna", 1))["data"] for _ in range(2))
+    with place.working():
+        wait_until(lambda: place.ask("anna", read)["is_done"])
+    place.keys.revoke("anna")
+    place.keys.now_s += 1.0
+    place.keys.add("anna", "jobs")
+    before = place.keys.usage().today
+    with place.working():
+        wait_until(lambda: all(task.is_done() for task in place.tasks.all()))
+    for task_id in (read, waiting):
+        assert place.ask("anna", task_id)["code"] == UNKNOWN
+    assert place.keys.usage().today == before

@@ -12,7 +12,7 @@ import pytest
 from support import wait_until
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.management import add_key, change_key, revoke_key, rotate_key
+from ocrsvc.access.management import add_key, change_key, key_named, revoke_key, rotate_key
 from ocrsvc.access.records import KeyEntry, KeyLimits, KeyPriority, Usage
 from ocrsvc.access.secrets import digest_of, make_secret
 from ocrsvc.access.sqlite_store import SqliteStore
@@ -23,6 +23,7 @@ from ocrsvc.errors import (
     KeysUnavailable,
     OcrsvcError,
     OperatorError,
+    PagesOverQuota,
     QuotaExceeded,
     ScopeMissing,
 )
@@ -137,7 +138,7 @@ def test_a_rotation_without_grace_ends_the_old_secret(setup: Setup) -> None:
 
 def test_a_change_of_a_key_is_seen_at_the_next_look(setup: Setup) -> None:
     secret = setup.add()
-    change_key(setup.store, replace(ACME, limits=KeyLimits(pages_a_day=1)))
+    change_key(setup.store, key_named(setup.store, "acme"), replace(ACME, limits=KeyLimits(pages_a_day=1)))
     setup.gate.refresh()
     setup.gate.admit(secret, "read", pages=1).settle(1)
     assert isinstance(refusal(setup, secret), QuotaExceeded)
@@ -174,6 +175,16 @@ def test_a_quota_is_answered_429_with_when_there_is_more(setup: Setup) -> None:
         "RateLimit-Policy": '"pages-a-day";q=3;w=86400, "pages-a-month";q=50;w=2678400',
         "RateLimit": '"pages-a-day";r=1;t=3600, "pages-a-month";r=48;t=3600',
     }
+
+
+@pytest.mark.parametrize("limits", [KeyLimits(pages_a_day=3), KeyLimits(pages_a_month=3, pages_a_day=9)])
+def test_more_pages_than_the_whole_quota_are_not_to_be_sent_again(setup: Setup, limits: KeyLimits) -> None:
+    admission = setup.gate.admit(setup.add(replace(ACME, limits=limits)), "read", pages=2)
+    with pytest.raises(PagesOverQuota, match="needs 4 pages or more, and the API key has 3 a ") as refused:
+        admission.charge(2)
+    assert (refused.value.status, refused.value.retryable) == (413, False)
+    admission.charge(1)
+    assert setup.used() == Usage(requests=1, reserved=3)
 
 
 def test_headers_of_answers_are_as_of_a_quarter_of_a_second_ago(setup: Setup) -> None:
@@ -214,14 +225,15 @@ def test_a_key_without_limits_has_no_headers_and_its_pages_are_counted(setup: Se
 
 def test_pages_of_a_document_are_reserved_as_they_become_known(setup: Setup) -> None:
     secret = setup.add(replace(ACME, limits=KeyLimits(pages_a_day=10)))
+    setup.gate.admit(secret, "read", pages=1).settle(1)
     admission = setup.gate.admit(secret, "read", pages=1)
-    admission.charge(8)
+    admission.charge(7)
     with pytest.raises(QuotaExceeded):
         admission.charge(2)
     admission.charge(1)
-    assert setup.used() == Usage(requests=1, reserved=10)
+    assert setup.used() == Usage(requests=1, reserved=9, today=1, this_month=1)
     admission.settle(7)
-    assert setup.used() == Usage(today=7, this_month=7)
+    assert setup.used() == Usage(today=8, this_month=8)
 
 
 def test_what_is_not_answered_is_not_counted(setup: Setup) -> None:
@@ -257,14 +269,16 @@ def test_a_caller_known_by_a_certificate_is_admitted_by_the_name_of_a_key(setup:
 def test_work_that_was_left_here_counts_and_takes_no_place(setup: Setup) -> None:
     secret = setup.add(replace(ACME, limits=KeyLimits(concurrency=1, pages_a_day=5)))
     setup.gate.admit(secret, "read")
-    work = setup.gate.resume("acme")
+    work = setup.gate.resume(ACME.identity)
     work.charge(2)
     work.settle(2)
     assert setup.used() == Usage(requests=1, today=2, this_month=2)
     revoke_key(setup.store, "acme", NOW_S)
     setup.gate.refresh()
-    with pytest.raises(KeyRefused):
-        setup.gate.resume("acme")
+    setup.add(replace(ACME, created_at=NOW_S + 1))
+    for identity in (ACME.identity, "acme"):
+        with pytest.raises(KeyRefused):
+            setup.gate.resume(identity)
 
 
 def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_changed(tmp_path: Path) -> None:
@@ -284,6 +298,37 @@ def test_nobody_is_admitted_before_the_keys_are_known_or_when_they_may_have_chan
         assert (refused.value.status, refused.value.retry_after_s) == (503, 2)
         gate.refresh()
         gate.check(secret)
+
+
+def test_the_log_says_that_nobody_is_admitted_when_it_is_so(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = setup.add()
+
+    def fail() -> int:
+        raise KeysUnavailable(reason="The disk is full.")
+
+    def said() -> list[str]:
+        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+    caplog.set_level("INFO", "ocrsvc.access")
+    with monkeypatch.context() as broken:
+        broken.setattr(setup.store, "version", fail)
+        for _ in range(2):
+            setup.gate.refresh_or_log()
+        setup.gate.check(secret)
+        failing = "WARNING The keys cannot be read again: The disk is full."
+        assert said() == [f"{failing} Those in memory are good for 5 s after they were read last."]
+        setup.monotonic[0] += 5.0
+        for _ in range(2):
+            setup.gate.refresh_or_log()
+        with pytest.raises(KeysUnavailable):
+            setup.gate.check(secret)
+        assert said()[1:] == ["ERROR Nobody is admitted: The disk is full."]
+    for _ in range(2):
+        setup.gate.refresh_or_log()
+    setup.gate.check(secret)
+    assert said()[2:] == ["INFO The store of the API keys answers again."]
 
 
 def test_what_the_store_cannot_be_told_now_it_is_told_later(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,10 @@ def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
     secret = place.secrets["reader"]
     image = {"base64Image": "data:image/png;base64,AAAA"}
     with httpx.Client(base_url=place.server.url, timeout=_ANSWER_S) as client:
+        statuses = [
+            client.post(OCR, content=PAGE, headers=sent).status_code for sent in ({}, bearer(place.secrets["operator"]))
+        ]
+        assert statuses == [401, 403]
         for key in (secret, WRONG):
             client.post(OCR, content=PAGE, headers=bearer(key))
             client.post(OCR, content=PAGE, auth=("anna", key))
@@ -270,3 +274,17 @@ def test_nothing_of_a_key_is_logged_or_counted(place: Place) -> None:
     assert secret[-20:] not in written
     events = [json.loads(line) for line in place.server.lines if line.startswith('{"time"')]
     assert {"ok", "key_missing", "key_refused", "scope_missing"} <= {event["code"] for event in events}
+
+
+def test_the_access_log_names_the_key_of_each_request(place: Place) -> None:
+    with httpx.Client(base_url=place.server.url, timeout=_ANSWER_S) as client:
+        for key in (place.secrets["reader"], WRONG):
+            client.post(OCR, content=PAGE, headers={**bearer(key), "X-Request-Id": "over-http"})
+        client.get("/metrics", headers={**bearer(place.secrets["operator"]), "X-Request-Id": "over-http"})
+    metadata = (("x-api-key", place.secrets["reader"]), ("x-request-id", "over-grpc"))
+    with grpc.insecure_channel(place.rpc) as channel:
+        unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")(infer_request(PAGE), metadata=metadata)
+    for id_, keys in (("over-http", ["reader", None, "operator"]), ("over-grpc", ["reader"])):
+        place.server.wait_for(f'"id":"{id_}"', count=len(keys))
+        lines = [line for line in place.server.lines if f'"id":"{id_}"' in line]
+        assert [json.loads(line).get("key") for line in lines] == keys

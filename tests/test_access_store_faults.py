@@ -14,7 +14,7 @@ from redis import Redis
 from redis_support import running_redis
 
 from ocrsvc.access.opening import check_store, open_store
-from ocrsvc.access.records import Hold, KeyLimits, Need, Usage
+from ocrsvc.access.records import Hold, KeyEntry, KeyLimits, Need, StoredKey, Usage
 from ocrsvc.access.sqlite_store import SqliteStore
 from ocrsvc.access.store import Period
 from ocrsvc.errors import KeysUnavailable, SettingsError
@@ -87,6 +87,15 @@ def test_what_redis_did_though_its_answer_was_lost_is_done_once(tmp_path: Path) 
         assert store.usage("acme", DAY).today == 2
         store.settle("acme", "w1", NOTHING, 2, 1, DAY)
         assert store.usage("acme", DAY).today == 2
+        # A key as well.
+        lost.set()
+        key = StoredKey(KeyEntry("acme"), ())
+        with pytest.raises(KeysUnavailable):
+            store.put(key)
+        lost.clear()
+        assert store.put(key)
+        assert not store.put(StoredKey(KeyEntry("acme", created_at=1.0), ()))
+        assert (store.keys(), store.version()) == ([key], 1)
 
 
 def test_a_redis_that_is_not_there_is_said_without_its_password() -> None:

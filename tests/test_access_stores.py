@@ -15,11 +15,13 @@ import pytest
 from redis_support import running_redis
 from support import ROOT, clean_environment
 
-from ocrsvc.access.management import add_key
+from ocrsvc.access.management import add_key, change_key, revoke_key, rotate_key
 from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import Hold, KeyEntry, KeyLimits, KeySecret, Need, StoredKey, Usage
+from ocrsvc.access.secrets import is_same
 from ocrsvc.access.sqlite_store import SqliteStore
 from ocrsvc.access.store import KeyStore, LimitReached, Period, oldest_period, period_of
+from ocrsvc.errors import OperatorError
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -69,10 +71,45 @@ def test_a_key_comes_back_as_it_was_put_and_each_change_has_a_number(case: Case)
         replace(entry, may_cache=False, created_at=1.5, expires_at=2.5), (KeySecret("ab", b"\x00\xff", 9.5),)
     )
     before = case.store.version()
-    case.store.put(key)
-    case.store.put(StoredKey(KeyEntry("Ada"), ()))
+    assert case.store.put(key)
+    assert case.store.put(StoredKey(KeyEntry("Ada"), ()))
     assert case.store.keys() == [StoredKey(KeyEntry("Ada"), ()), key]
     assert case.store.version() == before + 2
+
+
+def test_of_two_that_add_a_key_at_once_the_second_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = case.store.keys()
+    secret = add_key(case.store, KeyEntry("acme"))
+    with monkeypatch.context() as at_once:
+        at_once.setattr(case.store, "keys", lambda: before)
+        with pytest.raises(OperatorError, match="The key acme was added or changed by another command meanwhile"):
+            add_key(case.store, KeyEntry("acme"))
+    [key] = case.store.keys()
+    assert is_same(secret, key.secrets[0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda store, key: change_key(store, key, replace(key.entry, priority="batch")),
+        lambda store, _: rotate_key(store, "acme", 0.0, 5.0),
+        lambda store, _: add_key(store, KeyEntry("acme", created_at=10.0)),
+    ],
+    ids=["change", "rotate", "add"],
+)
+def test_a_key_that_is_revoked_meanwhile_stays_revoked(
+    case: Case, monkeypatch: pytest.MonkeyPatch, other: Callable[[KeyStore, StoredKey], object]
+) -> None:
+    add_key(case.store, KeyEntry("acme", expires_at=9.0))
+    before = case.store.keys()
+    revoke_key(case.store, "acme", 5.0)
+    number = case.store.version()
+    with monkeypatch.context() as at_once:
+        at_once.setattr(case.store, "keys", lambda: before)
+        with pytest.raises(OperatorError, match="Nothing was done"):
+            other(case.store, before[0])
+    [key] = case.store.keys()
+    assert (key.entry.revoked_at, key.secrets, case.store.version()) == (5.0, (), number)
 
 
 def reserve(

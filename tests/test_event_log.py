@@ -55,6 +55,12 @@ def test_a_line_is_of_the_schema_and_names_what_happened_and_the_request() -> No
     assert (plain["event"], plain["worker"], "id" in plain) == ("message", None, False)
 
 
+@pytest.mark.parametrize("key", ["acme", None])
+def test_a_request_with_a_key_tells_its_name(key: str | None) -> None:
+    event = Event(0.0, "id", "::1", "POST", "/v1/ocr", "api", 200, "ok", 1, 2, 0.5, key=key or "")
+    assert checked(as_json(event, Origin(1)).decode()).get("key") == key
+
+
 def test_every_message_of_ours_in_capitals_has_a_name() -> None:
     assert [event_name(text) for text in ("WANTS a successor: x", "CHILD 12 LOST: hang", "OCRSVC_X is 1", "Ready")] == [
         *("wants", "lost", "message", "message"),

@@ -19,7 +19,8 @@ from ocrsvc.formats.alto import to_alto
 from ocrsvc.formats.hocr import to_hocr
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.formats.tsv import to_tsv
-from ocrsvc.records import EngineInfo, Line, Page
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Line, Page
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"

@@ -26,7 +26,8 @@ from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import FileTask, Pixels, Reading, ReadOptions
+from ocrsvc.readings import Reading
+from ocrsvc.records import FileTask, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"

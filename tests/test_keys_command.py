@@ -237,6 +237,23 @@ def test_nothing_is_done_that_could_not_be_written_down(
     assert listed(capsys) == {}
 
 
+@pytest.mark.parametrize("action", ["add", "rotate"])
+def test_a_secret_is_printed_though_the_disk_of_the_audit_log_is_full(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    if action == "rotate":
+        run(["keys", "add", "acme"])
+        capsys.readouterr()
+    # It can be opened, and not written.
+    monkeypatch.setenv("OCRSVC_AUDIT_LOG", "/dev/full")
+    assert run(["keys", action, "acme"]) == 78
+    printed = capsys.readouterr()
+    assert "cannot be written: No space left on device. The keys were changed all the same." in printed.err
+    gate = gate_of(folder)
+    assert gate.check(printed.out.strip()).name == "acme"
+    gate.stop()
+
+
 def test_the_audit_log_says_by_whose_leave(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "alice")
     monkeypatch.setenv("OCRSVC_AUDIT_LOG", str(folder / "audit"))

@@ -16,6 +16,7 @@ LAYERS = {
     "errors": 0,
     "records": 0,
     "registry": 0,
+    "readings": 1,
     "settings": 1,
     "system": 2,
     "imaging": 3,

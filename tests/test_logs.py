@@ -57,6 +57,11 @@ def test_an_event_as_text_is_one_line_of_pairs() -> None:
     assert pairs["bytes_in"] == "10"
 
 
+def test_an_event_as_text_tells_the_name_of_its_key_if_it_has_one() -> None:
+    with_key, without = (as_text(replace(EVENT, key=key), Origin(1)).decode() for key in ("acme", ""))
+    assert with_key == without.rstrip() + " key=acme\n"
+
+
 @pytest.mark.parametrize("path", ["/a\nb status=500", '/"x', "/\u2028", "/\x1b[31m", "", "/" + "x" * 5000])
 def test_no_path_can_forge_a_line(path: str) -> None:
     line = as_text(replace(EVENT, path=path), Origin(1)).decode()

@@ -38,20 +38,8 @@ from ocrsvc.masking.mask_page import mask_page
 from ocrsvc.masking.places import place_of
 from ocrsvc.masking.rules import make_rules
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import (
-    Box,
-    Cell,
-    Character,
-    EngineInfo,
-    Line,
-    MaskKind,
-    Page,
-    Pixels,
-    ReadOptions,
-    ReadTask,
-    Table,
-    Word,
-)
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -13,7 +13,8 @@ import pytest
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import ROUTING
-from ocrsvc.records import EngineInfo, Line, Page, Reading, Timing
+from ocrsvc.readings import EngineInfo, Reading, Timing
+from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
 from ocrsvc.telemetry.metrics import (
     BUCKETS_S,

@@ -29,7 +29,8 @@ from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, Too
 from ocrsvc.model_api.metadata import OUTPUT_NAMES, BadTensor
 from ocrsvc.model_api.model import options_in
 from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
-from ocrsvc.records import EngineInfo, Line, Page, Reading, ReadOptions, Timing
+from ocrsvc.readings import EngineInfo, Reading, Timing
+from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import MODEL_SECONDS
 from ocrsvc.telemetry.metrics_store import MetricsStore, count_model_request

@@ -25,7 +25,7 @@ from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
 from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.method import Method
 from ocrsvc.grpc_server.status_codes import CallFailed, Code
-from ocrsvc.records import EngineInfo, Reading, Timing
+from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Page as ReadPage
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.history import EVERY_S, SPAN_S, History, curves, observe, quantile

@@ -24,7 +24,7 @@ from support import ROOT, Server, run_server, wait_until
 from test_monitoring import promtool
 from web_support import picture
 
-from ocrsvc.records import EngineInfo
+from ocrsvc.readings import EngineInfo
 from ocrsvc.telemetry.metrics import COUNTED
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.prometheus import Observed, expose

@@ -32,7 +32,8 @@ from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.pipeline.result_cache import ResultCache
-from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.readings import EngineInfo, Reading
+from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext

@@ -22,7 +22,8 @@ from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Box, Line, Page, Reading, ReadOptions, ReadTask
+from ocrsvc.readings import Reading
+from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings

@@ -9,7 +9,7 @@ from grpc_doubles import REQUEST
 from grpc_support import calling, serving
 from web_support import picture, running_app
 
-from ocrsvc.grpc_server.calls import _as_dict
+from ocrsvc.grpc_server.beginning import headers_by_name
 from ocrsvc.grpc_server.method import Method
 from ocrsvc.telemetry.trace_context import LONGEST_STATE, read_trace_context, request_id_of
 
@@ -159,4 +159,4 @@ def test_an_answer_over_grpc_carries_the_callers_trace_and_id() -> None:
 
 def test_two_traceparents_over_grpc_are_malformed_and_two_tracestates_are_one() -> None:
     twice = [(name.encode(), value.encode()) for name, value in (("traceparent", PARENT), ("tracestate", "a=1"))] * 2
-    assert _as_dict(twice) == {"traceparent": f"{PARENT},{PARENT}", "tracestate": "a=1,a=1"}
+    assert headers_by_name(twice) == {"traceparent": f"{PARENT},{PARENT}", "tracestate": "a=1,a=1"}

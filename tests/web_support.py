@@ -24,19 +24,8 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import (
-    Cell,
-    Character,
-    EngineInfo,
-    Line,
-    Page,
-    Reading,
-    ReadOptions,
-    ReadTask,
-    Region,
-    Table,
-    Word,
-)
+from ocrsvc.readings import EngineInfo, Reading
+from ocrsvc.records import Cell, Character, Line, Page, ReadOptions, ReadTask, Region, Table, Word
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Priority, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

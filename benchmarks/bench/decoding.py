@@ -11,7 +11,8 @@ from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.documents import FileRead
-from ocrsvc.records import EngineInfo, Image, Line, Page, Reading, Timing
+from ocrsvc.readings import EngineInfo, Reading, Timing
+from ocrsvc.records import Image, Line, Page
 
 MOST_PAGES = 50
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ocrsvc.access.accounts import Accounts
-from ocrsvc.access.quotas import headers_of, refusal_of
+from ocrsvc.access.quotas import check_possible, headers_of, refusal_of
 from ocrsvc.access.records import KeyEntry, KeyLimits, Need
 from ocrsvc.access.store import KeyStore, LimitReached, Period, period_of
 from ocrsvc.errors import KeysUnavailable
@@ -76,6 +76,7 @@ class Admission:
         """Reserve pages that are about to be read, or found in the cache, beyond those reserved before.
 
         Raises:
+            PagesOverQuota: With those before they are more than the key has in a whole day or month.
             QuotaExceeded: They are more than the key has left; none of them is reserved.
             KeysUnavailable: The store does not answer.
         """
@@ -119,6 +120,7 @@ class Admission:
 
     def _take(self, need: Need) -> None:
         entry, period = self.entry, self._period
+        check_possible(entry.limits, self._reserved.pages + need.pages)
         try:
             self._is_scarce |= self._lease.take(entry.limits, period, need, in_blocks=self._accounts.in_blocks)
         except LimitReached as reached:

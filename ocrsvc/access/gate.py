@@ -11,7 +11,6 @@ exceed a quota together.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,13 +18,12 @@ from typing import Final
 
 from ocrsvc.access.accounts import Accounts
 from ocrsvc.access.admission import REFRESH_S, Admission, HeaderCache
+from ocrsvc.access.outage_log import OutageLog
 from ocrsvc.access.page_counts import PageCounts
-from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage
+from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage, name_in
 from ocrsvc.access.secrets import id_of, is_same
 from ocrsvc.access.store import KeyStore, period_of
 from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
-
-LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 _STALE_S: Final = 5.0
 _ALIVE_S: Final = 1.0
@@ -61,6 +59,7 @@ class AccessGate:
         self._refreshed_s = -_STALE_S
         self._alive_s = -_ALIVE_S
         self._headers = HeaderCache(store, monotonic)
+        self._outages = OutageLog(_STALE_S)
         self._begun = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep_refreshing, name="access", daemon=True)
@@ -154,16 +153,19 @@ class AccessGate:
             _checked(shown, self._clock(), scope, adapter, kept)
         return self.enter(entry, pages)
 
-    def resume(self, name: str) -> Admission:
-        """Work that this key's holder left here is done now: its pages count, but it is no request under way.
+    def resume(self, identity: str) -> Admission:
+        """Work that a key's holder left here is done now: its pages count, but it is no request under way.
+
+        Args:
+            identity: Of the key; one that has its name only does not pay for it.
 
         Raises:
             KeyRefused: The key is revoked or expired.
             KeysUnavailable: The store does not answer.
         """
         self._check_ready()
-        entry = self._entry_named(name)
-        if not entry.is_valid(self._clock()):
+        entry = self._entry_named(name_in(identity))
+        if entry.identity != identity or not entry.is_valid(self._clock()):
             raise _refused()
         return self._admission(entry, self._clock())
 
@@ -193,28 +195,22 @@ class AccessGate:
             self._version = version
         self._refreshed_s = now_s
 
+    def refresh_or_log(self) -> None:
+        """The same, and what fails is logged: without its thread the gate would never admit anybody again."""
+        try:
+            self.refresh()
+        except Exception as error:  # noqa: BLE001  any is logged, and the thread goes on
+            self._outages.failed(error, is_ready=self.is_ready)
+        else:
+            self._outages.answered()
+
     def _take(self, keys: list[StoredKey]) -> None:
         self._entries = {key.entry.name: key.entry for key in keys}
         self._secrets = {secret.id: (key.entry, secret) for key in keys for secret in key.secrets}
 
     def _keep_refreshing(self) -> None:
-        was_ready = True
         while True:
-            try:
-                self.refresh()
-            except KeysUnavailable as error:
-                if was_ready:
-                    LOGGER.error("Nobody is admitted: %s", error.reason)
-                was_ready = False
-            except Exception:
-                # Without this thread nobody would ever be admitted again.
-                if was_ready:
-                    LOGGER.exception("Nobody is admitted: the keys cannot be read, for a reason that is not known.")
-                was_ready = False
-            else:
-                if not was_ready:
-                    LOGGER.info("The store of the API keys answers again.")
-                was_ready = True
+            self.refresh_or_log()
             if self._done.wait(REFRESH_S):
                 return
 

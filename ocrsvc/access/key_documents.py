@@ -27,7 +27,8 @@ def read_keys(documents: Iterable[str | bytes]) -> list[StoredKey]:
     for document in documents:
         try:
             value = orjson.loads(document)
-            found.append(StoredKey(_entry_from(value["entry"]), tuple(map(_secret_from, value["secrets"]))))
+            text = document.decode() if isinstance(document, bytes) else document
+            found.append(StoredKey(_entry_from(value["entry"]), tuple(map(_secret_from, value["secrets"])), text))
         except (KeyError, TypeError, ValueError) as error:
             LOGGER.error("A key is left out, for it cannot be read: %s: %s", type(error).__name__, error)
     return found

@@ -20,7 +20,7 @@ def add_key(store: KeyStore, entry: KeyEntry) -> str:
     A name whose key was revoked or has expired may be used again; what was used of it today still counts.
 
     Raises:
-        OperatorError: The name is none, or a key of this name is valid.
+        OperatorError: The name is none, a key of this name is valid, or another is adding one.
         KeysUnavailable: The store does not answer.
     """
     if not _NAME.fullmatch(entry.name):
@@ -34,26 +34,36 @@ def add_key(store: KeyStore, entry: KeyEntry) -> str:
             f"There is a key named {entry.name}.", "Take another name, or replace its secret: ocrsvc keys rotate."
         )
     text, secret = make_secret()
-    store.put(StoredKey(entry, (secret,)))
+    _put(store, StoredKey(entry, (secret,), known.document if known is not None else None))
     return text
 
 
-def change_key(store: KeyStore, entry: KeyEntry) -> None:
-    """Replace the entry of a key, whose secrets stay. Raises as `key_named`."""
-    store.put(replace(key_named(store, entry.name), entry=entry))
+def change_key(store: KeyStore, key: StoredKey, entry: KeyEntry) -> None:
+    """Replace the entry of a key, whose secrets stay.
+
+    Args:
+        store: That has it.
+        key: As `key_named` returned it.
+        entry: Made from its entry.
+
+    Raises:
+        OperatorError: The key was changed since then.
+        KeysUnavailable: The store does not answer.
+    """
+    _put(store, replace(key, entry=entry))
 
 
 def revoke_key(store: KeyStore, name: str, now_s: float) -> None:
-    """End a key for good. Raises OperatorError when there is none, or it is revoked already."""
+    """End a key for good. Raises OperatorError when there is none, it is revoked already, or another changes it."""
     key = key_named(store, name)
-    store.put(replace(key, entry=replace(key.entry, revoked_at=now_s), secrets=()))
+    _put(store, replace(key, entry=replace(key.entry, revoked_at=now_s), secrets=()))
 
 
 def rotate_key(store: KeyStore, name: str, grace_s: float, now_s: float) -> str:
     """Give a key a new secret text; those before it are accepted for `grace_s` more.
 
     Raises:
-        OperatorError: There is no such key, or it is not valid any more.
+        OperatorError: There is no such key, it is not valid any more, or another is changing it.
         KeysUnavailable: The store does not answer.
     """
     key = key_named(store, name)
@@ -63,7 +73,7 @@ def rotate_key(store: KeyStore, name: str, grace_s: float, now_s: float) -> str:
     end_s = now_s + grace_s
     before = [replace(old, expires_at=min(old.expires_at or end_s, end_s)) for old in key.secrets]
     valid = [old for old in before if old.expires_at is not None and old.expires_at > now_s]
-    store.put(replace(key, secrets=(secret, *valid)))
+    _put(store, replace(key, secrets=(secret, *valid)))
     return text
 
 
@@ -75,6 +85,15 @@ def key_named(store: KeyStore, name: str) -> StoredKey:
     if key.entry.revoked_at is not None:
         raise OperatorError(f"The key {name} is revoked.", "Add it again, with a new secret: ocrsvc keys add.")
     return key
+
+
+def _put(store: KeyStore, key: StoredKey) -> None:
+    if not store.put(key):
+        raise OperatorError(
+            f"The key {key.entry.name} was added or changed by another command meanwhile, "
+            "or by a later version of this program. Nothing was done.",
+            "Look at it (ocrsvc keys list), and try again.",
+        )
 
 
 def _find(store: KeyStore, name: str) -> StoredKey | None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from ocrsvc.access.records import KeyLimits, Usage
 from ocrsvc.access.store import LimitName
-from ocrsvc.errors import QuotaExceeded
+from ocrsvc.errors import PagesOverQuota, QuotaExceeded
 
 _DAY_S: Final = 86_400
 _BUSY_RETRY_S: Final = 1
@@ -66,6 +66,16 @@ def headers_of(limits: KeyLimits, usage: Usage, now_s: float) -> Mapping[str, st
         "RateLimit-Policy": ", ".join([f'"{quota.name}";q={quota.limit};w={quota.window_s}' for quota in quotas]),
         "RateLimit": ", ".join([f'"{quota.name}";r={quota.left};t={quota.reset_s}' for quota in quotas]),
     }
+
+
+def check_possible(limits: KeyLimits, pages: int) -> None:
+    """Raises PagesOverQuota when one request needs more pages than a whole day or month has; no wait would help."""
+    for most, period in ((limits.pages_a_day, "day"), (limits.pages_a_month, "month")):
+        if most is not None and pages > most:
+            raise PagesOverQuota(
+                f"This needs {pages} pages or more, and the API key has {most} a {period} in all.",
+                "Ask for fewer pages at a time, or ask the operator of this service for more.",
+            )
 
 
 def refusal_of(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float) -> QuotaExceeded:

@@ -45,6 +45,8 @@ class KeyLimits:
 
 
 _NO_LIMITS: Final = KeyLimits()
+# No name has a blank in it.
+_BEFORE_MOMENT: Final = " "
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,19 @@ class KeyEntry:
     expires_at: float | None = None
     revoked_at: float | None = None
 
+    @property
+    def identity(self) -> str:
+        """What no other key has, nor one that is added under this name later; begins with the name."""
+        return f"{self.name}{_BEFORE_MOMENT}{self.created_at:.6f}"
+
     def is_valid(self, now_s: float) -> bool:
         """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now_s < self.expires_at)
+
+
+def name_in(identity: str) -> str:
+    """The name of the key with this identity."""
+    return identity.partition(_BEFORE_MOMENT)[0]
 
 
 def caller_of(entry: KeyEntry) -> str:
@@ -104,10 +116,15 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key as the store holds it: its entry, and the secrets that are accepted for it."""
+    """A key as the store holds it: its entry, and the secrets that are accepted for it.
+
+    Attributes:
+        document: What was read from the store, and must still be there when the key is changed; None of a new key.
+    """
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
+    document: str | None = field(default=None, compare=False, repr=False)
 
 
 class Need(NamedTuple):

@@ -132,7 +132,11 @@ return {requests, reserved, today, month, math.max(0, math.ceil((full - now) * 1
 """
 )
 
+# Answers 0 when another has changed the key. What is there already was put here by a try whose answer was lost.
 PUT: Final = Script(f"""
+local known = redis.call('HGET', '{PREFIX}keys', ARGV[1]) or ''
+if known == ARGV[2] then return 1 end
+if known ~= ARGV[3] then return 0 end
 redis.call('HSET', '{PREFIX}keys', ARGV[1], ARGV[2])
 return redis.call('INCR', '{PREFIX}keys:version')
 """)

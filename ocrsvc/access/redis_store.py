@@ -53,9 +53,9 @@ class RedisStore:
         documents = self._call("HVALS", f"{PREFIX}keys")
         return sorted(read_keys(documents), key=lambda key: key.entry.name)
 
-    def put(self, key: StoredKey) -> None:
+    def put(self, key: StoredKey) -> bool:
         """See KeyStore."""
-        self._run(PUT, (), key.entry.name, write_key(key))
+        return bool(self._run(PUT, (), key.entry.name, write_key(key), key.document or ""))
 
     def usage(self, name: str, period: Period) -> Usage:
         """See KeyStore."""

@@ -31,12 +31,12 @@ class RequestPages:
         return self._admission.rate_limit_headers
 
     def expect(self, pages: int) -> None:
-        """So many are to be read, or found in the cache. Raises QuotaExceeded, KeysUnavailable."""
+        """So many are to be read, or found in the cache. Raises as `Admission.charge`."""
         self._admission.charge(max(0, pages - self._ahead))
         self._ahead = max(self._ahead, pages)
 
     def take(self) -> None:
-        """One is about to be, expected or not. Raises QuotaExceeded, KeysUnavailable."""
+        """One is about to be, expected or not. Raises as `Admission.charge`."""
         self.expect(1)
         self._ahead -= 1
 

@@ -32,6 +32,8 @@ LIMIT_S: Final = 1.0
 
 _MOST_LOG_BYTES: Final = 8 << 20
 _OWN_USER_ONLY: Final = 0o600
+_ADD: Final = "INSERT INTO key VALUES (:name, :document) ON CONFLICT DO NOTHING RETURNING name"
+_CHANGE: Final = "UPDATE key SET document = :document WHERE name = :name AND document = :before RETURNING name"
 _SETTLE: Final = "INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 # How long the last number of a worker is known; what it counted is settled within seconds.
 _SETTLED_DAYS: Final = 2
@@ -62,14 +64,13 @@ class SqliteStore:
         """See KeyStore."""
         return read_keys([document for (document,) in self._for_upkeep.run("SELECT document FROM key ORDER BY name")])
 
-    def put(self, key: StoredKey) -> None:
+    def put(self, key: StoredKey) -> bool:
         """See KeyStore. On the disk when this returns."""
+        values = {"name": key.entry.name, "document": write_key(key), "before": key.document}
         self._for_upkeep.run("PRAGMA synchronous = FULL")
-        self._for_upkeep.run(
-            "INSERT INTO key VALUES (?, ?) ON CONFLICT DO UPDATE SET document = excluded.document",
-            (key.entry.name, write_key(key)),
-        )
+        done = self._for_upkeep.run(_ADD if key.document is None else _CHANGE, values)
         self._for_upkeep.run("PRAGMA synchronous = NORMAL")
+        return bool(done)
 
     def usage(self, name: str, period: Period) -> Usage:
         """See KeyStore."""

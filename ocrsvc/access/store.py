@@ -64,8 +64,12 @@ class KeyStore(Protocol):
     def keys(self) -> list[StoredKey]:
         """All keys, those revoked or expired as well, by name."""
 
-    def put(self, key: StoredKey) -> None:
-        """Add a key, or replace the one of this name."""
+    def put(self, key: StoredKey) -> bool:
+        """Add a key, or replace the one of this name, if that is still the document that `key` was made from.
+
+        Returns:
+            False when another has changed it meanwhile; nothing was done.
+        """
 
     def usage(self, name: str, period: Period) -> Usage:
         """What is used of a key."""

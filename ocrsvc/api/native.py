@@ -20,7 +20,7 @@ from ocrsvc.http.responses import JSON_TYPE, as_json, read_pages
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Reading, total_of
+from ocrsvc.readings import Reading, total_of
 from ocrsvc.serving.work_queue import Priority
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")

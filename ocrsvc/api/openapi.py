@@ -59,6 +59,7 @@ KEY_ERRORS: Final[Errors] = (
     errors.KeyMissing,
     errors.KeyRefused,
     errors.ScopeMissing,
+    errors.PagesOverQuota,
     errors.QuotaExceeded,
     errors.KeysUnavailable,
 )

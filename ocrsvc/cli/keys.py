@@ -76,15 +76,16 @@ def _add(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
     entry = entry_of(args, KeyEntry(args.name, created_at=now_s), now_s)
     log.check()
     text = add_key(store, entry)
-    _note(log, "keys.add", now_s, name=args.name, entry=_settled(entry))
     _print_secret(text)
+    _note(log, "keys.add", now_s, name=args.name, entry=_settled(entry))
 
 
 def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
     now_s = time.time()
-    entry = entry_of(args, key_named(store, args.name).entry, now_s)
+    key = key_named(store, args.name)
+    entry = entry_of(args, key.entry, now_s)
     log.check()
-    change_key(store, entry)
+    change_key(store, key, entry)
     _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
 
 
@@ -99,8 +100,8 @@ def _rotate(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
     now_s = time.time()
     log.check()
     text = rotate_key(store, args.name, args.grace, now_s)
-    _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
     _print_secret(text)
+    _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
 
 
 def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
@@ -118,7 +119,11 @@ _ACTIONS: Final = {"add": _add, "change": _change, "list": _list, "revoke": _rev
 
 
 def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
-    log.write(local_user(), action, now_s, **facts)
+    """Write down what was done; after a secret was printed, which nothing brings back. Raises OperatorError."""
+    try:
+        log.write(local_user(), action, now_s, **facts)
+    except OperatorError as error:
+        raise OperatorError(f"{error.detail} The keys were changed all the same.", error.remedy) from error
 
 
 def _settled(entry: KeyEntry) -> Mapping[str, Any]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.documents import FileRead
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.records import Box, EngineInfo, Page, ReadOptions
+    from ocrsvc.readings import EngineInfo
+    from ocrsvc.records import Box, Page, ReadOptions
 
 Answered = Answer | OcrsvcError
 """What was read of a file, by a service or in this process, or what is wrong with it."""
@@ -179,7 +180,7 @@ def _read_all(
 def _as_answer(read: FileRead, options: ReadOptions) -> Answer:
     """What was read, as a service answers it; pages that failed are in `failed` alone."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
-    from ocrsvc.records import total_of
+    from ocrsvc.readings import total_of
 
     engine, timing = asdict(read.readings[0].engine), timing_to_dict(total_of(read.readings))
     pages = [page_to_dict(reading.page, reading.page.number, options) for reading in read.readings]
@@ -224,7 +225,8 @@ def _to_records(answers: Sequence[Answer], *, keep_numbers: bool) -> tuple[list[
 
     Numbered on from file to file, or as they are numbered in a lone document.
     """
-    from ocrsvc.records import EngineInfo, Line, Page
+    from ocrsvc.readings import EngineInfo
+    from ocrsvc.records import Line, Page
 
     pages = []
     for count, page in enumerate((page for answer in answers for page in answer.pages), start=1):

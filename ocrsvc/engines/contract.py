@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.records import EngineInfo, Page, ReadTask
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page, ReadTask
 
 
 @dataclass(frozen=True, slots=True)

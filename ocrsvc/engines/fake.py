@@ -20,19 +20,8 @@ import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.records import (
-    Box,
-    Character,
-    Check,
-    EngineInfo,
-    EngineTimes,
-    Line,
-    Page,
-    Pixels,
-    ReadOptions,
-    ReadTask,
-    Word,
-)
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Box, Character, Check, EngineTimes, Line, Page, Pixels, ReadOptions, ReadTask, Word
 from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
 from ocrsvc.formats.xml_text import to_markup
-from ocrsvc.records import EngineInfo, Page
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page
 
 _HEAD: Final = """\
 <?xml version="1.0" encoding="UTF-8"?>

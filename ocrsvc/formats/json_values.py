@@ -9,7 +9,8 @@ from typing import Final
 
 from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
 from ocrsvc.formats.table_markup import to_html, to_markdown
-from ocrsvc.records import Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Timing, Word
+from ocrsvc.readings import Timing
+from ocrsvc.records import Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, cast
 from ocrsvc.registry import resolve
 
 if TYPE_CHECKING:
-    from ocrsvc.records import EngineInfo, Page
+    from ocrsvc.readings import EngineInfo
+    from ocrsvc.records import Page
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocrsvc.records import EngineInfo, Page
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page
 
 
 def to_text(pages: Sequence[Page], _engine: EngineInfo) -> str:

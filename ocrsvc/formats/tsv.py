@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
-from ocrsvc.records import EngineInfo, Page
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page
 
 COLUMNS: Final = "level page_num block_num par_num line_num word_num left top width height conf text"
 PAGE_LEVEL, LINE_LEVEL = 1, 4

@@ -49,6 +49,7 @@ class CallRecord:
         code, error: How it ends: by default nobody waits for the answer any more.
         ledger: Of its stages.
         trace: That it belongs to; None for none.
+        key: The name of its API key; empty where none is wanted.
     """
 
     adapter: str
@@ -64,6 +65,7 @@ class CallRecord:
     error: BaseException | None = None
     ledger: Ledger = NO_LEDGER
     trace: TraceContext | None = None
+    key: str = ""
 
     def headers(self) -> list[tuple[str, str]]:
         """The metadata of its answer."""
@@ -189,4 +191,5 @@ def _event(record: CallRecord, why: str, seconds: float) -> Event:
         bytes_out=record.bytes_out,
         seconds=seconds,
         trace_id=record.trace.trace_id if record.trace is not None else "",
+        key=record.key,
     )

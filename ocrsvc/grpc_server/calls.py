@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +11,8 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived
 from h2.exceptions import ProtocolError
 
-from ocrsvc.access.records import caller_of
 from ocrsvc.errors import OcrsvcError, QueueFull, Refused
+from ocrsvc.grpc_server.beginning import check_beginning, headers_by_name, open_stream
 from ocrsvc.grpc_server.frame_limits import (
     ANSWER_FRAMES,
     HEADER_BYTES_PER_FRAME,
@@ -22,14 +21,11 @@ from ocrsvc.grpc_server.frame_limits import (
     FrameLimits,
 )
 from ocrsvc.grpc_server.message import Answer, Job
-from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_server.sender import Sender
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.stream import STREAM_BYTES, Stream
-from ocrsvc.grpc_server.wire import PREFIX_BYTES, MessageReader, escaped, timeout_s
-from ocrsvc.masking.kinds import HEADER, kinds_of_header
-from ocrsvc.serving.memory_budget import Budget, Share, network_of
-from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
+from ocrsvc.grpc_server.wire import PREFIX_BYTES, escaped
+from ocrsvc.serving.memory_budget import Budget, Share
 
 if TYPE_CHECKING:
     from ocrsvc.grpc_server.connection import Connection
@@ -37,13 +33,10 @@ if TYPE_CHECKING:
 
 # Beyond this a message is parsed in a pool thread, however quick its answer is.
 _QUICK_BYTES: Final = 1 << 14
-_MASK: Final = HEADER.lower()
 # Calls of a connection that are answered even where no memory is left, if they need neither the engine nor time.
 _EXEMPT_CALLS: Final = 4
 # Clients read it as a number of 32 bits.
 _MOST_RETRY_MS: Final = 2**31 - 1
-_JOINED: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
-_NO_METHOD: Final = Method(None, lambda _message, _call: None)
 
 
 class Calls:
@@ -89,15 +82,19 @@ class Calls:
 
     def begin(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """The client begins a call. Raises FrameRefused."""
-        sent = _as_dict(headers)
+        sent = headers_by_name(headers)
         size_bytes = sum(len(name) + len(value) for name, value in headers)
         self._limits.charge(size_bytes // HEADER_BYTES_PER_FRAME)
         if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
             self._sender.refuse(number, "415")
             self._half_closed.add(number)
             return
-        stream = self._open(number, sent)
-        self._guarded(stream, lambda: self._check_beginning(stream, sent, STREAM_BYTES + size_bytes))
+        now_s = self.active_s = self._clock()
+        is_one_of_few = len(self._streams) < _EXEMPT_CALLS
+        stream = open_stream(number, sent, self._connection, self._server, now_s, may_be_exempt=is_one_of_few)
+        self._streams[number] = stream
+        held_bytes = STREAM_BYTES + size_bytes
+        self._guarded(stream, lambda: check_beginning(stream, sent, held_bytes, self._connection, self._server))
 
     def receive(self, event: DataReceived) -> None:
         """More of a message came."""
@@ -184,50 +181,6 @@ class Calls:
         for stream in list(self._streams.values()):
             self._forget(stream)
 
-    def _open(self, number: int, sent: dict[str, str]) -> Stream:
-        method, server = self._server.methods.get(sent.get(":path", ""), _NO_METHOD), self._server
-        now_s = self.active_s = self._clock()
-        # A stream of requests may stay open; each of them has the limit of a call.
-        limit_s = math.inf if method.streaming else server.limit_s
-        record = server.call_metrics.begin(sent, method, self._connection.caller)
-        stream = Stream(
-            number,
-            method,
-            Call(now_s + limit_s, ledger=record.ledger, client_name=self._connection.client_name),
-            MessageReader(sent.get("grpc-encoding", "identity"), server.most_bytes),
-            Share(server.memory),
-            Share(server.arriving),
-            record,
-            exempt=method.quick and len(self._streams) < _EXEMPT_CALLS,
-            active_s=now_s,
-        )
-        self._streams[number] = stream
-        return stream
-
-    def _check_beginning(self, stream: Stream, sent: dict[str, str], size_bytes: int) -> None:
-        """Take what the call holds from its beginning. Raises CallFailed, OcrsvcError."""
-        stream.hold(size_bytes)
-        if "grpc-timeout" in sent:
-            limit_s = min(timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
-            stream.call = replace(stream.call, deadline=stream.active_s + limit_s)
-        caller = self._check_key(stream, sent)
-        if _MASK in sent:
-            stream.call = replace(stream.call, mask=kinds_of_header(sent[_MASK]))
-        if stream.method is _NO_METHOD:
-            raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
-        if not stream.method.quick:
-            self._server.callers.enter(caller)
-            stream.caller = caller
-
-    def _check_key(self, stream: Stream, sent: dict[str, str]) -> str:
-        """Whose call it is: its key's, or where none is wanted that of an address. Raises OcrsvcError."""
-        access = self._server.access
-        if access is None or access.is_open(sent.get(":path", "")):
-            return network_of(self._connection.caller)
-        key = access.check(sent, stream.method, stream.call.client_name)
-        stream.key, stream.secret_id = key.name, access.secret_id(sent)
-        return caller_of(key)
-
     def _take_in(self, stream: Stream, data: bytes) -> None:
         """Hold more of a message. Raises CallFailed, OcrsvcError."""
         stream.arrive(data)
@@ -269,8 +222,9 @@ class Calls:
         call = replace(stream.call, deadline=deadline, share=share)
         stream.busy = True
         memory = self._unlimited if here else self._server.memory
-        access = self._server.access if stream.key and not stream.method.quick else None
-        job = Job(stream.method, sent, call, self._server.most_bytes, memory, access, stream.key, stream.secret_id)
+        key = stream.record.key
+        access = self._server.access if key and not stream.method.quick else None
+        job = Job(stream.method, sent, call, self._server.most_bytes, memory, access, key, stream.secret_id)
         if here:
             self.answered(stream, job.outcome())
         else:
@@ -342,12 +296,3 @@ class Calls:
     def _acknowledge(self, stream: Stream) -> None:
         size, stream.unacknowledged = stream.unacknowledged, 0
         self._sender.acknowledge(stream.number, size)
-
-
-def _as_dict(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers by name; of several with one name all, with commas between them (RFC 9110 section 5.3)."""
-    sent: dict[str, str] = {}
-    for name, value in headers:
-        known, text = name.decode("latin-1"), value.decode("latin-1")
-        sent[known] = f"{sent[known]},{text}" if known in _JOINED and known in sent else text
-    return sent

@@ -36,7 +36,6 @@ class Stream:
         arriving: Holds the latter also in the budget for messages that arrive.
         record: What is counted and logged of it once it is over.
         exempt: Whether it is served without memory being free for it, as long as it is small.
-        key: The name of its API key; empty where none is wanted.
         secret_id: Of the secret that was shown for it; empty where none was.
         caller: Whose call it counts as; None for none.
         unacknowledged: Bytes of its messages that flow control has not given back to the client.
@@ -59,7 +58,6 @@ class Stream:
     arriving: Share
     record: CallRecord
     exempt: bool = False
-    key: str = ""
     secret_id: str = ""
     caller: str | None = None
     unacknowledged: int = 0

@@ -164,4 +164,5 @@ def _event(ended: Request, response: Response, adapter: str, code: str, seconds:
         bytes_out=response.calculate_content_length() or 0,
         seconds=seconds,
         trace_id=ended.trace.trace_id if ended.trace is not None else "",
+        key=ended.key.name if ended.key is not None else "",
     )

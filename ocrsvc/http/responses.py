@@ -13,7 +13,8 @@ from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Reading, ReadOptions, Rotate
+from ocrsvc.readings import Reading
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"

@@ -22,7 +22,8 @@ from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Reading, ReadOptions
+from ocrsvc.readings import Reading
+from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
 from ocrsvc.telemetry.loggable import loggable_error
 

@@ -9,7 +9,8 @@ from typing import Final
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.readings import Reading
+from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.telemetry.metrics import MODEL_SECONDS
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request

@@ -14,7 +14,8 @@ from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.geometry import restore_page, shrink, turn
 from ocrsvc.pipeline.read_context import ReadRequest
-from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadTask, Task, Timing
+from ocrsvc.readings import Timing
+from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadTask, Task
 from ocrsvc.serving.request_guard import decoding_for
 from ocrsvc.serving.work_queue import Served
 

@@ -11,7 +11,7 @@ from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.page_ranges import Ranges
 from ocrsvc.pipeline.read_context import ReadRequest
-from ocrsvc.records import Reading
+from ocrsvc.readings import Reading
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 

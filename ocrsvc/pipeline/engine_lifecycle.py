@@ -9,7 +9,8 @@ from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import NotReady
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
-from ocrsvc.records import EngineInfo, Page
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Priority
 from ocrsvc.settings.settings import Settings

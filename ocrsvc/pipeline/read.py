@@ -23,7 +23,8 @@ from ocrsvc.pipeline.page_decoder import PageDecoder
 from ocrsvc.pipeline.page_phases import phases_of
 from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
 from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
-from ocrsvc.records import Image, Page, Reading, ReadOptions, Timing
+from ocrsvc.readings import Reading, Timing
+from ocrsvc.records import Image, Page, ReadOptions
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

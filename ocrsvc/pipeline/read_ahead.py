@@ -10,7 +10,8 @@ from typing import TypeVar, TypeVarTuple
 from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.decode_job import DecodeJob
-from ocrsvc.records import Page, Reading
+from ocrsvc.readings import Reading
+from ocrsvc.records import Page
 from ocrsvc.serving.executor import QueuePlace
 from ocrsvc.serving.work_queue import Item
 

@@ -10,7 +10,8 @@ import orjson
 from ocrsvc import __version__
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.imaging.document import DocumentPage
-from ocrsvc.records import EngineInfo, Page, ReadOptions
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.byte_cache import Cache, MemoryCache, RedisCache
 from ocrsvc.settings.settings import Settings
 

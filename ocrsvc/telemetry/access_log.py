@@ -40,6 +40,7 @@ class Event:
         bytes_in, bytes_out: Bodies, as far as their lengths are declared.
         seconds: From its headers to its answer.
         trace_id: Of the trace that it belongs to; empty for none.
+        key: The name of the API key that it was let in with; empty for none.
     """
 
     at_s: float
@@ -54,6 +55,7 @@ class Event:
     bytes_out: int
     seconds: float
     trace_id: str = ""
+    key: str = ""
 
     @property
     def level(self) -> str:
@@ -107,7 +109,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def _optional(event: Event) -> dict[str, Any]:
-    return {"trace_id": event.trace_id} if event.trace_id else {}
+    return {name: value for name, value in (("trace_id", event.trace_id), ("key", event.key)) if value}
 
 
 class AccessLog:

@@ -37,7 +37,7 @@ from ocrsvc.telemetry.metrics import (
 
 if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.
-    from ocrsvc.records import Reading
+    from ocrsvc.readings import Reading
 
 SERIES: Final = 2048
 """Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Exemplar
 
 from ocrsvc import __version__
-from ocrsvc.records import EngineInfo
+from ocrsvc.readings import EngineInfo
 from ocrsvc.system.memory import MemoryUse, read_memory_use
 from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.exemplars import Exemplar as TracedValue

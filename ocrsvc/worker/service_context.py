@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.pipeline.read import Reader
-    from ocrsvc.records import Reading
+    from ocrsvc.readings import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
 
 # A collector that is away must not keep a worker from ending.

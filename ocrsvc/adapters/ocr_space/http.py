@@ -25,7 +25,8 @@ from ocrsvc.http.responses import (
     rotate_option,
 )
 from ocrsvc.pipeline.documents import FileRead
-from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.readings import Reading
+from ocrsvc.records import Page, ReadOptions
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")

@@ -17,7 +17,8 @@ from ocrsvc.formats.box_values import to_boxes, to_scores, whole
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images
-from ocrsvc.records import Line, Reading, ReadOptions
+from ocrsvc.readings import Reading
+from ocrsvc.records import Line, ReadOptions
 
 IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"

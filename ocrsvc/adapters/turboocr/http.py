@@ -30,7 +30,8 @@ from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page, Reading, ReadOptions
+from ocrsvc.readings import Reading
+from ocrsvc.records import Page, ReadOptions
 
 HEALTHY: Final = "ok"
 MAX_SIDE_PX: Final = 16_384

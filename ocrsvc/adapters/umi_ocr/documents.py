@@ -117,7 +117,7 @@ class _DocumentViews:
             request.context.pages.expect(len(numbers))
         read = to_read_options(options)
         about = {
-            "key": request.key.name if request.key is not None else None,
+            "key": request.key.identity if request.key is not None else None,
             "name": name,
             "numbers": numbers,
             "options": {"rotate": read.rotate, "max_side": read.max_side, "mask": request.context.mask},
@@ -183,7 +183,7 @@ class _DocumentViews:
         if task is None or request.key is None:
             return task
         with suppress(FileNotFoundError):
-            return task if task.about().get("key") == request.key.name else None
+            return task if task.about().get("key") == request.key.identity else None
         return None
 
     @contextmanager

@@ -10,7 +10,7 @@ from typing import Final
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.records import EngineInfo
+from ocrsvc.readings import EngineInfo
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.memory import read_memory_bytes

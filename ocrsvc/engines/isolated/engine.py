@@ -9,7 +9,7 @@ from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.records import EngineInfo
+from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

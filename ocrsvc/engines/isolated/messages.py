@@ -19,18 +19,8 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
-from ocrsvc.records import (
-    DecodedPage,
-    EngineInfo,
-    EngineTimes,
-    FileTask,
-    Image,
-    Page,
-    Pixels,
-    ReadOptions,
-    ReadTask,
-    Task,
-)
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import DecodedPage, EngineTimes, FileTask, Image, Page, Pixels, ReadOptions, ReadTask, Task
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
 
 MESSAGE_BYTES: Final = 1 << 15

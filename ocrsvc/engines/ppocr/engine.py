@@ -32,7 +32,8 @@ from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
-from ocrsvc.records import Decoder, EngineInfo
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Decoder
 from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

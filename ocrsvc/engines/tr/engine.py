@@ -13,7 +13,8 @@ import numpy as np
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.tr.binding import ROTATED, UPRIGHT, RawLine, Sessions, TrLibrary, TrRunner
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
-from ocrsvc.records import Box, EngineInfo, Line, Page, Pixels, Point, ReadOptions, ReadTask
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Box, Line, Page, Pixels, Point, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 

@@ -13,7 +13,7 @@ from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
-from ocrsvc.records import EngineInfo
+from ocrsvc.readings import EngineInfo
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
