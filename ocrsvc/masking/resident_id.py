@@ -17,7 +17,8 @@ _WEIGHTS: Final = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
 _YEARS: Final = range(1900, 2100)
 # More letters than this are a word, not misread digits.
 _LEAST_DIGITS: Final = 14
-_LAST: Final = str.maketrans("x\u00d7\u0425\u0445", "XXXX")
+# Small x, the sign of multiplication, and the Cyrillic letters.
+_LAST: Final = str.maketrans(dict.fromkeys("x\u00d7\u0425\u0445", "X"))
 
 _SEPARATED: Final = r"[ \-\n]{0,3}"
 _NEW: Final = re.compile(
