@@ -98,6 +98,16 @@ def test_change_changes_what_is_given_and_nothing_else(folder: Path, capsys: pyt
     gate.stop()
 
 
+@pytest.mark.parametrize("options", [[], ["--pages-a-day", "100"]])
+def test_a_change_of_nothing_says_so_and_is_not_audited(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    run(["keys", "add", "acme", "--pages-a-day", "100"])
+    assert run(["keys", "change", "acme", *options]) == 0
+    assert "nothing is changed" in capsys.readouterr().err
+    assert len(lines_of(folder / "keys.sqlite.audit.jsonl")) == 1
+
+
 def test_rotate_prints_a_new_secret_and_leaves_the_old_one_its_grace(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

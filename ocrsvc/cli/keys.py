@@ -84,6 +84,9 @@ def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
     now_s = time.time()
     key = key_named(store, args.name)
     entry = entry_of(args, key.entry, now_s)
+    if entry == key.entry:
+        print(f"The key {args.name} is so already: nothing is changed.", file=sys.stderr)
+        return
     log.check()
     change_key(store, key, entry)
     _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
