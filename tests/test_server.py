@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 import requests
-from support import ROOT, Server, clean_environment, run_server, start_server
+from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 
 _ANSWER_S = 20.0
 
@@ -141,7 +141,14 @@ def test_an_engine_that_cannot_be_opened_stops_the_service_with_a_clear_error(wo
 def test_a_worker_that_is_still_loading_leaves_at_once_when_it_is_told_to() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "300"}) as server:
         server.wait_for("Loading the engine fake")
+        # A signal to a thread that is busy ends what it does, whatever it waits for next.
+        wait_until(lambda: _is_asleep(server.workers()[0]))
         assert server.stop() == 0
+
+
+def _is_asleep(pid: int) -> bool:
+    """Whether the main thread of a process waits for something."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_a_load_that_takes_longer_than_the_heartbeat_allows_is_not_cut_off() -> None:

@@ -32,6 +32,8 @@ IDLE_S = 1.0
 STUCK_S = 5.0
 """How long after the deadline of its work a thread counts as stuck: engines check it between lines, not within."""
 
+_SIGNAL_S = 0.1
+
 W = TypeVar("W")
 A = TypeVar("A")
 W_contra = TypeVar("W_contra", contravariant=True)
@@ -146,7 +148,9 @@ class Executor(Generic[W, A]):
         for thread in self._threads:
             thread.start()
         for _ in self._threads:
-            self._opened.acquire()
+            # A signal does not end a wait without a limit: gunicorn has system calls go on after one.
+            while not self._opened.acquire(timeout=_SIGNAL_S):
+                pass
         if self._failures:
             self.stop(timeout_s=5.0)
             raise self._failures[0]
