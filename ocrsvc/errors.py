@@ -78,6 +78,14 @@ class EngineUnavailable(OperatorError):
     exit_code = 69
 
 
+class BadModel(OperatorError):
+    """A version of a model is incomplete, damaged, or described wrongly."""
+
+    code = "bad_model"
+    title = "The model cannot be used"
+    exit_code = 65
+
+
 class CallerError(OcrsvcError):
     """The request is at fault; sending it again unchanged gives the same answer."""
 
@@ -106,6 +114,14 @@ class BadOption(CallerError):
 
     code = "bad_option"
     title = "An option is wrong"
+
+
+class UnknownModel(CallerError):
+    """There is no model, version, label, tier or language of this name."""
+
+    status = 404
+    code = "unknown_model"
+    title = "No such model"
 
 
 class BodyTimeout(CallerError):

@@ -95,6 +95,10 @@ class ReadOptions:
         characters: True gives each word its characters; it asks for words, too.
         layout: True asks for the regions of the page as well.
         mask: What is to be masked in the answer; engines and the result cache never know.
+        model: The model that is to read, as `model_repository/wanted_model.py` parses it; None leaves it to `tier` and
+            `lang`, and without those to the service.
+        tier: How large a model is to read.
+        lang: The language of the text, as a tag in small letters; "auto" lets the engine choose a recognizer by line.
     """
 
     rotate: Rotate = "auto"
@@ -110,6 +114,9 @@ class ReadOptions:
     characters: bool = False
     layout: bool = False
     mask: tuple[MaskKind, ...] = ()
+    model: str | None = None
+    tier: str | None = None
+    lang: str | None = None
 
     @property
     def wants_words(self) -> bool:

@@ -19,7 +19,15 @@ from hyperframe.frame import GoAwayFrame, PingFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.errors import BrokenImage, ClientGone, DeadlineExceeded, EngineFailed, QueueFull, TooManyAtOnce
+from ocrsvc.errors import (
+    BrokenImage,
+    ClientGone,
+    DeadlineExceeded,
+    EngineFailed,
+    QueueFull,
+    TooManyAtOnce,
+    UnknownModel,
+)
 from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.frames import Frames
@@ -29,7 +37,7 @@ from ocrsvc.grpc_server.protobuf import FOLDER, Messages
 from ocrsvc.grpc_server.slow_readers import StallDetector
 from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
 from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage, escaped, frame, timeout_s
-from ocrsvc.model_api.metadata import NotOffered, UnknownModel
+from ocrsvc.model_api.metadata import NotOffered
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
 from ocrsvc.telemetry.metrics_store import MetricsStore

@@ -6,21 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.errors import CallerError, OcrsvcError
+from ocrsvc.errors import CallerError, OcrsvcError, UnknownModel
 
 NAME: Final = "ocr"
 VERSION: Final = "1"
 PLATFORM: Final = "ocrsvc"
 MAX_BATCH: Final = 64
 """Images in one request, at most; each takes its own way through the queue."""
-
-
-class UnknownModel(CallerError):
-    """There is no model, version or label of this name."""
-
-    status = 404
-    code = "unknown_model"
-    title = "No such model"
 
 
 class BadTensor(CallerError):

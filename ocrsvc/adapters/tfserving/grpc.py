@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.tfserving.http import SIGNATURE, check_servable, check_signature, check_version
+from ocrsvc.errors import UnknownModel
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, UnknownModel, wanted_outputs
+from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, wanted_outputs
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.tensors import Array, arrays_of, check_input, image_of
 from ocrsvc.records import Page, ReadOptions

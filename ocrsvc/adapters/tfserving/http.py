@@ -13,7 +13,7 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.errors import CallerError
+from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
@@ -28,7 +28,6 @@ from ocrsvc.model_api.metadata import (
     VERSION,
     BadTensor,
     Tensor,
-    UnknownModel,
 )
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.rest_common import answer_ready, compressed, json_answer, parse_received, serve_paths

@@ -1,0 +1,120 @@
+"""A folder of models: NAME/VERSION/ with model.toml, the files it names, and a manifest, which is written last."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.builtin import NAME as BUILT_IN
+from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
+from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.description import parse_description
+from ocrsvc.model_repository.manifest import FILE, MOST_BYTES, read_manifest
+from ocrsvc.model_repository.version import MOST_VERSION, NAME, ModelVersion
+
+DESCRIPTION_FILE: Final = "model.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class BadVersion:
+    """A version that cannot be used, and why. `digest` is that of its manifest, "" where that cannot be read."""
+
+    name: str
+    number: int
+    digest: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is in a repository now, the built-in model included; each sorted by name and number."""
+
+    versions: tuple[ModelVersion, ...]
+    bad: tuple[BadVersion, ...]
+
+    def find(self, name: str, number: int) -> ModelVersion | None:
+        """A version; None where there is none, or a bad one."""
+        return next((one for one in self.versions if (one.name, one.number) == (name, number)), None)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """The versions of a model that can be used, ascending."""
+        return tuple(one.number for one in self.versions if one.name == name)
+
+
+class ModelRepository:
+    """A folder of models, which the service only reads.
+
+    Args:
+        folder: It; None is a repository of the built-in model alone.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def scan(self) -> Scan:
+        """Everything that has a manifest. The files themselves are verified when they are read.
+
+        Raises:
+            BadModel: The folder cannot be listed.
+        """
+        versions, bad = [built_in_model()], []
+        for folder in self._folders():
+            try:
+                versions.append(_open_version(folder))
+            except FileNotFoundError:
+                # No manifest yet: it is still being copied.
+                continue
+            except (BadModel, OSError) as error:
+                bad.append(BadVersion(folder.parent.name, int(folder.name), _digest(folder), _reason(error)))
+        return Scan(
+            tuple(sorted(versions, key=lambda one: (one.name, one.number))),
+            tuple(sorted(bad, key=lambda one: (one.name, one.number))),
+        )
+
+    def _folders(self) -> list[Path]:
+        """The folders whose names are those of versions."""
+        if self.folder is None:
+            return []
+        try:
+            models = [one for one in self.folder.iterdir() if NAME.fullmatch(one.name) and one.is_dir()]
+            return [one for model in models for one in model.iterdir() if _is_number(one.name) and one.is_dir()]
+        except OSError as error:
+            raise BadModel(
+                f"The model repository {self.folder} cannot be read: {error.strerror}.", "Check OCRSVC_MODELS."
+            ) from error
+
+
+def _open_version(folder: Path) -> ModelVersion:
+    """Raises FileNotFoundError without a manifest, BadModel."""
+    digests, name, number = read_manifest(folder), folder.parent.name, int(folder.name)
+    if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
+        raise BadModel(f"{name}/{number} is the built-in model.", "Give it another number.")
+    if DESCRIPTION_FILE not in digests:
+        raise BadModel(f"{FILE} names no {DESCRIPTION_FILE}.", "Run `ocrsvc models add` once more.")
+    with (folder / DESCRIPTION_FILE).open("rb") as file:
+        content = file.read(MOST_BYTES)
+    if hashlib.sha256(content).hexdigest() != digests[DESCRIPTION_FILE]:
+        raise BadModel(f"{DESCRIPTION_FILE} is not the file of the manifest.", "Copy the version again.")
+    description = parse_description(content.decode("utf-8", "replace"))
+    missing = [file for file in description.files if file not in digests]
+    if missing:
+        raise BadModel(f"{FILE} names no {', '.join(missing)}.", "Copy what is missing, then write the manifest again.")
+    return ModelVersion(name, number, description, folder, _digest(folder), digests)
+
+
+def _digest(folder: Path) -> str:
+    try:
+        return hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, BadModel) else f"It cannot be read: {error}."
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and not text.startswith("0") and int(text[:12]) <= MOST_VERSION

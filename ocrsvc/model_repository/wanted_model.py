@@ -1,0 +1,36 @@
+"""Which model a request names: `NAME`, `NAME/VERSION` or `NAME:LABEL`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ocrsvc.model_repository.version import MOST_VERSION, NAME
+
+LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
+
+_WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedModel:
+    """A model that a request names, with a version's number or label, or neither."""
+
+    name: str
+    number: int | None = None
+    label: str | None = None
+
+    def __str__(self) -> str:
+        if self.number is not None:
+            return f"{self.name}/{self.number}"
+        return f"{self.name}:{self.label}" if self.label is not None else self.name
+
+
+def parse_wanted_model(text: str) -> WantedModel:
+    """What ACCEPTED says. Raises ValueError."""
+    match = _WANTED.fullmatch(text)
+    if match is None or int(match[2] or 1) > MOST_VERSION:
+        raise ValueError(text)
+    return WantedModel(match[1], int(match[2]) if match[2] else None, match[3])

@@ -1,0 +1,139 @@
+"""Models as files: what counts as a version, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.description import parse_description
+from ocrsvc.model_repository.manifest import FILE, write_manifest
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.wanted_model import WantedModel, parse_wanted_model
+
+MODEL = """
+tier = "tiny"
+[detection]
+file = "det.onnx"
+[[recognition]]
+file = "rec.onnx"
+languages = ["zh", "en"]
+[[recognition]]
+name = "cyrillic"
+file = "cyrillic.onnx"
+languages = ["ru", "en"]
+"""
+
+
+def make_version(repository: Path, name: str = "mine", number: int = 2, model: str = MODEL) -> Path:
+    """A version with its manifest, whose parts are no models."""
+    folder = repository / name / str(number)
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text(model)
+    for part in ("det", "rec", "cyrillic"):
+        (folder / f"{part}.onnx").write_bytes(part.encode())
+    write_manifest(folder)
+    return folder
+
+
+def test_without_a_folder_there_is_the_built_in_model() -> None:
+    scan = ModelRepository(None).scan()
+    assert [str(one) for one in scan.versions] == ["ppocr/1"]
+    assert not scan.bad
+    assert len(built_in_model().read("PP-OCRv6_det_small.onnx")) > 9_000_000
+
+
+def test_a_version_has_its_parts_and_languages(tmp_path: Path) -> None:
+    make_version(tmp_path)
+    scan = ModelRepository(tmp_path).scan()
+    found = scan.find("mine", 2)
+    assert found is not None
+    assert found.description.languages == ("zh", "en", "ru")
+    assert found.read("rec.onnx") == b"rec"
+    assert scan.numbers("mine") == (2,)
+
+
+def test_a_version_that_is_still_being_copied_is_not_there(tmp_path: Path) -> None:
+    (make_version(tmp_path) / FILE).unlink()
+    scan = ModelRepository(tmp_path).scan()
+    assert scan.find("mine", 2) is None
+    assert not scan.bad
+
+
+def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
+    folder = make_version(tmp_path)
+    (folder / "reference").mkdir()
+    (folder / "reference" / "page.txt").write_text("text")
+    write_manifest(folder)
+    digest = hashlib.sha256(b"text").hexdigest()
+    assert f"{digest}  reference/page.txt\n" in (folder / FILE).read_text()
+    assert ".tmp" not in "".join(one.name for one in folder.iterdir())
+
+
+def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    folder = make_version(tmp_path)
+    (folder / "rec.onnx").write_bytes(b"other")
+    found = ModelRepository(tmp_path).scan().find("mine", 2)
+    assert found is not None
+    with pytest.raises(BadModel, match=r"mine/2: rec\.onnx is not the file of its manifest"):
+        found.read("rec.onnx")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("[detection]\n", r"detection\.file"),
+        ("engine = 3", "engine"),
+        ("tier = 'huge'", "tier"),
+        ("[detection]\nfile = '../../etc/passwd'", "no plain name of a file"),
+        ("[detection]\nfile = 'other.onnx'", "names no other.onnx"),
+        ("what is this", "no TOML"),
+    ],
+)
+def test_a_version_described_wrongly_says_what_is_wrong(tmp_path: Path, model: str, reason: str) -> None:
+    make_version(tmp_path, model=model)
+    (bad,) = ModelRepository(tmp_path).scan().bad
+    assert (bad.name, bad.number) == ("mine", 2)
+    assert len(bad.digest) == 64
+    with pytest.raises(BadModel, match=reason):
+        raise BadModel(bad.reason)
+
+
+def test_nobody_takes_the_place_of_the_built_in_version(tmp_path: Path) -> None:
+    make_version(tmp_path, "ppocr", 1)
+    (bad,) = ModelRepository(tmp_path).scan().bad
+    assert "built-in" in bad.reason
+
+
+def test_a_folder_that_is_missing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="OCRSVC_MODELS"):
+        ModelRepository(tmp_path / "none").scan()
+
+
+def test_a_description_says_what_it_takes_by_default() -> None:
+    description = parse_description(MODEL)
+    assert description.engine == "ppocr"
+    assert description.recognition[1].height_px == 48
+    assert description.files == ("det.onnx", "rec.onnx", "cyrillic.onnx")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("ppocr", WantedModel("ppocr")),
+        ("ppocr/12", WantedModel("ppocr", 12)),
+        ("ppocr:canary", WantedModel("ppocr", label="canary")),
+    ],
+)
+def test_a_request_names_a_model_a_version_or_a_label(text: str, wanted: WantedModel) -> None:
+    assert parse_wanted_model(text) == wanted
+    assert str(wanted) == text
+
+
+@pytest.mark.parametrize("text", ["", "/1", "a/0", "a/99999999999", "a:", "a/b", "../a", "a/1:b", "Ä"])
+def test_what_names_no_model_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_wanted_model(text)
