@@ -9,12 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from ocrsvc.cli import models_list
+from ocrsvc.cli import models_add, models_list
 from ocrsvc.settings.load import read_settings
 
 HELP: Final = "list, add, check and remove models"
 
-_ACTIONS: Final[Mapping[str, ModuleType]] = {"list": models_list}
+_ACTIONS: Final[Mapping[str, ModuleType]] = {"list": models_list, "add": models_add}
 """Each module has HELP, add_arguments(parser) and run(args, settings), which returns the exit code."""
 
 

@@ -1,4 +1,4 @@
-"""Finds the dictionary of a recognizer: in its property, its `inference.yml`, or a file near it that fits its classes."""
+"""Finds the dictionary of a recognizer: its property, its `inference.yml`, or a file near it that fits its classes."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ MOST_MODEL_BYTES: Final = 1 << 30
 MOST_TEXT_BYTES: Final = 8 << 20
 """Of a configuration, a dictionary or a licence."""
 
+_BESIDE: Final = re.compile(r".*\.(?:ya?ml|txt|dict|keys|md)|LICEN[CS]E", re.IGNORECASE)
+"""What is looked at beside a file that is named by itself: configurations, dictionaries, licences."""
 _MOST_FILES: Final = 5000
 _DEEPEST: Final = 6
 
@@ -66,7 +69,7 @@ class SourceFile:
 
 
 def files_of(source: Path) -> list[SourceFile]:
-    """A file, or the files in a folder, sorted by name.
+    """A file, first, with the texts beside it; or the files in a folder, sorted by name.
 
     Raises:
         BadModel: There is no such file or folder, it holds too many files, or a link in it leads out of it.
@@ -76,13 +79,23 @@ def files_of(source: Path) -> list[SourceFile]:
     except (OSError, RuntimeError) as error:
         raise BadModel(f"{source} is not there.", "Name a file or a folder that is.") from error
     if not place.is_dir():
-        return [SourceFile(place, source.name, place.parent, place.parent)]
+        return [SourceFile(place, source.name, place.parent, place.parent), *_beside(place)]
     found = []
     for file in _walk(place, place, 0):
         found.append(file)
         if len(found) > _MOST_FILES:
             raise BadModel(f"{source} holds more than {_MOST_FILES} files.", "Name the folder of the model itself.")
     return sorted(found, key=lambda file: file.name)
+
+
+def _beside(file: Path) -> Iterator[SourceFile]:
+    try:
+        entries = sorted(os.scandir(file.parent), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries[:_MOST_FILES]:
+        if _BESIDE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) and entry.name != file.name:
+            yield SourceFile(Path(entry.path), entry.name, file.parent, file.parent)
 
 
 def _walk(folder: Path, root: Path, depth: int) -> Iterator[SourceFile]:
