@@ -38,7 +38,9 @@ def judge(candidate: Measurement | Failure, serving: Measurement | None, bounds:
     """
     if isinstance(candidate, Failure):
         return Judgement(candidate.kind, candidate.reason)
-    refusal = _text_refusal(candidate, serving, bounds) or (_cost_refusal(candidate, serving, bounds) if serving else None)
+    refusal = _text_refusal(candidate, serving, bounds) or (
+        _cost_refusal(candidate, serving, bounds) if serving else None
+    )
     return refusal or Judgement(None, _summary(candidate, serving))
 
 
@@ -93,7 +95,9 @@ def _refused(kind: RefusalKind, what: str) -> Judgement:
 def _summary(candidate: Measurement, serving: Measurement | None) -> str:
     f1, source = agreement(candidate, serving)
     read = "there is nothing to hold its text against" if f1 is None else f"{_floor(f1)} of the words of {source}"
-    beside = f" ({serving.page_s:.3f} s and {serving.private_bytes // _MIB} MiB of {serving.version})" if serving else ""
+    beside = (
+        f" ({serving.page_s:.3f} s and {serving.private_bytes // _MIB} MiB of {serving.version})" if serving else ""
+    )
     return (
         f"{len(candidate.pages)} reference pages: {read}, {candidate.page_s:.3f} s a page, "
         f"{candidate.private_bytes // _MIB} MiB{beside}."

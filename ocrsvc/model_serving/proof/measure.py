@@ -15,14 +15,14 @@ import resource
 import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.errors import BadModel, OcrsvcError
 from ocrsvc.model_repository.manifest import digest_of
-from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.proof.measurement import Failure, FailureKind, Measurement, PageMeasurement, pack
 from ocrsvc.model_serving.proof.reference_pages import ReferencePage, find_reference_pages
@@ -47,25 +47,6 @@ _MOST_ROUNDS: Final = 5
 _TIMING_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class WantedVersion:
-    """A version as the parent knows it: it may be another one, or gone, by the time that it is measured."""
-
-    name: str
-    number: int
-    digest: str
-
-    @classmethod
-    def of(cls, version: ModelVersion) -> WantedVersion:
-        """What stands for a version in a message."""
-        return cls(version.name, version.number, version.digest)
-
-    def find(self, repository: ModelRepository) -> ModelVersion | None:
-        """The version itself; None where it is not there any more."""
-        found = repository.scan().find(self.name, self.number)
-        return found if found is not None and found.digest == self.digest else None
-
-
 class Refusal(Exception):
     """Ends a measurement, by what is wrong with the version."""
 
@@ -74,16 +55,16 @@ class Refusal(Exception):
         self.failure = failure
 
 
-def measure(settings: Settings, plan: ThreadPlan, wanted: WantedVersion, pages_of: WantedVersion) -> Measurement:
+def measure(settings: Settings, plan: ThreadPlan, wanted: ModelName, pages_of: ModelName) -> Measurement:
     """Verify a version, open it, and read the pages that are meant for another, or for itself.
 
     Raises:
         Refusal: What came in between.
     """
-    repository = ModelRepository(settings.models)
-    version, owner = wanted.find(repository), pages_of.find(repository)
-    if version is None or owner is None:
-        raise _refusal("gone", f"{wanted.name}/{wanted.number} is not in the repository any more.")
+    try:
+        version, owner = wanted.open(settings.models), pages_of.open(settings.models)
+    except BadModel as error:
+        raise _refusal("gone", str(error)) from error
     _verify(version)
     pages = [(page, _decode(settings, page)) for page in _find_pages(settings, owner)]
     with closing(_open(settings, plan, version)) as engine, closing(_open_handle(engine)) as handle:
@@ -224,7 +205,7 @@ def main() -> None:
     settings, plan = settings_class().model_validate(message["settings"]), ThreadPlan(**message["plan"])
     try:
         outcome: Measurement | Failure = measure(
-            settings, plan, WantedVersion(**message["version"]), WantedVersion(**message["pages_of"])
+            settings, plan, ModelName(**message["version"]), ModelName(**message["pages_of"])
         )
     except Refusal as refusal:
         outcome = refusal.failure

@@ -16,9 +16,9 @@ from typing import Final
 
 import orjson
 
+from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.proof.judgement import Judgement, judge, memory_bound
-from ocrsvc.model_serving.proof.measure import WantedVersion
 from ocrsvc.model_serving.proof.measurement import Failure, Measurement, unpack
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import bytes_of
@@ -29,6 +29,7 @@ from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 
 _PROGRAM: Final = "ocrsvc.model_serving.proof.measure"
 _POLL_S: Final = 0.05
+_END_S: Final = 0.005
 _MOST_RESULT: Final = 16 << 20
 _MIB: Final = 1 << 20
 # Libraries reserve more than they use, threads their stacks: the limit of the kernel is for what comes too fast to be
@@ -106,8 +107,8 @@ class Prover:
         fields: Mapping[str, object] = {
             "settings": self.settings.model_dump(mode="json"),
             "plan": asdict(self.plan),
-            "version": asdict(WantedVersion.of(version)),
-            "pages_of": asdict(WantedVersion.of(pages_of)),
+            "version": asdict(ModelName.of(version)),
+            "pages_of": asdict(ModelName.of(pages_of)),
         }
         return orjson.dumps(fields)
 
@@ -132,7 +133,8 @@ def _has_ended(program: Program) -> bool:
     """Whether the process is gone; waits for that for a moment."""
     program.wire.settimeout(_POLL_S)
     with contextlib.suppress(TimeoutError, OSError):
-        program.wire.recv(1)
+        if not program.wire.recv(1):
+            time.sleep(_END_S)
     return program.process.poll() is not None
 
 
