@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
 
 from ocrsvc.settings.group import SettingsGroup, setting
-from ocrsvc.settings.types import MemoryAmount, Percentage
+
+_MODEL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}(?:/[1-9][0-9]{0,8}|:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
+
+
+def _check_model(name: str) -> str:
+    """The name of a model, with a version or a label if need be; raises ValueError."""
+    if not _MODEL.fullmatch(name):
+        raise ValueError("no name of a model")
+    return name
 
 
 class ModelSettings(SettingsGroup):
@@ -17,17 +29,13 @@ class ModelSettings(SettingsGroup):
         None,
         "Folder of models, NAME/VERSION/ with model.toml each; by default there is only the built-in one, ppocr/1.",
     )
-    models_proof_s: float = setting(
-        300.0,
-        "Time that a new version has to open and read the reference pages, in a process of its own, without what that "
-        "process waits for a processor; then it is refused.",
-        "s",
-        gt=0,
-        le=3600,
+    models_state: Path | None = setting(
+        None,
+        "Folder for what is decided about the models while the service runs, such as verdicts and labels; by default "
+        "one for each repository in the user's cache folder.",
     )
-    models_proof_memory: MemoryAmount = setting(
-        Percentage(25),
-        "Memory that this process may take; a version that takes more is refused.",
-        "bytes",
-        accepted="bytes with an optional unit such as 2GiB, or a percentage of the machine's or container's memory",
+    model: Annotated[str, AfterValidator(_check_model)] = setting(
+        "ppocr",
+        "The model that reads requests that name none, where OCRSVC_MODELS is set.",
+        accepted="NAME, NAME/VERSION or NAME:LABEL",
     )
