@@ -89,6 +89,11 @@ class ModelRepository:
             tuple(sorted(bad, key=lambda one: (one.name, one.number))),
         )
 
+    def incomplete(self) -> tuple[tuple[str, int], ...]:
+        """Name and number of the versions without a manifest: they are still being copied. Raises BadModel."""
+        found = [(one.parent.name, int(one.name)) for one in self._folders() if not (one / FILE).exists()]
+        return tuple(sorted(found))
+
     def _folders(self) -> list[Path]:
         """The folders whose names are those of versions."""
         if self.folder is None:
