@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.errors import OperatorError
+from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.model_key import ID_BYTES, KEY_BYTES, ModelKey
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CannotDecrypt(Exception):
     """Why a file cannot be decrypted, as the end of a sentence that begins with its name."""
 
 
-class EncryptionMissing(OperatorError):
+class EncryptionMissing(BadModel):
     """The package `cryptography` is not installed."""
 
     def __init__(self) -> None:

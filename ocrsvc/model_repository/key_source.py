@@ -1,4 +1,4 @@
-"""Reads the key of encrypted models, once, from what the settings name: a value, a descriptor or a command.
+"""Reads the key of encrypted models, once, from what the settings name: a value, a descriptor or a command."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.description import Description, parse_description
+from ocrsvc.model_repository.encryption import EncryptionMissing, check_installed
 from ocrsvc.model_repository.manifest import FILE, MOST_BYTES, read_manifest
 from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.version import DESCRIPTION_FILE, MOST_VERSION, NAME, ModelVersion
@@ -27,7 +28,7 @@ class BadVersion:
         name, number: Which.
         digest: Of its manifest; "" where that cannot be read.
         reason: For people.
-        lacks_key: It is encrypted, and the key that it wants is not there.
+        lacks_key: It is encrypted, and the key that it wants, or the package that decrypts it, is not there.
     """
 
     name: str
@@ -94,6 +95,19 @@ class ModelRepository:
         found = [(one.parent.name, int(one.name)) for one in self._folders() if not (one / FILE).exists()]
         return tuple(sorted(found))
 
+    def open(self, name: str, number: int) -> ModelVersion:
+        """One version. Raises BadModel: it is not there, or cannot be used."""
+        if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
+            return built_in_model()
+        if self.folder is None:
+            raise BadModel(f"There is no {name}/{number} without OCRSVC_MODELS.", "Name the folder with it.")
+        try:
+            return _open_version(self.folder / name / str(number), self.key)
+        except OSError as error:
+            raise BadModel(
+                f"{name}/{number} cannot be read in {self.folder}: {error.strerror}.", "Copy the version there again."
+            ) from error
+
     def _folders(self) -> list[Path]:
         """The folders whose names are those of versions."""
         if self.folder is None:
@@ -126,7 +140,7 @@ def _open_version(folder: Path, key: ModelKey | None) -> ModelVersion:
 
 
 def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
-    """The key that a version's files are read with; None for plain ones. Raises BadModel."""
+    """The key that a version's files are decrypted with; None for plain ones. Raises BadModel."""
     encryption = description.encryption
     if encryption is None:
         return None
@@ -136,6 +150,7 @@ def _check_key(description: Description, key: ModelKey | None) -> ModelKey | Non
         raise KeyLacking(
             f"It is encrypted with the key {encryption.key}, and the one that is given is {key.id}.", KEY_REMEDY
         )
+    check_installed()
     if paths := [name for name, value in description.settings.items() if str(value).startswith("./")]:
         raise BadModel(
             f"It is encrypted, and the engine {description.engine} opens files by their path ({', '.join(paths)}).",
@@ -145,7 +160,7 @@ def _check_key(description: Description, key: ModelKey | None) -> ModelKey | Non
 
 
 def _bad_version(folder: Path, error: Exception) -> BadVersion:
-    lacks_key = isinstance(error, KeyLacking)
+    lacks_key = isinstance(error, KeyLacking | EncryptionMissing)
     return BadVersion(folder.parent.name, int(folder.name), _digest(folder), _reason(error), lacks_key)
 
 
