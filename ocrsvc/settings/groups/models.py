@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator
 
 from ocrsvc.settings.group import SettingsGroup, setting
+
+_MODEL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}(?:/[1-9][0-9]{0,8}|:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
+
+
+def _check_model(name: str) -> str:
+    """The name of a model, with a version or a label if need be; raises ValueError."""
+    if not _MODEL.fullmatch(name):
+        raise ValueError("no name of a model")
+    return name
 
 
 class ModelSettings(SettingsGroup):
@@ -19,21 +29,13 @@ class ModelSettings(SettingsGroup):
         None,
         "Folder of models, NAME/VERSION/ with model.toml each; by default there is only the built-in one, ppocr/1.",
     )
-    # What is handed to other processes goes without it.
-    models_key: Annotated[SecretStr | None, Field(exclude=True)] = setting(
+    models_state: Path | None = setting(
         None,
-        "The key of encrypted models; it is taken out of the environment once it is read, and shown nowhere.",
-        accepted="32 bytes, as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints",
+        "Folder for what is decided about the models while the service runs, such as verdicts and labels; by default "
+        "one for each repository in the user's cache folder.",
     )
-    models_key_fd: int | None = setting(
-        None,
-        "Number of an open file from which the key of encrypted models is read, at the start only.",
-        ge=3,
-        le=2**20,
-    )
-    models_key_command: str | None = setting(
-        None,
-        "Program that prints the key of encrypted models, with its arguments; it is run without a shell, at the start "
-        "and at SIGHUP, and has 10 s.",
-        accepted="a command line",
+    model: Annotated[str, AfterValidator(_check_model)] = setting(
+        "ppocr",
+        "The model that reads requests that name none, where OCRSVC_MODELS is set.",
+        accepted="NAME, NAME/VERSION or NAME:LABEL",
     )
