@@ -23,6 +23,7 @@ import orjson
 from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.errors import BadModel, OcrsvcError
 from ocrsvc.model_repository.manifest import digest_of
+from ocrsvc.model_repository.model_key import ModelKey, parse_key
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.proof.measurement import Failure, FailureKind, Measurement, PageMeasurement, pack
 from ocrsvc.model_serving.proof.reference_pages import ReferencePage, find_reference_pages
@@ -56,14 +57,18 @@ class Refusal(Exception):
         self.failure = failure
 
 
-def measure(settings: Settings, plan: ThreadPlan, wanted: ModelName, pages_of: ModelName) -> Measurement:
+def measure(
+    settings: Settings, plan: ThreadPlan, wanted: ModelName, pages_of: ModelName, key: ModelKey | None = None
+) -> Measurement:
     """Verify a version, open it, and read the pages that are meant for another, or for itself.
+
+    What of it is encrypted is decrypted with `key`.
 
     Raises:
         Refusal: What came in between.
     """
     try:
-        version, owner = wanted.open(settings.models), pages_of.open(settings.models)
+        version, owner = wanted.open(settings.models, key), pages_of.open(settings.models, key)
     except BadModel as error:
         raise _refusal("gone", str(error)) from error
     _verify(version)
@@ -209,7 +214,7 @@ def main() -> None:
     settings, plan = settings_class().model_validate(message["settings"]), ThreadPlan(**message["plan"])
     try:
         outcome: Measurement | Failure = measure(
-            settings, plan, ModelName(**message["version"]), ModelName(**message["pages_of"])
+            settings, plan, ModelName(**message["version"]), ModelName(**message["pages_of"]), key
         )
     except Refusal as refusal:
         outcome = refusal.failure

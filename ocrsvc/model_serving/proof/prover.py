@@ -110,6 +110,7 @@ class Prover:
             "plan": asdict(self.plan),
             "version": asdict(ModelName.of(version)),
             "pages_of": asdict(ModelName.of(pages_of)),
+            "model_key": None if key is None else key.expose(),
         }
         return orjson.dumps(fields)
 
