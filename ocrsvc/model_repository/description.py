@@ -20,6 +20,8 @@ Triple = tuple[float, float, float]
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
 _TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_KEY_ID: Final = r"^[0-9a-f]{16}$"
+_SET_ID: Final = r"^[0-9a-f]{32}$"
 
 
 def _check_file(name: str) -> str:
@@ -110,6 +112,18 @@ class Reference(_Table):
     most_memory: Annotated[float, Field(gt=0)] = 1.5
 
 
+class Encryption(_Table):
+    """How all files of a version but `model.toml` are encrypted; `ocrsvc models encrypt` writes it.
+
+    Attributes:
+        key: The id of the key.
+        set: The id of these files: one that was encrypted with others, or alone, is not taken for one of them.
+    """
+
+    key: Annotated[str, Field(pattern=_KEY_ID)]
+    set: Annotated[str, Field(pattern=_SET_ID)]
+
+
 class Description(_Table):
     """One version of a model, as its `model.toml` says.
 
@@ -122,6 +136,7 @@ class Description(_Table):
         settings: Settings of the engine that hold for this model, by their names without OCRSVC_ in small letters.
             A value that begins with "./" is a path in the version's folder.
         reference: How it proves itself.
+        encryption: Of its files; None where they are plain.
     """
 
     engine: Name = "ppocr"
@@ -133,6 +148,7 @@ class Description(_Table):
     recognition: tuple[Recognition, ...] = ()
     settings: dict[str, Any] = {}
     reference: Reference = Reference()
+    encryption: Encryption | None = None
 
     @property
     def languages(self) -> tuple[str, ...]:
