@@ -10,7 +10,7 @@ from typing import Final, get_args
 from ocrsvc.errors import BadModel
 from ocrsvc.model_import.onnx_graph import OnnxGraph, inspect_model
 from ocrsvc.model_import.paddle_config import DETECTORS, RECOGNIZERS, PaddleConfig, parse_config
-from ocrsvc.model_import.source_files import SourceFile
+from ocrsvc.model_import.source_files import MOST_MODEL_BYTES, SourceFile
 from ocrsvc.model_repository.description import Tier
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
@@ -51,7 +51,7 @@ def find_candidates(files: Sequence[SourceFile]) -> list[Candidate]:
     models = [file for file in files if file.path.suffix.lower() == ".onnx"]
     if not models:
         raise _no_models(files)
-    return [_candidate(file, inspect_model(file), files) for file in models]
+    return [_candidate(file, inspect_model(file.read(MOST_MODEL_BYTES), file.name), files) for file in models]
 
 
 def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) -> Candidate:

@@ -38,12 +38,13 @@ def find_dictionary(candidate: Candidate, files: Sequence[SourceFile]) -> Dictio
     return _from_files(candidate, files, seen)
 
 
-def read_dictionary(file: SourceFile, classes: int, model: str) -> Dictionary:
-    """A dictionary that the operator names. Raises BadModel: it does not fit so many classes."""
-    lines = lines_of(file.read_text())
+def read_dictionary(file: SourceFile, candidate: Candidate) -> Dictionary:
+    """A dictionary that the operator names. Raises BadModel: it does not fit the classes of the recognizer."""
+    lines, classes = lines_of(file.read_text()), candidate.graph.classes
+    assert classes is not None
     found = fit(lines, classes, file.name)
     if found is None:
-        raise mismatch([(file.name, len(lines))], classes, model)
+        raise mismatch([(file.name, len(lines))], classes, candidate.file.name)
     return found
 
 
