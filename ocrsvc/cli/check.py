@@ -18,6 +18,7 @@ from ocrsvc import __version__
 from ocrsvc.access.opening import open_store, path_of
 from ocrsvc.access.records import StoredKey
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
+from ocrsvc.model_repository.key_source import read_model_key
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.describe import without_passwords
@@ -135,10 +136,10 @@ def describe_models(settings: Settings) -> str:
     """Where the model repository is and what it holds, or why it cannot be read."""
     if settings.models is None:
         return "the built-in one"
-    repository = ModelRepository(settings.models)
     try:
+        repository = ModelRepository(settings.models, read_model_key(settings))
         scan, incomplete = repository.scan(), repository.incomplete()
-    except BadModel as error:
+    except (BadModel, SettingsError) as error:
         return f"cannot be read: {error}"
     counts = ((len(scan.versions), "versions"), (len(scan.bad), "bad"), (len(incomplete), "still being copied"))
     said = ", ".join(f"{count} {words}" for count, words in counts if count)
