@@ -1,4 +1,4 @@
-"""`ocrsvc models`: lists, adds, checks and removes the models of a repository, which a running service follows."""
+"""`ocrsvc models`: lists, adds, checks, removes and encrypts models of a repository; a running service follows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from ocrsvc.cli import models_add, models_list
+from ocrsvc.cli import models_add, models_encrypt, models_list, models_new_key
 from ocrsvc.settings.load import read_settings
 
-HELP: Final = "list, add, check and remove models"
+HELP: Final = "list, add, check, remove and encrypt models"
 
-_ACTIONS: Final[Mapping[str, ModuleType]] = {"list": models_list, "add": models_add}
+_ACTIONS: Final[Mapping[str, ModuleType]] = {
+    "list": models_list,
+    "add": models_add,
+    "encrypt": models_encrypt,
+    "new-key": models_new_key,
+}
 """Each module has HELP, add_arguments(parser) and run(args, settings), which returns the exit code."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.cli.table import table
+from ocrsvc.model_repository.key_source import read_model_key
 from ocrsvc.model_repository.repository import BadVersion, ModelRepository, Scan
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.settings.settings import Settings
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Print what there is. Raises OperatorError."""
-    repository = ModelRepository(settings.models)
+    repository = ModelRepository(settings.models, read_model_key(settings))
     scan = repository.scan()
     entries = sorted(_entries(scan, repository.incomplete()), key=lambda entry: (entry["name"], entry["version"]))
     if args.json:

@@ -12,7 +12,7 @@ from ocrsvc.model_import.origin import Origin, find_origin
 from ocrsvc.model_import.ppocr_parts import find_ppocr
 from ocrsvc.model_import.source_files import SourceFile, files_of
 from ocrsvc.model_repository.description import Description, parse_description
-from ocrsvc.model_repository.repository import DESCRIPTION_FILE
+from ocrsvc.model_repository.version import DESCRIPTION_FILE
 
 TR_FILES: Final = ("libtr.so", "ctpn.bin", "crnn.bin")
 LICENCE_FILE: Final = "LICENSE"

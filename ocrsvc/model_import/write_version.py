@@ -17,7 +17,7 @@ from ocrsvc.model_import.source_files import MOST_MODEL_BYTES, SourceFile
 from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.manifest import write_manifest
-from ocrsvc.model_repository.repository import DESCRIPTION_FILE
+from ocrsvc.model_repository.version import DESCRIPTION_FILE
 
 _CHUNK_BYTES: Final = 1 << 20
 _TRIES: Final = 20
