@@ -1,4 +1,4 @@
-"""`ocrsvc models`: lists, adds, checks and removes the models of a repository, which a running service follows."""
+"""`ocrsvc models`: lists, adds, checks, encrypts and removes models, which a running service follows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from ocrsvc.cli import models_add, models_check, models_list, models_remove
+from ocrsvc.cli import models_add, models_check, models_encrypt, models_list, models_new_key, models_remove
 from ocrsvc.cli.models_steer import FORGET, LABEL, LOAD, UNLOAD
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
-HELP: Final = "list, add, check, steer and remove models"
+HELP: Final = "list, add, check, encrypt, steer and remove models"
 
 
 class Action(Protocol):
@@ -39,6 +39,8 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "unload": UNLOAD,
     "forget": FORGET,
     "remove": models_remove,
+    "encrypt": models_encrypt,
+    "new-key": models_new_key,
 }
 
 

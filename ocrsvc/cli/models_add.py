@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="files or folders: ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml",
     )
-    parser.add_argument("--version", type=_number, metavar="N", help="its number; the next one that is free by default")
+    parser.add_argument(
+        "--version", type=number_argument, metavar="N", help="its number; the next one that is free by default"
+    )
     parser.add_argument("--tier", choices=get_args(Tier), help="how large it is; also chooses among several")
     parser.add_argument(
         "--language",
@@ -115,7 +117,8 @@ def _name(text: str) -> str:
     return text
 
 
-def _number(text: str) -> int:
+def number_argument(text: str) -> int:
+    """The number of a version, for argparse."""
     if not text.isascii() or not text.isdecimal() or not 0 < int(text[:12]) <= MOST_VERSION:
         raise argparse.ArgumentTypeError(f"{text!r}: accepted is a number from 1")
     return int(text)

@@ -17,6 +17,9 @@ Direction = Literal["ltr", "rtl", "vertical"]
 
 Triple = tuple[float, float, float]
 
+IN_FOLDER: Final = "./"
+"""How a setting's value begins that is a path in the version's folder."""
+
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
 _TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -154,6 +157,11 @@ class Description(_Table):
     def languages(self) -> tuple[str, ...]:
         """Those of all recognizers, each once."""
         return tuple(dict.fromkeys(tag for part in self.recognition for tag in part.languages))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The settings that are paths in the version's folder, which the engine opens by itself."""
+        return tuple(name for name, value in self.settings.items() if str(value).startswith(IN_FOLDER))
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ and the file's name, so that no file can stand for another one of the same model
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
 import struct
 from collections.abc import Iterator
@@ -152,10 +153,12 @@ def _cipher(key: ModelKey, salt: bytes) -> AESGCM:
     return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, _INFO).derive(key.derive(_USE)))
 
 
-@cache
 def check_installed() -> None:
     """Raises EncryptionMissing without the package cryptography; it is imported once a file is decrypted."""
-    from importlib.util import find_spec
-
-    if find_spec("cryptography") is None:
+    if not _is_installed():
         raise EncryptionMissing
+
+
+@cache
+def _is_installed() -> bool:
+    return importlib.util.find_spec("cryptography") is not None

@@ -151,7 +151,7 @@ def _check_key(description: Description, key: ModelKey | None) -> ModelKey | Non
             f"It is encrypted with the key {encryption.key}, and the one that is given is {key.id}.", KEY_REMEDY
         )
     check_installed()
-    if paths := [name for name, value in description.settings.items() if str(value).startswith("./")]:
+    if paths := description.paths:
         raise BadModel(
             f"It is encrypted, and the engine {description.engine} opens files by their path ({', '.join(paths)}).",
             "Leave models of this engine plain.",
