@@ -24,6 +24,7 @@ _IMAGENET: Final = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _RAPIDOCR: Final = re.compile(r"_det_\w+\.onnx$", re.IGNORECASE)
 """How RapidOCR's detectors are called; it feeds them as a recognizer is fed."""
 _HEIGHT_PX: Final = 48
+_RIGHT_TO_LEFT: Final = frozenset({"ar", "fa", "he", "ur"})
 _PART_OF_NAME: Final = re.compile(r"_(mobile_|server_|tiny_|small_|medium_)?(det|rec)$")
 
 
@@ -42,7 +43,9 @@ def find_ppocr(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel:
     candidates = find_candidates(files)
     detector = _choose("detector", candidates, wanted.tier)
     recognizers = list(_recognizers(wanted, candidates, files))
-    main = recognizers[0].model
+    main, names = recognizers[0].model, [one.name for one in recognizers]
+    if len(set(names)) < len(names):
+        raise BadModel(f"Two recognizers have the same name: {', '.join(names)}.", "Give each a name of its own.")
     parts = [(one, _recognition(one)) for one in recognizers]
     content: dict[str, SourceFile | bytes] = {"det.onnx": detector.file}
     for one, part in parts:
@@ -108,6 +111,7 @@ def _recognition(one: _Recognizer) -> Recognition:
                 "adds_space": one.dictionary.adds_space,
                 "height_px": one.model.graph.height_px or config.height_px or _HEIGHT_PX,
                 "languages": languages,
+                "direction": "rtl" if _RIGHT_TO_LEFT & set(languages) else "ltr",
                 **{key: value for key, value in given.items() if value is not None},
             }
         )
@@ -137,7 +141,7 @@ def _detection(one: Candidate) -> Detection:
         "unclip_ratio": config.unclip_ratio,
     }
     said = {key: value for key, value in given.items() if value is not None}
-    usual = {} if _RAPIDOCR.search(one.file.path.name) else _IMAGENET
+    usual = {} if _RAPIDOCR.search(one.file.base) else _IMAGENET
     return Detection.model_validate({"file": "det.onnx", **usual, **said})
 
 
