@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -15,9 +15,11 @@ from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.control import ModelControl, VersionStatus
-from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import ModelControl, VersionStatus
+    from ocrsvc.model_serving.router import ModelRouter
 
 HELP: Final = "list the models and their versions"
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
