@@ -27,6 +27,7 @@ READING_ERRORS: Final[Errors] = (
     errors.NothingSent,
     errors.BadBase64,
     errors.BadOption,
+    errors.UnknownModel,
     errors.BodyTimeout,
     errors.BodyTooLarge,
     errors.ImageTooLarge,

@@ -69,6 +69,11 @@ class EngineLifecycle:
             raise _not_ready()
         return self._engine.describe()
 
+    @property
+    def has_models(self) -> bool:
+        """Whether requests may choose among the models of a repository."""
+        return self._settings.models is not None
+
     def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
         self._running()[1].queue.check_capacity(priority)
