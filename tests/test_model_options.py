@@ -14,6 +14,7 @@ from ocrsvc.http.options import read_options
 from ocrsvc.model_api.model import options_in
 from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.records import ReadOptions
+from ocrsvc.settings.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,19 @@ def test_anything_else_is_unknown_and_what_there_is_is_said(
 def test_what_there_is_may_be_named(client: FlaskClient) -> None:
     response = client.post("/v1/ocr?model=ppocr/1&tier=small&lang=en", data=picture())
     assert response.status_code == 200
+
+
+def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
+    listed = json_of(client.get("/v1/ocr/models"))
+    assert listed["default"] == "ppocr"
+    (only,) = listed["models"]
+    assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
+    assert only["languages"] == ["zh", "zh-hant", "en", "ja"]
+
+
+def test_an_engine_with_its_own_model_has_none_to_list() -> None:
+    with running_app(Settings(engine="tr")) as app:
+        assert json_of(app.test_client().get("/v1/ocr/models")) == {"default": None, "models": []}
 
 
 @pytest.mark.parametrize("asked", [{"model": "fake"}, {"tier": "small"}, {"lang": "en"}])

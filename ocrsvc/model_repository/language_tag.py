@@ -16,8 +16,12 @@ _TAG: Final = re.compile(PATTERN)
 _SAME: Final[Mapping[str, str]] = {
     **dict.fromkeys(("zh-hans", "zh-cn", "zh-sg", "zh-hans-cn", "zh-hans-sg"), "zh"),
     **dict.fromkeys(("zh-tw", "zh-hk", "zh-mo", "zh-hant-tw", "zh-hant-hk", "zh-hant-mo"), "zh-hant"),
-    **{"ch": "zh", "chinese-cht": "zh-hant", "japan": "ja", "korean": "ko", "arabic": "ar", "german": "de"},
-    **{"french": "fr", "thai": "th", "greek": "el"},
+    "ch": "zh",
+    "chinese-cht": "zh-hant",
+    "japan": "ja",
+    "korean": "ko",
+    "german": "de",
+    "french": "fr",
 }
 """Tags of the two Chinese scripts, which others write by region; and what PaddleOCR calls its languages."""
 

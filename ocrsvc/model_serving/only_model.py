@@ -1,4 +1,4 @@
-"""Checks the model, tier and language of a request where there is no model repository, but one model."""
+"""The one model of a service without a model repository: what requests may ask for, and what they are told of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Final
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_repository import builtin
 from ocrsvc.model_repository.language_tag import AUTO
+from ocrsvc.model_serving.control import VersionStatus
+from ocrsvc.model_serving.model_list import ModelList
 from ocrsvc.records import ReadOptions
+
+NO_MODELS: Final = ModelList(None, ())
+"""Of an engine that reads with its own model, which has no name."""
 
 _NAMES: Final = (builtin.NAME, f"{builtin.NAME}/{builtin.NUMBER}")
 
@@ -38,3 +43,11 @@ def check_only_model(options: ReadOptions, engine: str) -> None:
         raise UnknownModel(
             f"No model here reads the language {options.lang}.", f"There are: {', '.join(described.languages)}, {AUTO}."
         )
+
+
+def only_model(engine: str) -> ModelList:
+    """The built-in model, where that is the engine's. Raises EngineUnavailable: its wheel is missing."""
+    if engine != builtin.DESCRIPTION.engine:
+        return NO_MODELS
+    version = builtin.built_in_model()
+    return ModelList(version.name, (VersionStatus(version.name, version.number, "AVAILABLE", "", version=version),))
