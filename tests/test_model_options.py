@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from flask.testing import FlaskClient
@@ -12,6 +13,8 @@ from web_support import json_of, picture, running_app
 from ocrsvc.errors import BadOption, UnknownModel
 from ocrsvc.http.options import read_options
 from ocrsvc.model_api.model import options_in
+from ocrsvc.model_serving.control import State
+from ocrsvc.model_serving.model_list import STATES
 from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
@@ -106,6 +109,10 @@ def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
     (only,) = listed["models"]
     assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
     assert only["languages"] == ["zh", "zh-hant", "en", "ja"]
+
+
+def test_the_states_are_those_of_versions() -> None:
+    assert get_args(State) == STATES
 
 
 def test_an_engine_with_its_own_model_has_none_to_list() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from ocrsvc.model_repository.description import Tier
-from ocrsvc.model_serving.control import State
+from ocrsvc.model_serving.model_list import STATES
 from ocrsvc.records import MASK_KINDS, RegionType
 from ocrsvc.telemetry.ledger import STAGES
 
@@ -90,7 +90,7 @@ def _model_list() -> Node:
 
 def _model_version() -> Node:
     nullable = {"type": ["string", "null"]}
-    state = {"enum": list(get_args(State)), "description": "Requests may name what is AVAILABLE."}
+    state = {"enum": list(STATES), "description": "Requests may name what is AVAILABLE."}
     return record(
         {
             "name": TEXT,

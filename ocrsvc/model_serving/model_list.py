@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.control import VersionStatus
+
+if TYPE_CHECKING:
+    # Loaded where there is a repository alone.
+    from ocrsvc.model_serving.control import VersionStatus
+
+STATES: Final = ("START", "LOADING", "AVAILABLE", "UNLOADING", "END")
+"""TensorFlow Serving's, as `control.State` has them."""
 
 
 @dataclass(frozen=True, slots=True)
