@@ -84,6 +84,11 @@ class ModelControl:
         self._checked_s = clock()
 
     @property
+    def folder(self) -> Path | None:
+        """The repository's; None where there is only the built-in model."""
+        return self._repository.folder
+
+    @property
     def policies(self) -> Policies:
         """Those of the repository's own file."""
         return self._policies
