@@ -67,6 +67,6 @@ def infer_arrays(
             [Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])], served.name, str(served.number)
         )
     images = [image_of(element, context.share) for element in asked.elements]
-    options = replace(options_in(asked.parameters), model=served.option)
+    options = replace(options_in(asked.parameters, has_models=model.models.has_repository), model=served.option)
     read = model.infer(images, options, limit_s, context)
     return InferredArrays(arrays_of(read.pages, wanted, asked.batch), read.name, read.version)
