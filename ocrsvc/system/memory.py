@@ -41,6 +41,15 @@ def read_private_bytes(statm: Path = _OWN) -> int:
     return resident_bytes - shared_bytes
 
 
+def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
+    """Memory of a process that is not of files, with its part of what it shares with others by fork; 0 without it.
+
+    It takes milliseconds, in which the process cannot map memory.
+    """
+    words = read_text(root / str(pid) / "smaps_rollup").replace(":", "").split()
+    return 1024 * _value_after(words, "Pss_Anon")
+
+
 def read_memory_bytes(root: Path = Path("/")) -> int:
     """What this process and its siblings may use together: the smaller of the machine's memory and the cgroups' limits.
 
