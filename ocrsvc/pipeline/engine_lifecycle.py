@@ -145,6 +145,11 @@ class EngineLifecycle:
         return only_model(self._settings.engine)
 
     @property
+    def worker_models(self) -> WorkerModels | None:
+        """The models of the repository; None without one, and before `start`."""
+        return self._models
+
+    @property
     def loaded_models(self) -> LoadedModels | None:
         """What this worker has loaded of a repository; None without one, and before `start`."""
         return None if self._models is None else self._models.loaded
