@@ -232,7 +232,7 @@ def call(channel: grpc.Channel, path: str, request: Any, metadata: Any = None) -
     try:
         return unary(channel, path, f"{package}{answer}Response")(request, timeout=20, metadata=metadata)
     except grpc.RpcError as error:
-        return error.code(), error.details()  # type: ignore[attr-defined]
+        return error.code(), error.details()
 
 
 def spec(name: str = "fake", version: int | None = None, label: str = "") -> Any:
