@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 HELP: Final = "list the models and their versions"
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
 _MEGABYTE: Final = 1e6
+_EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
+"""States that an operator has to do something about."""
 _COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
 
 
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     for line in table(_COLUMNS, [_row(entry) for entry in entries]):
         print(line)
     for entry in entries:
-        if entry["reason"]:
+        if entry["reason"] and entry["state"] in _EXPLAINED:
             print(f"{entry['name']}/{entry['version']}: {entry['reason']}")
     return 0
 
