@@ -8,11 +8,11 @@ from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import NotReady
 from ocrsvc.model_serving.model_list import ModelList
-from ocrsvc.model_serving.only_model import only_model
+from ocrsvc.model_serving.only_model import check_only_model, only_model
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page
+from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Priority
 from ocrsvc.settings.settings import Settings
@@ -75,6 +75,10 @@ class EngineLifecycle:
     def has_models(self) -> bool:
         """Whether requests may choose among the models of a repository."""
         return self._settings.models is not None
+
+    def check_model(self, options: ReadOptions) -> None:
+        """Raises UnknownModel where no model here is what the options want."""
+        check_only_model(options, self._settings.engine)
 
     def models(self) -> ModelList:
         """The models that requests may name, and how each version is. Raises EngineUnavailable."""

@@ -15,7 +15,6 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
@@ -78,7 +77,7 @@ class Reader(EngineLifecycle):
 
     def _request(self, options: ReadOptions, limit_s: float, context: RequestContext) -> ReadRequest:
         """What all pages of a request share. Raises UnknownModel."""
-        check_only_model(options, self._settings.engine)
+        self.check_model(options)
         return make_read_request(options, limit_s, context)
 
     def _begin(self, request: ReadRequest, data: Source) -> Begun:
