@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from ocrsvc.client.response import Data, parsed
@@ -55,6 +55,5 @@ def model_list_of(status: int, retry_after: str | None, body: bytes) -> ModelLis
 
 
 def _version_of(data: Data) -> ModelVersion:
-    lists = {name: tuple(data[name]) for name in ("labels", "languages")}
-    names = ("name", "version", "state", "engine", "title", "tier", "licence")
-    return ModelVersion(**{name: data[name] for name in names}, **lists)
+    values = {field.name: data[field.name] for field in fields(ModelVersion)}
+    return ModelVersion(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -77,6 +77,8 @@ class Reader(EngineLifecycle):
 
     def _request(self, options: ReadOptions, limit_s: float, context: RequestContext) -> ReadRequest:
         """What all pages of a request share. Raises UnknownModel."""
+        if context.choice is not None:
+            options = context.choice.apply(options)
         self.check_model(options)
         return make_read_request(options, limit_s, context)
 

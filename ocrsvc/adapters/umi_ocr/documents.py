@@ -46,7 +46,7 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.jobs.store import Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Check, Page
+from ocrsvc.records import Check, Page, ReadOptions
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import deadline_passed
@@ -124,8 +124,7 @@ class _DocumentViews:
             numbers = numbers_of(options, count, self._settings.max_pages)
             # They are counted when they are read; here a key learns at once that it has too few left.
             request.context.pages.expect(len(numbers))
-        read = to_read_options(options, has_models=self._reader.has_models)
-        self._reader.check_model(read)
+        read = self._checked(to_read_options(options, has_models=self._reader.has_models))
         about = {
             "key": request.key.identity if request.key is not None else None,
             "name": name,
@@ -134,6 +133,13 @@ class _DocumentViews:
             "asked": {**options, "count": count},
         }
         return as_json({"code": OK, "data": self._tasks.add(part.data, about, request.caller).id})
+
+    def _checked(self, options: ReadOptions) -> ReadOptions:
+        """With what the address asks for, because the document is read without it. Raises UnknownModel."""
+        if (choice := request.choice) is not None:
+            options = choice.apply(options)
+        self._reader.check_model(options)
+        return options
 
     def result(self) -> Response:
         """Report how far a task is, and what it has read."""
