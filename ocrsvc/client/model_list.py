@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 from ocrsvc.client.response import Data, parsed
 from ocrsvc.errors import ServerError
@@ -55,5 +55,5 @@ def model_list_of(status: int, retry_after: str | None, body: bytes) -> ModelLis
 
 
 def _version_of(data: Data) -> ModelVersion:
-    values = {field.name: data[field.name] for field in fields(ModelVersion)}
-    return ModelVersion(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    values: dict[str, Any] = {field.name: data[field.name] for field in fields(ModelVersion)}
+    return ModelVersion(**values | {name: tuple(values[name]) for name in ("labels", "languages")})
