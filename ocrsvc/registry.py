@@ -33,10 +33,14 @@ class EngineEntry:
     Attributes:
         name: As OCRSVC_ENGINE has it.
         opener: A function of the settings and the thread plan, which returns an Engine.
+        takes_model: The opener takes a third argument: the ModelVersion that it opens, or None for the one that the
+            engine comes with.
         preload: Modules that a fork server imports before it forks children; without ONNX Runtime, which starts a
             thread when it is imported, and which a child imports in 50 ms.
         uses_onnx_runtime: Whether the GPU build of ONNX Runtime lets it compute on a GPU.
         settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
+        base_groups: SettingsGroups that are among those bases. The engine's own settings, which a model may set, are
+            those of `settings` and of these.
         package: Name and version of the package that it came from; empty for this one. The registry fills it in.
     """
 
@@ -45,6 +49,8 @@ class EngineEntry:
     preload: tuple[str, ...] = ()
     uses_onnx_runtime: bool = False
     settings: str = ""
+    base_groups: tuple[str, ...] = ()
+    takes_model: bool = False
     package: str = ""
 
 
@@ -98,11 +104,29 @@ _PPOCR_MODULES: Final = (
     "ocrsvc.engines.ppocr.pipeline.page",
 )
 
+_GROUPS: Final = "ocrsvc.settings.groups"
+
 _ENGINES: Final = (
-    EngineEntry("ppocr", "ocrsvc.engines.ppocr.engine:open_ppocr", _PPOCR_MODULES, uses_onnx_runtime=True),
-    EngineEntry("tr", "ocrsvc.engines.tr.engine:open_tr", ("cv2", "ocrsvc.engines.tr.engine")),
+    EngineEntry(
+        "ppocr",
+        "ocrsvc.engines.ppocr.engine:open_ppocr",
+        _PPOCR_MODULES,
+        uses_onnx_runtime=True,
+        base_groups=(f"{_GROUPS}.engine_ppocr:PpocrEngineSettings",),
+    ),
+    EngineEntry(
+        "tr",
+        "ocrsvc.engines.tr.engine:open_tr",
+        ("cv2", "ocrsvc.engines.tr.engine"),
+        base_groups=(f"{_GROUPS}.engine_tr:TrEngineSettings",),
+    ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
-    EngineEntry("fake", "ocrsvc.engines.fake:open_fake", ("ocrsvc.engines.fake",)),
+    EngineEntry(
+        "fake",
+        "ocrsvc.engines.fake:open_fake",
+        ("ocrsvc.engines.fake",),
+        base_groups=(f"{_GROUPS}.engine_fake:FakeEngineSettings",),
+    ),
 )
 
 _ADAPTERS: Final = (

@@ -74,6 +74,19 @@ class ModelRepository:
             tuple(sorted(bad, key=lambda one: (one.name, one.number))),
         )
 
+    def open(self, name: str, number: int) -> ModelVersion:
+        """One version. Raises BadModel: it is not there, or cannot be used."""
+        if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
+            return built_in_model()
+        if self.folder is None:
+            raise BadModel(f"There is no {name}/{number} without OCRSVC_MODELS.", "Name the folder with it.")
+        try:
+            return _open_version(self.folder / name / str(number))
+        except OSError as error:
+            raise BadModel(
+                f"{name}/{number} cannot be read in {self.folder}: {error.strerror}.", "Copy the version there again."
+            ) from error
+
     def _folders(self) -> list[Path]:
         """The folders whose names are those of versions."""
         if self.folder is None:

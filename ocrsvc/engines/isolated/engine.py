@@ -9,6 +9,7 @@ from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineUnavailable
+from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
@@ -22,15 +23,19 @@ class IsolatedEngine:
         settings: The effective settings.
         plan: Of this worker.
         denylist: Shared by all workers.
+        model: What the engine reads with; None for the model that it comes with.
 
     Raises:
         EngineUnavailable: The first child could not open it.
+        BadModel: The first child could not use the model.
     """
 
-    def __init__(self, settings: Settings, plan: ThreadPlan, denylist: CrashDenylist) -> None:
+    def __init__(
+        self, settings: Settings, plan: ThreadPlan, denylist: CrashDenylist, model: ModelVersion | None = None
+    ) -> None:
         if not hasattr(os, "memfd_create"):
             raise EngineUnavailable("OCRSVC_ISOLATION=process needs Linux.", "Set OCRSVC_ISOLATION=thread.")
-        self._spawner = Spawner(settings, plan)
+        self._spawner = Spawner(settings, plan, model)
         self._pool = ChildPool(self._spawner, settings, plan.workers * plan.engine_threads)
         self._denylist = denylist
         try:
@@ -39,7 +44,7 @@ class IsolatedEngine:
             self._spawner.close()
             raise
         # What must not be opened twice at once in a process may be in several.
-        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True)
+        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""

@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
@@ -53,13 +54,16 @@ class ForkServer:
 
     Args:
         control: Commands come in here.
-        settings, plan: For the children.
+        settings, plan, model: For the children.
     """
 
-    def __init__(self, control: socket.socket, settings: Settings, plan: ThreadPlan) -> None:
+    def __init__(
+        self, control: socket.socket, settings: Settings, plan: ThreadPlan, model: ModelName | None = None
+    ) -> None:
         self._control = control
         self._settings = settings
         self._plan = plan
+        self._model = model
         self._children: dict[int, _RunningChild] = {}
         self._wake_receiver, self._wake_sender = socket.socketpair()
 
@@ -130,7 +134,7 @@ class ForkServer:
             from ocrsvc.engines.isolated.child_main import serve_worker
             from ocrsvc.engines.isolated.shared_area import SharedArea
 
-            serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
+            serve_worker(end, SharedArea(area_fd), self._settings, self._plan, self._model)
             code = 0
         except BaseException as error:
             LOG.error("A child ends", exc_info=loggable_error(error))
@@ -206,7 +210,8 @@ def main() -> None:
     if settings.log_format == "json":
         log_as_json()
     preload(settings.engine)
-    ForkServer(control, settings, plan).run()
+    model = None if first["model"] is None else ModelName(**first["model"])
+    ForkServer(control, settings, plan, model).run()
 
 
 if __name__ == "__main__":

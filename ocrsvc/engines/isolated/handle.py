@@ -15,7 +15,7 @@ from typing import Final
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
 from ocrsvc.engines.isolated.crash_handling import CrashHandling
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
+from ocrsvc.errors import BadModel, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CrashDenylist
 
@@ -34,6 +34,7 @@ class IsolatedHandle:
 
     Raises:
         EngineUnavailable: No child could open the engine.
+        BadModel: It could not use the model that it was given.
     """
 
     def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
@@ -48,6 +49,8 @@ class IsolatedHandle:
         try:
             self._child = self._open(math.inf)
         except OcrsvcError as error:
+            if isinstance(bad := error.__cause__, BadModel):
+                raise BadModel(bad.detail, bad.remedy) from error
             raise EngineUnavailable(error.detail, error.remedy) from error
 
     @property

@@ -18,6 +18,8 @@ from typing import Final
 
 import orjson
 
+from ocrsvc.engines.isolated.model_name import ModelName
+from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -34,10 +36,14 @@ class Spawner:
     Args:
         settings: Which engine the children open.
         plan: Their library threads.
+        model: What the engine reads with, which the children open themselves; None for the model that it comes with.
     """
 
-    def __init__(self, settings: Settings, plan: ThreadPlan) -> None:
-        self._first_message = orjson.dumps({"settings": settings.model_dump(mode="json"), "plan": asdict(plan)})
+    def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
+        named = None if model is None else asdict(ModelName.of(model))
+        self._first_message = orjson.dumps(
+            {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named}
+        )
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._server: Program | None = None
