@@ -27,10 +27,10 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
     to_answer,
     to_read_options,
 )
-from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnknownModel
+from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200
+from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -89,7 +89,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    if failure.status in {404, 405} and not isinstance(error, UnknownModel):
+    if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
     # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
