@@ -24,6 +24,7 @@ import pytest
 from documents import tiff
 from hypothesis import given
 from hypothesis import strategies as st
+from models_support import make_several
 from support import ROOT, Server, clean_environment, run_server
 from web_support import running_app
 
@@ -208,6 +209,17 @@ def test_the_models_of_a_service_are_listed(server: Server) -> None:
     with Client(server.url) as client:
         # The fake engine reads with a model that has no name.
         assert client.models() == asyncio.run(asked()) == ModelList(None, ())
+
+
+def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ISOLATION": "process", **make_several(tmp_path)}
+    with run_server(env) as server, Client(server.url) as client:
+        assert [one.labels for one in client.models().models if one.name == "east"] == [("stable",), ("canary",)]
+        answer = client.read(PAGE, model="east:canary", lang="en")
+        assert (answer.engine["model"], answer.engine["version"]) == ("east", "2")
+        assert client.read(PAGE, lang="ru").text.endswith("north/1")
+        with pytest.raises(errors.UnknownModel, match="Languages: en, ja, ru"):
+            client.read(PAGE, lang="ko")
 
 
 def test_a_list_of_models_has_every_member_of_each_version() -> None:

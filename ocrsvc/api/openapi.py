@@ -98,7 +98,7 @@ def openapi(*, wants_keys: bool = False) -> Node:
 
 def _paths(key_errors: Errors, opened: Node) -> Node:
     """Each path; `opened` are the members of an operation that wants no key."""
-    listing_errors = [errors.NotReady, *key_errors]
+    listing_errors: Errors = [errors.NotReady, *key_errors]
     return {
         "/v1/ocr": {"post": _ocr([*READING_ERRORS, *key_errors])},
         "/v1/ocr/models": {
