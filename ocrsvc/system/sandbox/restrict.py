@@ -65,14 +65,15 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def lower_priority(pid: int) -> None:
+def lower_priority(pid: int, by: int = _NICE) -> None:
     """Have a process use the processors that others leave: an untrusted file may keep it busy up to its limits.
 
     Args:
         pid: The process, which need not know: loading what it needs costs as much as most files.
+        by: Steps of niceness.
     """
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + by)
 
 
 def raise_oom_score() -> None:
