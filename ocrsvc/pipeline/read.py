@@ -16,7 +16,6 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
@@ -81,9 +80,11 @@ class Reader(EngineLifecycle):
 
     def _request(self, options: ReadOptions, limit_s: float, context: RequestContext) -> ReadRequest:
         """What all pages of a request share, within a `with`. Raises UnknownModel, and as WorkerModels.lease."""
+        if context.choice is not None:
+            options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
         if self._models is None:
-            check_only_model(options, self._settings.engine)
+            self.check_model(options)
             return request
         with context.ledger.during("wait"):
             return replace(request, lease=self._models.lease(options, request.deadline, request.check))
