@@ -164,11 +164,6 @@ class EngineLifecycle:
         """What this worker has loaded of a repository; None without one, and before `start`."""
         return None if self._models is None else self._models.loaded
 
-    @property
-    def worker_models(self) -> WorkerModels | None:
-        """The models of a repository; None without one, and before `start`."""
-        return self._models
-
     def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
         self._running().queue.check_capacity(priority)
