@@ -27,6 +27,7 @@ READING_ERRORS: Final[Errors] = (
     errors.NothingSent,
     errors.BadBase64,
     errors.BadOption,
+    errors.UnknownModel,
     errors.BodyTimeout,
     errors.BodyTooLarge,
     errors.ImageTooLarge,
@@ -98,6 +99,7 @@ def _paths(key_errors: Errors, opened: Node) -> Node:
     """Each path; `opened` are the members of an operation that wants no key."""
     return {
         "/v1/ocr": {"post": _ocr([*READING_ERRORS, *key_errors])},
+        "/v1/ocr/models": {"get": _get("models", "The models that requests may name.", ref("ModelList"), key_errors)},
         "/healthz": {"get": _get("healthz", "The process is alive.", _state("ok")) | opened},
         "/readyz": {
             "get": _get("readyz", "An engine is warm in this worker.", _state("ready"), [errors.NotReady]) | opened,

@@ -102,7 +102,7 @@ class FakeHandle:
 class FakeEngine:
     """The engine without a model."""
 
-    traits = EngineTraits()
+    traits = EngineTraits(any_thread=True)
 
     def __init__(self, settings: FakeEngineSettings) -> None:
         self._settings = settings

@@ -13,10 +13,15 @@ from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.masking import kinds
 from ocrsvc.masking.kinds import parse_kinds
+from ocrsvc.model_repository import language_tag, wanted_model
+from ocrsvc.model_repository.description import Tier
+from ocrsvc.model_repository.language_tag import parse_language
+from ocrsvc.model_repository.wanted_model import parse_wanted_model
 from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
+_TIERS: Final = get_args(Tier)
 _FORMATS: Final = ("json", *OUTPUT_FORMATS)
 SEGMENTED: Final = "segmented"
 
@@ -75,6 +80,12 @@ def parse_words(text: str) -> Words:
             "Install the extra ocrsvc[segment], or ask for words=true, which gives Chinese by character.",
         )
     return SEGMENTED
+
+
+def _parse_model(text: str) -> str:
+    """The option `model`: names of models have no capitals, labels may. Raises ValueError."""
+    head, sign, label = text.partition(":")
+    return str(parse_wanted_model(head.lower() + sign + label))
 
 
 def _words_schema() -> dict[str, object]:
@@ -157,6 +168,28 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "What becomes stars in the answer: numbers of persons, organizations and accounts (id), telephone numbers "
         "(phone), payment cards (card), mail addresses (mail), the service's own patterns (own); JSON lists the "
         "places.",
+    ),
+    "model": Option(
+        _parse_model,
+        wanted_model.ACCEPTED,
+        {"type": "string", "pattern": f"^(?:{wanted_model.PATTERN})$"},
+        None,
+        "Which model reads, also its version (NAME/VERSION) or label (NAME:LABEL); GET /v1/ocr/models lists them. Left "
+        "out, tier and lang decide, and without those the service.",
+    ),
+    "tier": _choice(
+        _TIERS,
+        "one of " + ", ".join(_TIERS),
+        None,
+        "How large a model reads: tiny is the quickest, medium the most exact. Left out, the service decides.",
+    ),
+    "lang": Option(
+        parse_language,
+        language_tag.ACCEPTED,
+        {"type": "string", "pattern": f"^(?:{language_tag.PATTERN}|{language_tag.AUTO})$"},
+        None,
+        "The language of the text, which chooses the model and its recognizer; auto chooses a recognizer by line. Left "
+        "out, the service decides.",
     ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(

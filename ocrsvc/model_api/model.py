@@ -28,6 +28,9 @@ OPTION_NAMES: Final = (
 )
 """Those that change what the tensors hold; words, tables and regions have none."""
 
+MODEL_OPTION_NAMES: Final = ("tier", "lang")
+"""Those that choose among models, where there are several. The model itself is in the request's path."""
+
 
 class OcrModel:
     """The model, over a reader; shared by all threads.
@@ -85,9 +88,18 @@ class OcrModel:
         return readings
 
 
-def options_in(parameters: Mapping[str, object]) -> ReadOptions:
-    """The reading options among a request's parameters; all others belong to somebody else. Raises BadOption."""
-    return read_options([(name, parameters[name]) for name in OPTION_NAMES if name in parameters]).read
+def options_in(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
+    """The reading options among a request's parameters; all others belong to somebody else.
+
+    Args:
+        parameters: Of the request.
+        has_models: Whether there is a model repository; without one, tier and lang belong to somebody else too.
+
+    Raises:
+        BadOption: A value is not accepted.
+    """
+    names = (*OPTION_NAMES, *MODEL_OPTION_NAMES) if has_models else OPTION_NAMES
+    return read_options([(name, parameters[name]) for name in names if name in parameters]).read
 
 
 def limit_in(parameters: Mapping[str, object], limit_s: float) -> float:

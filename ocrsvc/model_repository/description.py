@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.language_tag import is_tag
 
 Tier = Literal["tiny", "small", "medium"]
 
@@ -21,7 +22,6 @@ IN_FOLDER: Final = "./"
 """How a setting's value begins that is a path in the version's folder."""
 
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
-_TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _KEY_ID: Final = r"^[0-9a-f]{16}$"
 _SET_ID: Final = r"^[0-9a-f]{32}$"
@@ -36,7 +36,7 @@ def _check_file(name: str) -> str:
 
 def _check_language(tag: str) -> str:
     """A language tag in small letters, such as zh, zh-hant, en; raises ValueError."""
-    if not _TAG.fullmatch(tag):
+    if not is_tag(tag):
         raise ValueError("no language tag in small letters, such as zh, zh-hant or en")
     return tag
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -19,7 +19,7 @@ from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository, Scan
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import LABEL
-from ocrsvc.model_serving.catalogue import Catalogue, Model, make_catalogue
+from ocrsvc.model_serving.catalogue import Catalogue, Model, make_catalogue, with_loaded
 from ocrsvc.model_serving.policy import Policies, read_policies
 from ocrsvc.model_serving.state import Generation, ModelState, StateStore
 
@@ -62,6 +62,10 @@ class ModelControl:
         store: Where what is decided is kept.
         is_loaded: Whether this worker has a version loaded; the command line has none.
         clock: Monotonic seconds.
+
+    Attributes:
+        loaded_versions: What this worker has loaded: it serves on when it is removed from the disk, until something
+            has taken its place.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class ModelControl:
     ) -> None:
         self._repository, self.store = repository, store
         self.is_loaded, self._clock = is_loaded, clock
+        self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
         self._lock = Lock()
         self._policies = self._read_policies()
         self._generation: Generation = store.generation()
@@ -98,7 +103,8 @@ class ModelControl:
         with self._lock:
             now_s, generation = self._clock(), self.store.generation()
             state = self.store.read()
-            self._catalogue = make_catalogue(self._repository.scan(), self._policies, state)
+            scan = with_loaded(self._repository.scan(), self.loaded_versions(), state)
+            self._catalogue = make_catalogue(scan, self._policies, state)
             self._generation, self._checked_s = generation, now_s
             return self._catalogue
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import NotReady
+from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.only_model import only_model
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.readings import EngineInfo
@@ -68,6 +70,15 @@ class EngineLifecycle:
         if self._engine is None:
             raise _not_ready()
         return self._engine.describe()
+
+    @property
+    def has_models(self) -> bool:
+        """Whether requests may choose among the models of a repository."""
+        return self._settings.models is not None
+
+    def models(self) -> ModelList:
+        """The models that requests may name, and how each version is. Raises EngineUnavailable."""
+        return only_model(self._settings.engine)
 
     def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""

@@ -15,6 +15,7 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
@@ -73,7 +74,12 @@ class Reader(EngineLifecycle):
         Raises:
             OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
-        return self._finish(self._begin(make_read_request(options, limit_s, context), data))
+        return self._finish(self._begin(self._request(options, limit_s, context), data))
+
+    def _request(self, options: ReadOptions, limit_s: float, context: RequestContext) -> ReadRequest:
+        """What all pages of a request share. Raises UnknownModel."""
+        check_only_model(options, self._settings.engine)
+        return make_read_request(options, limit_s, context)
 
     def _begin(self, request: ReadRequest, data: Source) -> Begun:
         """Answer with what was read of the same page before, or queue it."""
@@ -147,7 +153,7 @@ class Reader(EngineLifecycle):
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
-        return self._outcomes(datas, make_read_request(options, limit_s, context))
+        return self._outcomes(datas, self._request(options, limit_s, context))
 
     def read_files(
         self,
@@ -167,7 +173,7 @@ class Reader(EngineLifecycle):
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
-        request = make_read_request(options, limit_s, context)
+        request = self._request(options, limit_s, context)
         with closing(self._documents.pages(files, ranges, most, request, chosen)) as pages:
             outcomes = iter(self._outcomes(pages, request))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]

@@ -26,6 +26,7 @@ SERVICE_FAULTS: Final = (
     *OWN_FAULTS,
     "queue_full",
     "not_ready",
+    "model_unavailable",
     "resources_exhausted",
     "storage_full",
     "keys_unavailable",

@@ -52,4 +52,5 @@ def infer_arrays(model: OcrModel, asked: InferRequest, limit_s: float, context: 
         _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context)
         return [Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])]
     images = [image_of(element, context.share) for element in asked.elements]
-    return arrays_of(model.infer(images, options_in(asked.parameters), limit_s, context), wanted, asked.batch)
+    options = options_in(asked.parameters, has_models=model.reader.has_models)
+    return arrays_of(model.infer(images, options, limit_s, context), wanted, asked.batch)

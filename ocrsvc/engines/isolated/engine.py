@@ -44,7 +44,7 @@ class IsolatedEngine:
             self._spawner.close()
             raise
         # What must not be opened twice at once in a process may be in several.
-        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True)
+        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""

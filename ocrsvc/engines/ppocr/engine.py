@@ -72,7 +72,7 @@ class PpocrEngine:
         EngineUnavailable: A model is missing, or the device cannot be used.
     """
 
-    traits = EngineTraits()
+    traits = EngineTraits(any_thread=True)
 
     def __init__(
         self,

@@ -1,0 +1,112 @@
+"""How much memory versions of models take: estimated from their files, measured when they are loaded, remembered."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ocrsvc.errors import EngineUnavailable
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.loaded_version import LoadedVersion, MeasuredEngine
+from ocrsvc.system.allocator import give_back
+from ocrsvc.system.memory import read_private_bytes
+
+FILES_FACTOR: Final = 4
+"""Times the bytes of its files that a version is expected to take before it was ever loaded. See
+docs/design/loaded_models.md for what was measured."""
+
+LEAST_BYTES: Final = 8 << 20
+"""That any version is expected to take at first."""
+
+_KEPT: Final = 3
+
+VersionKey = tuple[str, int, str]
+"""Name, number and the manifest's digest: a version whose files change is another one."""
+
+
+def key_of(version: ModelVersion) -> VersionKey:
+    """What a version is known by."""
+    return version.name, version.number, version.digest
+
+
+class ModelMemory:
+    """What versions take, and what all of them may; for one thread at a time.
+
+    Args:
+        budget_bytes: For all that are loaded together; None is no limit.
+        read_bytes: The memory of this process that models may be in.
+        give_back: Returns what is free to the system, before it is read.
+        copies: How many of its engine's processes load a version; 1 where it is loaded into this one.
+
+    Attributes:
+        budget_bytes, give_back: As above.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int | None,
+        read_bytes: Callable[[], int] = read_private_bytes,
+        give_back: Callable[[], object] = give_back,
+        copies: int = 1,
+    ) -> None:
+        self.budget_bytes, self.give_back = budget_bytes, give_back
+        self._read_bytes, self._copies = read_bytes, copies
+        self._measured: dict[VersionKey, deque[int]] = {}
+
+    def expected_bytes(self, version: ModelVersion) -> int:
+        """What loading a version will take: what it took the last times, or an estimate that is rather too high."""
+        known = self._measured.get(key_of(version))
+        if known:
+            return round(statistics.median(known))
+        return self._copies * max(LEAST_BYTES, FILES_FACTOR * _file_bytes(version))
+
+    def check(self, version: ModelVersion) -> None:
+        """Raises EngineUnavailable where a version can never be loaded within the budget.
+
+        An estimate is not held against it: only what was measured, and before that the size of its files.
+        """
+        needed = self.expected_bytes(version) if key_of(version) in self._measured else _file_bytes(version)
+        if self.budget_bytes is not None and needed > self.budget_bytes:
+            raise EngineUnavailable(
+                f"The model {version} takes {needed} bytes, and all models of a worker may take "
+                f"{self.budget_bytes} (OCRSVC_MODELS_MEMORY).",
+                "Raise OCRSVC_MODELS_MEMORY, or have fewer engine threads.",
+            )
+
+    def is_room(self, needed_bytes: int, held_bytes: Iterable[int]) -> bool:
+        """Whether so much more may be loaded beside what is held; beside nothing, always."""
+        held = sum(held_bytes)
+        return self.budget_bytes is None or not held or held + needed_bytes <= self.budget_bytes
+
+    def before(self) -> int:
+        """To be given to `measure` when a version is loaded."""
+        self.give_back()
+        return self._read_bytes()
+
+    def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:
+        """What a version that was just loaded takes; remembered.
+
+        Requests that were read meanwhile change the memory of this process, too: the median of the last loads counts,
+        and never less than the files hold.
+        """
+        engine, known = loaded.engine, self._measured.setdefault(key_of(loaded.version), deque(maxlen=_KEPT))
+        if isinstance(engine, MeasuredEngine):
+            known.append(engine.memory_bytes())
+        else:
+            known.append(max(_file_bytes(loaded.version), self.before() - before_bytes))
+        return round(statistics.median(known))
+
+
+def _file_bytes(version: ModelVersion) -> int:
+    """The size of the files that a version reads: those of its manifest, or those that its description names."""
+    total = 0
+    for name in version.digests or version.description.files:
+        path = version.folder / name
+        total += path.stat().st_size if path.is_file() and not _is_reference(version, name) else 0
+    return total
+
+
+def _is_reference(version: ModelVersion, name: str) -> bool:
+    return name.startswith(f"{version.description.reference.folder}/")
