@@ -299,7 +299,7 @@ def test_a_call_runs_before_work_that_waits_already() -> None:
     gate, order = threading.Event(), list[str]()
     with running(lambda: Upper(gate)) as executor, executor.admit() as first, executor.admit() as second:
         items = [place.submit("a", time.monotonic() + FAR_S) for place in (first, second)]
-        wait_until(lambda: items[0].future.running())
+        wait_until(items[0].future.running)
         [future] = executor.run_in_each(lambda: order.append("queued" if not items[1].future.running() else "running"))
         gate.set()
         future.result(FAR_S)
@@ -319,19 +319,23 @@ def test_a_batch_holds_only_what_may_go_together() -> None:
     gate, server = threading.Event(), Upper()
     server.gate = gate
     executor: Executor[str, str] = Executor(
-        lambda: server, threads=1, places=8, batch=8, together=lambda one, other: one[0] == other[0]
+        lambda: server,
+        threads=1,
+        places=8,
+        batch=8,
+        may_join=lambda first, taken, other: first[0] == other[0] and taken < 2,
     )
     executor.start()
     with contextlib.ExitStack() as stack:
         places = [stack.enter_context(executor.admit()) for _ in range(6)]
-        works = ["x", "a1", "a2", "b1", "a3", "a4"]
+        works = ["x", "a1", "a2", "a3", "b1", "a4"]
         items = []
         for number, (place, work) in enumerate(zip(places, works, strict=True)):
             items.append(place.submit(work, time.monotonic() + FAR_S + number))
             wait_until(items[0].future.running)
         gate.set()
         assert [place.wait(item).answer for place, item in zip(places, items, strict=True)] == [
-            *("X", "A1", "A2", "B1", "A3", "A4")
+            *("X", "A1", "A2", "A3", "B1", "A4")
         ]
-    assert server.batches == [["x"], ["a1", "a2"], ["b1"], ["a3", "a4"]]
+    assert server.batches == [["x"], ["a1", "a2"], ["a3"], ["b1"], ["a4"]]
     assert executor.stop(FAR_S)

@@ -78,6 +78,9 @@ class LoadedModels(ModelLoader):
         most_waiting: Requests that may wait for versions to be loaded at once.
         observer: Is told what happens.
         clock: Monotonic seconds.
+
+    Attributes:
+        is_kept: Whether a version is pinned for another reason than `pin`.
     """
 
     def __init__(
@@ -163,11 +166,22 @@ class LoadedModels(ModelLoader):
             entry = self._entries.get(key_of(version))
             return entry is not None and entry.state is State.LOADED
 
+    def describe(self, version: ModelVersion) -> EngineInfo | None:
+        """The engine that has a version loaded, under the name and number of the model; None while none has."""
+        with self._changed:
+            entry = self._entries.get(key_of(version))
+            return None if entry is None or entry.loaded is None else entry.loaded.describe()
+
     def list(self) -> list[LoadedModel]:
         """What is loaded, is being loaded, or could not be; by name and number."""
         with self._changed:
             found = [entry.status() for entry in self._entries.values()]
         return sorted((one for one in found if one.state != State.CLOSED or one.reason), key=lambda one: one.order)
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """What all may take together; None is no limit."""
+        return self._memory.budget_bytes
 
     def held_bytes(self) -> int:
         """What all loaded versions take together, as measured when each was loaded."""

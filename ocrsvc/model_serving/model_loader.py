@@ -33,6 +33,9 @@ class ModelLoader:
 
     Args:
         open_version, threads, memory, load_limit_s, observer, clock: As for LoadedModels.
+
+    Attributes:
+        is_kept: As of LoadedModels.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ModelLoader:
         self._wanted: deque[Entry] = deque()
         self._changed = threading.Condition()
         self._is_working = self._is_closed = False
+        self.is_kept: Callable[[ModelVersion], bool] = lambda _version: False
 
     def _work_if_needed(self) -> None:
         """Start the loading thread unless it runs. Under the lock."""
@@ -135,7 +139,7 @@ class ModelLoader:
             others = [one for one in self._entries.values() if one is not entry and one.loaded is not None]
             if self._memory.is_room(needed_bytes, (one.size_bytes for one in others)):
                 return None
-            unpinned = [one for one in others if one.is_retired or not one.is_pinned]
+            unpinned = [one for one in others if one.is_retired or not self._is_pinned(one)]
             if not unpinned:
                 raise EngineUnavailable(
                     f"There is no room for the model {entry.version} beside those that are pinned "
@@ -143,6 +147,9 @@ class ModelLoader:
                     "Raise OCRSVC_MODELS_MEMORY, or pin fewer models.",
                 )
             return min(unpinned, key=lambda one: (one.leases > 0, one.used_s))
+
+    def _is_pinned(self, entry: Entry) -> bool:
+        return entry.is_pinned or self.is_kept(entry.version)
 
     def _drain(self, entry: Entry, until_s: float) -> bool:
         """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now."""

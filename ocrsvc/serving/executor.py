@@ -112,7 +112,7 @@ class Executor(Generic[W, A]):
         batch: Most items handed to one `read`.
         serial_open: Open the handles one after the other.
         on_idle: Called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
-        together: Whether two pieces of work may go into one `read`; any two, where it is None.
+        may_join: As for WorkQueue: what goes into one `read`.
         clock: Monotonic seconds.
 
     Attributes:
@@ -128,14 +128,14 @@ class Executor(Generic[W, A]):
         batch: int = 1,
         serial_open: bool = False,
         on_idle: Callable[[], object] = bool,
-        together: Callable[[W, W], bool] | None = None,
+        may_join: Callable[[W, int, W], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_handle = open_handle
         self._batch = batch
         self._on_idle = on_idle
         self._clock = clock
-        self.queue: WorkQueue[W, A] = WorkQueue(places, threads, clock, together)
+        self.queue: WorkQueue[W, A] = WorkQueue(places, threads, clock, may_join)
         self._opening: contextlib.AbstractContextManager[object] = (
             threading.Lock() if serial_open else contextlib.nullcontext()
         )

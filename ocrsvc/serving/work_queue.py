@@ -91,7 +91,8 @@ class WorkQueue(Generic[W, A]):
         places: Most items that may wait (or be in the making) at once; three quarters of them are open to batch.
         servers: Threads that take from it; only used to foretell when a place comes free.
         clock: Monotonic seconds.
-        together: Whether two pieces of work may be handed out together; any two, where it is None.
+        may_join: Whether a piece of work may be handed out with others: the first of them, how many they are, and it;
+            None where all may.
     """
 
     def __init__(
@@ -99,12 +100,12 @@ class WorkQueue(Generic[W, A]):
         places: int,
         servers: int,
         clock: Callable[[], float],
-        together: Callable[[W, W], bool] | None = None,
+        may_join: Callable[[W, int, W], bool] | None = None,
     ) -> None:
         self._places = {"interactive": places, "batch": max(1, int(places * BATCH_SHARE))}
         self._servers = servers
         self._clock = clock
-        self._together = together
+        self._may_join = may_join
         # Threads that are to return from `take` without work.
         self._interrupted: set[int] = set()
         self._taken = dict.fromkeys(PRIORITIES, 0)
@@ -232,7 +233,7 @@ class WorkQueue(Generic[W, A]):
         interactive, batch = self._items["interactive"], self._items["batch"]
         is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
         items = batch if batch and is_batch_due else interactive
-        if not items or (taken and self._together and not self._together(taken[0].work, items[0].work)):
+        if not items or (taken and self._may_join and not self._may_join(taken[0].work, len(taken), items[0].work)):
             return None
         self.release(items[0].context.priority)
         return items.pop(0)

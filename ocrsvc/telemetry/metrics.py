@@ -265,6 +265,41 @@ TLS_NOT_AFTER: Final = Metric(
     unit="seconds",
 )
 
+# Models of a repository, where there is one; the series of a model are counted under its name by no more than a few.
+MODELS_LOADED: Final = Metric(
+    "ocrsvc_loaded_models", "gauge", "Versions of models that are loaded now, in all workers together."
+)
+MODELS_BYTES: Final = Metric(
+    "ocrsvc_loaded_models_bytes",
+    "gauge",
+    "Memory that the loaded versions of models take in all workers together, as measured when each was loaded.",
+    unit="bytes",
+)
+MODELS_LIMIT: Final = Metric(
+    "ocrsvc_loaded_models_limit_bytes",
+    "reading",
+    "Memory that the models of one worker may take together (OCRSVC_MODELS_MEMORY).",
+    unit="bytes",
+)
+MODEL_LEASES: Final = Metric(
+    "ocrsvc_model_leases",
+    "counter",
+    "Requests that read with a model, by its name and whether it was loaded already: hit or miss.",
+    ("model", "outcome"),
+)
+MODEL_LOADS: Final = Metric(
+    "ocrsvc_model_loads", "counter", "Loads of models, by name and outcome: success or fail.", ("model", "outcome")
+)
+MODEL_LOAD_SECONDS: Final = Metric(
+    "ocrsvc_model_load_seconds", "histogram", "Seconds that the loads of models took.", unit="seconds"
+)
+MODEL_UNLOADS: Final = Metric(
+    "ocrsvc_model_unloads",
+    "counter",
+    "Versions of models that were closed, by the model's name and why: memory, retired or end.",
+    ("model", "reason"),
+)
+
 # The service itself.
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
@@ -297,6 +332,7 @@ COUNTED: Final = (
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
     *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
     *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
+    *(MODELS_LOADED, MODELS_BYTES, MODELS_LIMIT, MODEL_LEASES, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_UNLOADS),
     *(EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED),
 )
 """Everything that a block of the metrics store may hold; a new one is declared here, and then counted."""
@@ -322,6 +358,10 @@ SECTIONS: Final = (
     ("Inputs refused, and documents on disk", (DENIED, TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE)),
     ("API keys", (KEYS, KEYS_NEAR_QUOTA)),
     ("TLS", (TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER)),
+    (
+        "Models of a repository",
+        (MODELS_LOADED, MODELS_BYTES, MODELS_LIMIT, MODEL_LEASES, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_UNLOADS),
+    ),
     (
         "The service itself",
         (EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, STARTED, BUILD, ENGINE),

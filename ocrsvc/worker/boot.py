@@ -153,6 +153,11 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
         from ocrsvc.access.key_metrics import read_key_counts
 
         samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEYS_S))
+    models = reader.loaded_models
+    if models is not None:
+        from ocrsvc.model_serving.load_metrics import read_loaded
+
+        samplers.append(Sampler(own.metrics, lambda: read_loaded(models)))
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)

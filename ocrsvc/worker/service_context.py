@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
+    from ocrsvc.model_serving.loaded_version import EngineThreads
+    from ocrsvc.model_serving.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.readings import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
@@ -113,12 +115,27 @@ class ServiceContext:
         from ocrsvc.engines.opening import open_engine
         from ocrsvc.pipeline.read import Reader
 
+        if self.settings.models is not None:
+            return Reader(
+                self.settings,
+                plan,
+                models_opener=lambda threads: self._open_models(plan, threads),
+                on_reading=self._note_reading,
+            )
         return Reader(
             self.settings,
             plan,
             engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
             on_reading=self._note_reading,
         )
+
+    def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
+        """The models of this worker, which count what they do in its metrics."""
+        from ocrsvc.model_serving.load_metrics import LoadMetrics
+        from ocrsvc.model_serving.worker_models import open_worker_models
+
+        observer = LoadMetrics(self.worker.metrics)
+        return open_worker_models(self.settings, plan, threads, self.image_denylist, observer)
 
     def start_gate(self, slot_number: int = 0) -> None:
         """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
