@@ -135,7 +135,7 @@ class ServiceContext:
         from ocrsvc.model_serving.worker_models import open_worker_models
 
         observer = LoadMetrics(self.worker.metrics)
-        return open_worker_models(self.settings, plan, threads, self.image_denylist, observer)
+        return open_worker_models(self.settings, plan, threads, self.image_denylist, observer, self.model_key)
 
     def start_gate(self, slot_number: int = 0) -> None:
         """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
