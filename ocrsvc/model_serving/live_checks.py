@@ -9,7 +9,8 @@ when
 - the mean confidence of the pages that have text is lower by more than the band for confidence and three standard
   errors of the difference of two means.
 
-The three standard errors keep chance out, and the band says which difference matters. After its trial a version is what the next one is held against.
+The three standard errors keep chance out, and the band says which difference matters. After its trial a version is what
+the next one is held against.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from ocrsvc.errors import EngineFailed, ImageCrashesEngine, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.records import Page
 
 FEWEST_PAGES: Final = 30
 """Of each version, before anything is said."""
@@ -88,10 +91,11 @@ class LiveChecks:
         self._failures: list[tuple[ModelVersion, str]] = []
 
     def begin_trial(self, version: ModelVersion, before: ModelVersion) -> None:
-        """A version takes the traffic of another."""
+        """A version takes the traffic of another; one that goes back to an older one is not tried."""
         with self._lock:
             pages = self._current.pop(version.name, None)
-            if pages is not None and pages.version == before:
+            self._before.pop(version.name, None)
+            if pages is not None and pages.version == before and version.number >= before.number:
                 self._before[version.name] = pages
             if len(self._current) < _MOST_MODELS:
                 self._current[version.name] = LivePages(version, self._band.pages)
@@ -108,6 +112,18 @@ class LiveChecks:
                 return
             pages.add(confidence, is_failed=is_failed)
             self._judge(pages)
+
+    def note_page(self, version: ModelVersion, page: Page) -> None:
+        """A page was read by a version."""
+        confidences = [line.confidence for line in page.lines]
+        mean = math.fsum(confidences) / len(confidences) if confidences else None
+        is_number = mean is None or math.isfinite(mean)
+        self.add_page(version, mean if is_number else None, is_failed=not is_number)
+
+    def note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
+        """A page was not read; only what the engine did wrong counts."""
+        if isinstance(error, EngineFailed | ImageCrashesEngine):
+            self.add_page(version, None, is_failed=True)
 
     def take_failures(self) -> list[tuple[ModelVersion, str]]:
         """The versions whose trial has ended badly since the last call, with the reason."""

@@ -53,7 +53,8 @@ class ModelRouter:
 
     def serving(self, wanted: WantedModel) -> ModelVersion | None:
         """The version that a name stands for now, without shares; None where there is none."""
-        return self._named(self._catalogue(), wanted, draws=False)
+        found = self._named(self._catalogue(), wanted, draws=False)
+        return found or self._named(self._fresh(), wanted, draws=False)
 
     def _find(self, catalogue: Catalogue, options: ReadOptions) -> ModelVersion | None:
         if options.model is not None:

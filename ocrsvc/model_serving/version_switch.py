@@ -27,6 +27,7 @@ MOST_FAILURES: Final = 5
 
 _FIRST_WAIT_S: Final = 1.0
 _WAIT_FACTOR: Final = 3.0
+_LONGEST_WAIT_S: Final = 60.0
 
 
 class Loaded(Protocol):
@@ -34,6 +35,10 @@ class Loaded(Protocol):
 
     def versions(self) -> tuple[ModelVersion, ...]:
         """Those that requests can read with now."""
+        ...
+
+    def has_room_for(self, version: ModelVersion) -> bool:
+        """Whether one more can be loaded, and all others stay."""
         ...
 
     def preload(self, version: ModelVersion, deadline: float = ...) -> None:
@@ -72,6 +77,7 @@ class VersionSwitch:
         self._loaded, self._clock = loaded, clock
         self._on_switch, self._on_unusable = on_switch, on_unusable
         self._failed: dict[str, _Failed] = {}
+        self._serving: dict[str, ModelVersion] = {}
 
     def follow(self, catalogue: Catalogue) -> None:
         """Load what is to serve in place of what is loaded, and have that leave."""
@@ -81,23 +87,40 @@ class VersionSwitch:
                 self._follow_model(catalogue, model)
 
     def _follow_model(self, catalogue: Catalogue, model: Model) -> None:
-        loaded = [version for version in self._loaded.versions() if version.name == model.name]
         target = current_of(model)
         if target is None:
             # Nothing takes its place: it leaves only if it must not serve at all.
-            leaving = [version for version in loaded if is_withdrawn(catalogue, version)]
-        elif target in loaded or self._load(target, loaded):
-            leaving = [version for version in loaded if version not in model.available]
-        else:
-            return
-        for version in leaving:
+            self._retire([version for version in self._loaded_of(model) if is_withdrawn(catalogue, version)])
+        elif target in self._loaded_of(model) or self._load(target, self._loaded_of(model)):
+            self._note_serving(target, self._loaded_of(model))
+            self._retire([version for version in self._loaded_of(model) if version not in model.available])
+
+    def _loaded_of(self, model: Model) -> list[ModelVersion]:
+        return [version for version in self._loaded.versions() if version.name == model.name]
+
+    def _note_serving(self, target: ModelVersion, loaded: list[ModelVersion]) -> None:
+        others = [version for version in loaded if version != target]
+        before = self._serving.get(target.name) or next(iter(others), target)
+        self._serving[target.name] = target
+        if before != target:
+            self._on_switch(target, before)
+
+    def _retire(self, versions: list[ModelVersion]) -> None:
+        for version in versions:
             self._loaded.retire(version)
 
     def _load(self, target: ModelVersion, loaded: list[ModelVersion]) -> bool:
-        """Load what is to serve; whether that went well. What had to make room for it is loaded again if not."""
+        """Load what is to serve; whether that went well. What had to make room for it is loaded again if not.
+
+        Without room for both the old one leaves first: its requests are answered, new ones wait for the new one.
+        """
         failed = self._failed.get(target.digest)
         if failed is not None and self._clock() < failed.again_s:
             return False
+        for version in loaded:
+            self._serving.setdefault(version.name, version)
+        if not self._loaded.has_room_for(target):
+            self._retire(loaded)
         try:
             self._loaded.preload(target, self._clock() + LOAD_S)
         except OcrsvcError as error:
@@ -105,7 +128,6 @@ class VersionSwitch:
             self._load_again(loaded)
             return False
         self._failed.pop(target.digest, None)
-        self._on_switch(target, max(loaded, key=lambda version: version.number))
         return True
 
     def _load_again(self, before: list[ModelVersion]) -> None:
@@ -119,7 +141,7 @@ class VersionSwitch:
 
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
         count = self._failed[version.digest].count + 1 if version.digest in self._failed else 1
-        wait_s = _FIRST_WAIT_S * _WAIT_FACTOR ** (count - 1)
+        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(count - 1, 16))
         self._failed[version.digest] = _Failed(count, self._clock() + wait_s)
         LOGGER.error("%s has proved itself, and cannot be loaded in this worker (%d times): %s", version, count, error)
         if count >= MOST_FAILURES:

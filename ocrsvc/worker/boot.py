@@ -189,7 +189,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.grpc_services import make_services
-    from ocrsvc.model_api.model import OcrModel
+    from ocrsvc.model_api.model import make_model
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
@@ -198,7 +198,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     worker.grpc_server = RpcServer(
         service.grpc_listeners,
-        make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
+        make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
@@ -207,7 +207,9 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         on_call=count,
     )
     if own.gate is not None:
-        worker.grpc_server.access = CallAccess(own.gate, routes_of(settings.dialects))
+        worker.grpc_server.access = CallAccess(
+            own.gate, routes_of(settings.dialects, has_models=settings.models is not None)
+        )
     if certificates is not None:
         worker.grpc_server.handshakes = _handshakes(service, lambda: certificates.current.grpc)
     worker.grpc_server.start()

@@ -188,7 +188,9 @@ class ServiceContext:
             return None
         from ocrsvc.http.head_check import make_head_check
 
-        return make_head_check(self.worker.gate, routes_of(self.settings.dialects))
+        return make_head_check(
+            self.worker.gate, routes_of(self.settings.dialects, has_models=self.settings.models is not None)
+        )
 
     def _start_tracer(self) -> Tracer:
         """What records traces in this worker; ends with it."""
