@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, get_args
 
+from ocrsvc.cli.models_repository import repository_of
 from ocrsvc.errors import OperatorError
 from ocrsvc.model_import.find_model import find_model
 from ocrsvc.model_import.new_model import NewModel, Wanted
@@ -64,13 +65,6 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     for note in model.notes:
         print(note, file=sys.stderr)
     return 0
-
-
-def repository_of(settings: Settings) -> Path:
-    """The folder of the repository. Raises OperatorError."""
-    if settings.models is None:
-        raise OperatorError("Nothing says where the models are.", "Set OCRSVC_MODELS, or name a folder with --models.")
-    return settings.models
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.cli.models_add import number_argument, repository_of
+from ocrsvc.cli.models_add import number_argument
+from ocrsvc.cli.models_repository import repository_of
 from ocrsvc.errors import OperatorError
 from ocrsvc.model_import.encrypted_model import encrypt_model
 from ocrsvc.model_import.write_version import write_version

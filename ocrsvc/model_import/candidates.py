@@ -10,7 +10,7 @@ from typing import Final, get_args
 from ocrsvc.errors import BadModel
 from ocrsvc.model_import.onnx_graph import OnnxGraph, inspect_model
 from ocrsvc.model_import.paddle_config import DETECTORS, RECOGNIZERS, PaddleConfig, parse_config
-from ocrsvc.model_import.source_files import SourceFile
+from ocrsvc.model_import.source_files import MOST_MODEL_BYTES, SourceFile
 from ocrsvc.model_repository.description import Tier
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
@@ -42,21 +42,21 @@ class Candidate:
     @property
     def script(self) -> str | None:
         """The script that it is for, where it lies in rec/SCRIPT/, as TurboOCR has them."""
-        folders = self.file.path.relative_to(self.file.root).parts[:-1]
+        folders = self.file.folder.relative_to(self.file.root).parts
         return folders[-1].lower() if len(folders) > 1 and folders[-2] == "rec" else None
 
 
 def find_candidates(files: Sequence[SourceFile]) -> list[Candidate]:
     """What each ONNX model among the files is. Raises BadModel: one cannot be read."""
-    models = [file for file in files if file.path.suffix.lower() == ".onnx"]
+    models = [file for file in files if file.ending == ".onnx"]
     if not models:
         raise _no_models(files)
-    return [_candidate(file, inspect_model(file), files) for file in models]
+    return [_candidate(file, inspect_model(file.read(MOST_MODEL_BYTES), file.name), files) for file in models]
 
 
 def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) -> Candidate:
     for config_file in files:
-        if config_file.path.suffix.lower() in _CONFIGS and config_file.folder == file.folder:
+        if config_file.ending in _CONFIGS and config_file.folder == file.folder:
             config = parse_config(config_file.read_text(), config_file.name)
             # A folder may hold both models, and the configuration of one.
             if _MAKES.get(config.post_process) == graph.kind:
@@ -69,7 +69,7 @@ def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) 
 
 def _no_models(files: Sequence[SourceFile]) -> BadModel:
     """Why nothing was found: PaddlePaddle's own files say that they are to be converted."""
-    paddle = next((file for file in files if file.path.suffix in (".pdmodel", ".pdiparams")), None)
+    paddle = next((file for file in files if file.ending in (".pdmodel", ".pdiparams")), None)
     if paddle is None:
         return BadModel(
             "There is no ONNX model among these files.",
@@ -77,7 +77,7 @@ def _no_models(files: Sequence[SourceFile]) -> BadModel:
             "inference.onnx and inference.yml; a folder with libtr.so, ctpn.bin and crnn.bin; or a folder with a "
             "model.toml.",
         )
-    names = {file.path.name for file in files if file.folder == paddle.folder}
+    names = {file.base for file in files if file.folder == paddle.folder}
     program = "inference.pdmodel" if "inference.pdmodel" in names else "inference.json"
     return BadModel(
         f"{paddle.name} is a model of PaddlePaddle, which has to be converted to ONNX first.",

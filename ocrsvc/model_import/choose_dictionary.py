@@ -38,12 +38,13 @@ def find_dictionary(candidate: Candidate, files: Sequence[SourceFile]) -> Dictio
     return _from_files(candidate, files, seen)
 
 
-def read_dictionary(file: SourceFile, classes: int, model: str) -> Dictionary:
-    """A dictionary that the operator names. Raises BadModel: it does not fit so many classes."""
-    lines = lines_of(file.read_text())
+def read_dictionary(file: SourceFile, candidate: Candidate) -> Dictionary:
+    """A dictionary that the operator names. Raises BadModel: it does not fit the classes of the recognizer."""
+    lines, classes = lines_of(file.read_text()), candidate.graph.classes
+    assert classes is not None
     found = fit(lines, classes, file.name)
     if found is None:
-        raise mismatch([(file.name, len(lines))], classes, model)
+        raise mismatch([(file.name, len(lines))], classes, candidate.file.name)
     return found
 
 
@@ -57,10 +58,14 @@ def _from_files(candidate: Candidate, files: Sequence[SourceFile], seen: list[tu
                 lines = _lines(file)
                 seen.append((file.name, len(lines)))
                 fitting += [found] if (found := fit(lines, classes, file.name)) else []
+        # All of PP-OCR's add a space.
+        fitting = [one for one in fitting if one.adds_space] or fitting
         if len({one.characters for one in fitting}) > 1:
             origins = ", ".join(one.origin for one in fitting)
-            raise BadModel(f"{candidate.file.name} has {classes} classes, which several dictionaries fit: {origins}.",
-                           "Name the right one with --dictionary FILE.")  # fmt: skip
+            raise BadModel(
+                f"{candidate.file.name} has {classes} classes, which several dictionaries fit: {origins}.",
+                "Name the right one with --dictionary FILE.",
+            )
         if fitting:
             return fitting[0]
     raise mismatch(seen, classes, candidate.file.name)
@@ -76,7 +81,7 @@ def _folders(file: SourceFile) -> Iterator[object]:
 
 def _may_be_one(file: SourceFile) -> bool:
     try:
-        return file.path.suffix.lower() in _ENDINGS and file.path.stat().st_size <= _LARGEST_BYTES
+        return file.ending in _ENDINGS and file.path.stat().st_size <= _LARGEST_BYTES
     except OSError:
         return False
 

@@ -11,7 +11,7 @@ from ocrsvc.model_repository.description import Description
 
 def write_description(description: Description) -> str:
     """The text of a `model.toml` that `parse_description` reads as this description; parts with all their entries."""
-    lines, tables = [], []
+    lines, tables = list[str](), list[str]()
     for name, field in Description.model_fields.items():
         # What nobody has said stays out, so that a better default holds one day.
         if getattr(description, name) == field.get_default():

@@ -44,9 +44,10 @@ def lines_of(text: str) -> tuple[str, ...]:
 
 def from_property(text: str, classes: int) -> Dictionary | None:
     """What a model's property `character` makes of its classes."""
-    origin = "the property `character`"
-    # ocrsvc splits a property at line feeds; where that does not fit, it gets a file.
-    return fit(text.split("\n"), classes, origin, is_property=True) or fit(lines_of(text), classes, origin)
+    origin, lines, split = "the property `character`", lines_of(text), text.split("\n")
+    # The engine splits a property at line feeds; where its lines are others, it gets a file.
+    found = fit(lines, classes, origin, is_property=list(lines) == split)
+    return found or fit(split, classes, origin, is_property=True)
 
 
 def mismatch(found: Sequence[tuple[str, int]], classes: int, name: str) -> BadModel:

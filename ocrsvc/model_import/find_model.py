@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from ocrsvc.errors import BadModel
@@ -35,23 +34,23 @@ def find_model(wanted: Wanted) -> NewModel:
 
 def _described(files: Sequence[SourceFile]) -> NewModel | None:
     """A folder that has a `model.toml` is taken as it says, with all of its files."""
-    at_root = {file.path.name: file for file in files if file.folder == file.root}
+    at_root = {file.base: file for file in files if file.folder == file.root}
     if DESCRIPTION_FILE not in at_root:
         return None
     description = parse_description(at_root[DESCRIPTION_FILE].read_text())
-    taken = {_target(file): file for file in files if not file.path.name.startswith((".", "SHA256SUMS"))}
+    taken = {_target(file): file for file in files if not file.base.startswith((".", "SHA256SUMS"))}
     if missing := [name for name in description.files if name not in taken]:
         raise BadModel(f"{DESCRIPTION_FILE} names {', '.join(missing)}, which the folder has not.", "Copy it there.")
     return NewModel(description, taken)
 
 
 def _target(file: SourceFile) -> str:
-    return (file.folder / Path(file.name).name).relative_to(file.root).as_posix()
+    return (file.folder / file.base).relative_to(file.root).as_posix()
 
 
 def _tr(files: Sequence[SourceFile]) -> NewModel | None:
     """The operator's copy of Tr 2.3."""
-    by_name: Mapping[str, SourceFile] = {file.path.name: file for file in files}
+    by_name: Mapping[str, SourceFile] = {file.base: file for file in files}
     if TR_FILES[0] not in by_name:
         return None
     if missing := [name for name in TR_FILES if name not in by_name]:
@@ -64,14 +63,14 @@ def _tr(files: Sequence[SourceFile]) -> NewModel | None:
 def _with_reference(model: NewModel, wanted: Wanted) -> NewModel:
     if wanted.reference is None:
         return model
-    pages = [file for file in files_of(wanted.reference) if file.path.suffix.lower() in _IMAGES]
-    if all(file.path.suffix.lower() == ".txt" for file in pages):
+    pages = [file for file in files_of(wanted.reference) if file.ending in _IMAGES]
+    if all(file.ending == ".txt" for file in pages):
         raise BadModel(
             f"{wanted.reference} holds no image.",
             "Accepted are PNG, JPEG, TIFF, WebP, BMP and GIF, each with the text that should be read in NAME.txt.",
         )
     folder = model.description.reference.folder
-    files = dict(model.files) | {f"{folder}/{file.path.name}": file for file in pages}
+    files = dict(model.files) | {f"{folder}/{file.base}": file for file in pages}
     return NewModel(model.description, files, [*model.notes, f"{len(pages)} files become its reference pages."])
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ocrsvc.errors import BadModel
-from ocrsvc.model_import.source_files import MOST_MODEL_BYTES, SourceFile
 from ocrsvc.model_import.trial_run import run_apart
 
 if TYPE_CHECKING:
@@ -39,31 +38,34 @@ class OnnxGraph:
     characters: str | None = None
 
 
-def inspect_model(file: SourceFile) -> OnnxGraph:
-    """What a file is.
+def inspect_model(content: bytes, name: str) -> OnnxGraph:
+    """What a model is.
+
+    Args:
+        content: Of its file.
+        name: Of the file, for people.
 
     Raises:
-        BadModel: It is no ONNX, is too large, keeps its weights in other files, or does not run.
+        BadModel: It is no ONNX, keeps its weights in other files, or does not run.
     """
     import onnx
     from google.protobuf.message import DecodeError
 
-    content = file.read(MOST_MODEL_BYTES)
     try:
         model = onnx.load_model_from_string(content)
     except (DecodeError, ValueError) as error:
-        raise BadModel(f"{file.name} is no ONNX model.", "Export it, or copy it, once more.") from error
+        raise BadModel(f"{name} is no ONNX model.", "Export it, or copy it, once more.") from error
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(model)):
         raise BadModel(
-            f"{file.name} keeps its weights in another file.",
+            f"{name} keeps its weights in another file.",
             'Save it as one: python -c \'import onnx; onnx.save(onnx.load("IN.onnx"), "OUT.onnx")\'.',
         )
     if not model.graph.node or not model.graph.output:
-        raise BadModel(f"{file.name} is no ONNX model, or an empty one.", "Export it, or copy it, once more.")
+        raise BadModel(f"{name} is no ONNX model, or an empty one.", "Export it, or copy it, once more.")
     graph = _by_shapes(model)
     # An old export says neither how many classes there are nor how high a line is.
     if graph.kind == "recognizer" and (graph.classes is None or graph.height_px is None):
-        height_px, classes = run_apart(content, file.name)
+        height_px, classes = run_apart(content, name)
         graph = replace(graph, height_px=graph.height_px or height_px, classes=graph.classes or classes)
     return graph
 

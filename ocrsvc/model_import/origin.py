@@ -44,7 +44,7 @@ class Origin:
 
 def find_origin(source: Path, files: Sequence[SourceFile]) -> Origin:
     """Where a source comes from; `files` are those in it."""
-    text = next((file for file in files if _NAMES.fullmatch(file.path.name)), None)
+    text = next((file for file in files if _NAMES.fullmatch(file.base)), None)
     licence = _licence_of(text) or _front_matter(files)
     wheel = _wheel_of(source.resolve())
     if wheel is None:
@@ -74,7 +74,7 @@ def _licence_of(file: SourceFile | None) -> str:
 
 def _front_matter(files: Sequence[SourceFile]) -> str:
     """The licence that a README of a model hub says at its head."""
-    readme = next((file for file in files if _README.fullmatch(file.path.name)), None)
+    readme = next((file for file in files if _README.fullmatch(file.base)), None)
     if readme is None:
         return ""
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from ocrsvc.errors import BadModel
 from ocrsvc.model_import.candidates import Candidate, find_candidates
@@ -22,30 +24,57 @@ _IMAGENET: Final = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _RAPIDOCR: Final = re.compile(r"_det_\w+\.onnx$", re.IGNORECASE)
 """How RapidOCR's detectors are called; it feeds them as a recognizer is fed."""
 _HEIGHT_PX: Final = 48
+_RIGHT_TO_LEFT: Final = frozenset({"ar", "fa", "he", "ur"})
 _PART_OF_NAME: Final = re.compile(r"_(mobile_|server_|tiny_|small_|medium_)?(det|rec)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Recognizer:
+    """A recognizer that becomes a part: its name, and its dictionary."""
+
+    name: str
+    model: Candidate
+    dictionary: Dictionary
+    languages: Sequence[str]
 
 
 def find_ppocr(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel:
     """A model of the engine ppocr. Raises BadModel: a part is missing, or there are several that it could be."""
     candidates = find_candidates(files)
-    detector = _choose("detector", candidates, wanted)
-    main = _choose("recognizer", [one for one in candidates if one.script is None], wanted)
-    named = [(name, *_named(path)) for name, path in wanted.recognizers.items()]
-    scripts = [(one.script, one, files) for one in candidates if one.script and one.graph.kind == "recognizer"]
+    detector = _choose("detector", candidates, wanted.tier)
+    recognizers = list(_recognizers(wanted, candidates, files))
+    main, names = recognizers[0].model, [one.name for one in recognizers]
+    if len(set(names)) < len(names):
+        raise BadModel(f"Two recognizers have the same name: {', '.join(names)}.", "Give each a name of its own.")
+    parts = [(one, _recognition(one)) for one in recognizers]
     content: dict[str, SourceFile | bytes] = {"det.onnx": detector.file}
-    parts = []
-    for name, one, beside in ((MAIN, main, files), *scripts, *named):
-        dictionary = _dictionary(one, beside, wanted.dictionary if name == MAIN else None)
-        parts.append(_recognition(name, one, dictionary, wanted.languages if name == MAIN else ()))
-        content |= _files_of(parts[-1], one, dictionary)
+    for one, part in parts:
+        content |= _files_of(part, one)
     description = Description(
-        title=_title(main, wanted.sources[0].resolve().stem), tier=_tier(wanted, detector, main), detection=_detection(detector),
-        recognition=tuple(parts),
-    )  # fmt: skip
-    return NewModel(description, content, list(_left_out(candidates, detector, content)))
+        title=_title(main, wanted.sources[0].resolve().stem),
+        tier=_tier(wanted, detector, main),
+        detection=_detection(detector),
+        recognition=tuple(part for _, part in parts),
+    )
+    return NewModel(description, content, list(_left_out(candidates, content)))
 
 
-def _choose(kind: str, candidates: Sequence[Candidate], wanted: Wanted) -> Candidate:
+def _recognizers(wanted: Wanted, candidates: Sequence[Candidate], files: Sequence[SourceFile]) -> Iterator[_Recognizer]:
+    """The first one, those of other scripts that lie beside it, and those that the operator names."""
+    main = _choose("recognizer", [one for one in candidates if one.script is None], wanted.tier)
+    named = None if wanted.dictionary is None else files_of(wanted.dictionary)[0]
+    dictionary = find_dictionary(main, files) if named is None else read_dictionary(named, main)
+    yield _Recognizer(MAIN, main, dictionary, wanted.languages)
+    for one in candidates:
+        if one.script is not None and one.graph.kind == "recognizer":
+            yield _Recognizer(one.script, one, find_dictionary(one, files), ())
+    for name, path in wanted.recognizers.items():
+        beside = files_of(path)
+        one = _choose("recognizer", find_candidates(beside), None)
+        yield _Recognizer(name, one, find_dictionary(one, beside), ())
+
+
+def _choose(kind: str, candidates: Sequence[Candidate], tier: str | None) -> Candidate:
     """The only one of its kind, or the only one of the tier. Raises BadModel."""
     found = [one for one in candidates if one.graph.kind == kind]
     if not found:
@@ -55,7 +84,7 @@ def _choose(kind: str, candidates: Sequence[Candidate], wanted: Wanted) -> Candi
             "A detector gives a map of the page, (N, 1, H, W); a recognizer gives classes by step, (N, T, classes). "
             f"Name the {kind}'s file or folder, too.",
         )
-    of_tier = [one for one in found if one.tier == wanted.tier] if wanted.tier else found
+    of_tier = [one for one in found if one.tier == tier] if tier else found
     # TurboOCR's medium models have no word for it in their names.
     of_tier = of_tier or ([one for one in found if one.tier is None] if len(found) > 1 else found)
     if len(of_tier) == 1:
@@ -69,43 +98,36 @@ def _or_tier(found: Sequence[Candidate]) -> str:
     return f", or choose with --tier {'|'.join(tiers)}" if tiers else ""
 
 
-def _named(path: Path) -> tuple[Candidate, Sequence[SourceFile]]:
-    """A recognizer that the operator names, and the files beside it."""
-    files = files_of(path)
-    return _choose("recognizer", find_candidates(files), Wanted([path])), files
-
-
-def _dictionary(one: Candidate, beside: Sequence[SourceFile], named: Path | None) -> Dictionary:
-    if named is None:
-        return find_dictionary(one, beside)
-    assert one.graph.classes is not None
-    return read_dictionary(files_of(named)[0], one.graph.classes, one.file.name)
-
-
-def _recognition(name: str, one: Candidate, dictionary: Dictionary, languages: Sequence[str]) -> Recognition:
-    config, stem = one.config, _stem(name)
+def _recognition(one: _Recognizer) -> Recognition:
+    config, stem = one.model.config, _stem(one.name)
     given: dict[str, Any] = {"mean": config.mean, "std": config.std}
-    return Recognition.model_validate(
-        {
-            "name": name,
-            "file": f"rec{stem}.onnx",
-            "dictionary": None if dictionary.is_property else f"dict{stem}.txt",
-            "adds_space": dictionary.adds_space,
-            "height_px": one.graph.height_px or config.height_px or _HEIGHT_PX,
-            "languages": tuple(languages) or languages_of(dictionary.characters),
-            **{key: value for key, value in given.items() if value is not None},
-        }
-    )
+    languages = tuple(one.languages) or languages_of(one.dictionary.characters)
+    try:
+        return Recognition.model_validate(
+            {
+                "name": one.name,
+                "file": f"rec{stem}.onnx",
+                "dictionary": None if one.dictionary.is_property else f"dict{stem}.txt",
+                "adds_space": one.dictionary.adds_space,
+                "height_px": one.model.graph.height_px or config.height_px or _HEIGHT_PX,
+                "languages": languages,
+                "direction": "rtl" if _RIGHT_TO_LEFT & set(languages) else "ltr",
+                **{key: value for key, value in given.items() if value is not None},
+            }
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadModel(f"{one.model.file.name}: {first['loc'][0]}: {first['msg']}.", "See docs/models.md.") from error
 
 
 def _stem(name: str) -> str:
     return "" if name == MAIN else f"_{name}"
 
 
-def _files_of(part: Recognition, one: Candidate, dictionary: Dictionary) -> dict[str, SourceFile | bytes]:
-    files: dict[str, SourceFile | bytes] = {part.file: one.file}
+def _files_of(part: Recognition, one: _Recognizer) -> dict[str, SourceFile | bytes]:
+    files: dict[str, SourceFile | bytes] = {part.file: one.model.file}
     if part.dictionary is not None:
-        files[part.dictionary] = ("\n".join(dictionary.characters) + "\n").encode()
+        files[part.dictionary] = ("\n".join(one.dictionary.characters) + "\n").encode()
     return files
 
 
@@ -119,7 +141,7 @@ def _detection(one: Candidate) -> Detection:
         "unclip_ratio": config.unclip_ratio,
     }
     said = {key: value for key, value in given.items() if value is not None}
-    usual = {} if _RAPIDOCR.search(one.file.path.name) else _IMAGENET
+    usual = {} if _RAPIDOCR.search(one.file.base) else _IMAGENET
     return Detection.model_validate({"file": "det.onnx", **usual, **said})
 
 
@@ -136,8 +158,8 @@ def _title(main: Candidate, usual: str) -> str:
     return f"{name[: match.start()]} {(match[1] or '').rstrip('_')}".rstrip()
 
 
-def _left_out(candidates: Sequence[Candidate], detector: Candidate, content: dict[str, Any]) -> Iterator[str]:
+def _left_out(candidates: Sequence[Candidate], content: Mapping[str, object]) -> Iterator[str]:
     used = {id(file) for file in content.values()}
     for one in candidates:
-        if id(one.file) not in used and one is not detector:
+        if id(one.file) not in used:
             yield f"{one.file.name} is left out: it is {one.graph.what}."

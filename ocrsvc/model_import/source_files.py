@@ -39,6 +39,16 @@ class SourceFile:
     folder: Path
     root: Path
 
+    @property
+    def base(self) -> str:
+        """Its name without folders; a link's own."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def ending(self) -> str:
+        """Such as .onnx; in small letters."""
+        return Path(self.base).suffix.lower()
+
     def open(self) -> BinaryIO:
         """Its content. Raises BadModel: it cannot be read, or is no regular file."""
         try:
