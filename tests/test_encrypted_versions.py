@@ -47,6 +47,12 @@ PARTS = {"det.onnx": b"detector" * 9000, "rec.onnx": b"recognizer" * 9000, "dict
 PAGE = {"reference/page.txt": b"reference text" * 100}
 
 
+@pytest.fixture(autouse=True)
+def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process that runs the tests."""
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+
+
 def plain(repository: Path, number: int = 1) -> ModelVersion:
     return make_version(repository, "mine", number, MODEL, {**PARTS, **PAGE})
 
@@ -202,13 +208,6 @@ def test_a_version_that_a_policy_wants_is_asked_for_its_key(tmp_path: Path, poli
         check_key(ModelRepository(tmp_path))
 
 
-@pytest.fixture
-def without_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the tests keeps its core dumps."""
-    monkeypatch.setattr("ocrsvc.worker.model_key.forbid_core_dumps", lambda: None)
-
-
-@pytest.mark.usefixtures("without_limits")
 def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path: Path) -> None:
     kept = open_model_key(read_settings({"OCRSVC_MODELS_KEY_FD": "999"}), KEY, is_start=False)
     assert kept is KEY
@@ -219,7 +218,6 @@ def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path
     assert found.expose() == ModelKey(bytes.fromhex(other)).expose()
 
 
-@pytest.mark.usefixtures("without_limits")
 def test_a_reload_without_the_key_in_the_environment_keeps_it(tmp_path: Path) -> None:
     encrypted(tmp_path)
     assert open_model_key(settings_with(tmp_path, None), KEY, is_start=False) is KEY

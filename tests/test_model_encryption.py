@@ -24,6 +24,12 @@ TAG_BYTES = 16
 CHUNK = CHUNK_BYTES + TAG_BYTES
 
 
+@pytest.fixture(autouse=True)
+def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process that runs the tests."""
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+
+
 def encrypted(plain: bytes, name: str = "det.onnx", set_id: str = SET) -> bytes:
     return encrypt(plain, name, set_id, KEY)
 
@@ -108,10 +114,10 @@ def test_a_file_is_not_taken_for_another_one() -> None:
 
 
 def test_a_wrong_key_is_told_from_a_damaged_file() -> None:
-    with pytest.raises(
-        CannotDecrypt, match=rf"is encrypted with the key {KEY.id}, and the one given is [0-9a-f]{{16}}$"
-    ):
-        decrypt(encrypted(b"model"), "det.onnx", new_key())
+    other = new_key()
+    with pytest.raises(CannotDecrypt) as caught:
+        decrypt(encrypted(b"model"), "det.onnx", other)
+    assert str(caught.value) == f"is encrypted with the key {KEY.id}, and the one given is {other.id}"
 
 
 def test_what_is_not_encrypted_is_no_fault_of_the_key() -> None:

@@ -28,7 +28,7 @@ class LoadedModel:
     Attributes:
         name, number, digest: Which.
         state: See State.
-        size_bytes: What it takes; 0 while it is not loaded.
+        size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
         leases: Requests and pages that read with it now.
         is_pinned: It stays loaded.
         load_s: How long it took to load, the last time.

@@ -195,9 +195,14 @@ class LoadedModels(ModelLoader):
         return self._memory.budget_bytes
 
     def held_bytes(self) -> int:
-        """What all loaded versions take together, as measured when each was loaded."""
+        """What all loaded versions take together, as measured when each was loaded; with what is being loaded."""
         with self._changed:
             return sum(entry.size_bytes for entry in self._entries.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is being loaded or closed."""
+        return not self._is_working
 
     def stop(self) -> None:
         """Load nothing any more; whoever waits is refused. What is loaded stays, for the requests that have a lease."""

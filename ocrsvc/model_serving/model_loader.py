@@ -112,6 +112,7 @@ class ModelLoader:
         version, memory = entry.version, self._memory
         memory.check(version)
         self._make_room(entry, memory.expected_bytes(version))
+        entry.size_bytes = memory.expected_bytes(version)
         before_bytes = memory.before()
         loaded = open_version_in(self._threads, version, self._open_version, self._load_limit_s)
         try:
@@ -120,18 +121,24 @@ class ModelLoader:
             self._make_room(entry, size_bytes)
         except BaseException:
             loaded.close()
-            entry.size_bytes = 0
             raise
         entry.loaded = loaded
 
     def _make_room(self, entry: Entry, needed_bytes: int) -> None:
         """Close the least recently used versions until there is room. Raises EngineUnavailable, ModelUnavailable."""
         end_s = self._clock() + ROOM_S
+        self._measure_others(entry)
         while (victim := self._victim_for(entry, needed_bytes)) is not None:
             if self._drain(victim, min(end_s, self._clock() + DRAIN_S)):
                 self._close(victim, "memory")
             elif self._clock() >= end_s:
                 raise ModelUnavailable(f"There is no room for the model {entry.version}: all others are being used.")
+
+    def _measure_others(self, entry: Entry) -> None:
+        """What takes more than when it was loaded counts with that. Only this thread opens and closes versions."""
+        for one in list(self._entries.values()):
+            if one is not entry and one.loaded is not None:
+                one.size_bytes = self._memory.measure_again(one.loaded, one.size_bytes)
 
     def _victim_for(self, entry: Entry, needed_bytes: int) -> Entry | None:
         """The version that is to make room; None where there is room. Raises EngineUnavailable."""
@@ -182,6 +189,7 @@ class ModelLoader:
         LOG.error("The model %s cannot be loaded: %s", entry.version, failure)
         with self._changed:
             entry.state, entry.failure, entry.failures = State.CLOSED, failure, entry.failures + 1
+            entry.size_bytes = 0
             now_s = self._clock()
             entry.retry_at_s = now_s + min(2.0 ** min(entry.failures - 1, 16), LONGEST_BACKOFF_S)
             for waiter in entry.waiters:

@@ -54,13 +54,19 @@ class ModelMemory:
         self.budget_bytes, self.give_back = budget_bytes, give_back
         self._read_bytes, self._copies = read_bytes, copies
         self._measured: dict[VersionKey, deque[int]] = {}
+        self._largest: dict[str, int] = {}
 
     def expected_bytes(self, version: ModelVersion) -> int:
-        """What loading a version will take: what it took the last times, or an estimate that is rather too high."""
+        """What loading a version will take: what it took the last times, or an estimate that is rather too high.
+
+        The files of some engines say nothing, so that it is no less than what the largest version of the same engine
+        took.
+        """
         known = self._measured.get(key_of(version))
         if known:
             return round(statistics.median(known))
-        return self._copies * max(LEAST_BYTES, FILES_FACTOR * _file_bytes(version))
+        estimate = self._copies * max(LEAST_BYTES, FILES_FACTOR * _file_bytes(version))
+        return max(estimate, self._largest.get(version.description.engine, 0))
 
     def check(self, version: ModelVersion) -> None:
         """Raises EngineUnavailable where a version can never be loaded within the budget.
@@ -96,7 +102,14 @@ class ModelMemory:
             known.append(engine.memory_bytes())
         else:
             known.append(max(_file_bytes(loaded.version), self.before() - before_bytes))
-        return round(statistics.median(known))
+        size_bytes, name = round(statistics.median(known)), loaded.version.description.engine
+        self._largest[name] = max(size_bytes, self._largest.get(name, 0))
+        return size_bytes
+
+    def measure_again(self, loaded: LoadedVersion, size_bytes: int) -> int:
+        """What a version takes now, where its engine knows; else what it took, as measured before."""
+        engine = loaded.engine
+        return engine.memory_bytes() if isinstance(engine, MeasuredEngine) else size_bytes
 
 
 def _file_bytes(version: ModelVersion) -> int:

@@ -13,6 +13,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.memory import read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
 
@@ -50,6 +51,11 @@ class IsolatedEngine:
         """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""
         assert self._pool.info is not None, "the first handle has opened a child"
         return self._pool.info
+
+    def memory_bytes(self) -> int:
+        """The private memory of the fork server and of every child that runs now."""
+        pids = (self._spawner.pid, *self._pool.pids())
+        return sum(read_process_bytes(pid) for pid in pids if pid)
 
     def open_handle(self) -> IsolatedHandle:
         """See engines.contract.Engine."""

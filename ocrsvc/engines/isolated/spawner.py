@@ -50,6 +50,12 @@ class Spawner:
         self._lock = threading.Lock()
         self._server: Program | None = None
 
+    @property
+    def pid(self) -> int:
+        """Of the fork server; 0 while there is none."""
+        server = self._server
+        return 0 if server is None else server.process.pid
+
     def spawn(self, end: socket.socket, area_fd: int) -> int:
         """Have a child forked that talks over `end`, with the shared area `area_fd`; returns what `kill` calls it.
 
