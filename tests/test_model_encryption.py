@@ -153,13 +153,14 @@ def test_a_key_is_taken_in_digits_or_in_base64(text: str) -> None:
 
 def test_base64_for_addresses_is_taken_too() -> None:
     secret = b"\xfb\xff" * 16
-    assert parse_key("-_" + parse_key(secret.hex()).expose()[2:].replace("+", "-").replace("/", "_")).id
-    assert parse_key(secret.hex()).id == parse_key(ModelKey(secret).expose().replace("+", "-").replace("/", "_")).id
+    text = ModelKey(secret).expose().replace("+", "-").replace("/", "_")
+    assert {"-", "_"} <= set(text)
+    assert parse_key(text).id == parse_key(secret.hex()).id
 
 
 @pytest.mark.parametrize("text", ["", "abc", "00" * 31, "0" * 65, "é" * 43, "A" * 42 + "!"])
 def test_what_is_no_key_is_refused_without_being_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match="^no key$"):
+    with pytest.raises(ValueError, match=r"^no key$"):
         parse_key(text)
 
 
