@@ -13,7 +13,7 @@ from ocrsvc.model_serving.proof.measurement import RefusalKind
 from ocrsvc.model_serving.proof.prover import Prover
 from ocrsvc.model_serving.state import Verdict
 from ocrsvc.model_serving.verdict_basis import basis_of
-from ocrsvc.model_serving.version_prover import VersionProver, record_verdict
+from ocrsvc.model_serving.version_prover import VersionProver, keep_verdict, make_verdict
 from ocrsvc.model_serving.version_switch import Loaded, VersionSwitch, current_of
 from ocrsvc.model_serving.watcher import ModelWatcher
 from ocrsvc.model_serving.worker_models import WorkerModels
@@ -54,7 +54,8 @@ class RollBack:
             return
         # Before anybody needs it.
         self._loaded.preload(heir)
-        record_verdict(self._control.store, self._metrics, str(version), version.digest, kind, reason, self._basis)
+        verdict = make_verdict(kind, reason, self._basis)
+        keep_verdict(self._control.store, self._metrics, str(version), version.digest, verdict)
         self._control.rescan()
 
 
