@@ -81,10 +81,12 @@ def _parse(name: str, text: str) -> ModelKey:
 
 def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotonic) -> str:
     """What is to be read there until its end. Raises SettingsError."""
-    variable, end_s, content = variable_of("models_key_fd"), clock() + LIMIT_S, b""
+    variable, end_s, content, poll = variable_of("models_key_fd"), clock() + LIMIT_S, b"", select.poll()
     try:
+        os.fstat(descriptor)
+        poll.register(descriptor, select.POLLIN)
         while len(content) <= _MOST_BYTES:
-            if not select.select([descriptor], [], [], max(0.0, end_s - clock()))[0]:
+            if not poll.poll(1000 * max(0.0, end_s - clock())):
                 raise SettingsError(f"{variable} is {descriptor}, which has not ended within {LIMIT_S:g} s.")
             piece = os.read(descriptor, _MOST_BYTES)
             if not piece:
