@@ -59,7 +59,7 @@ def open_stream(
     return Stream(
         number,
         method,
-        Call(now_s + limit_s, ledger=record.ledger, client_name=connection.client_name),
+        Call(now_s + limit_s, ledger=record.ledger, client_name=connection.client_name, address=connection.caller),
         MessageReader(sent.get("grpc-encoding", "identity"), server.most_bytes),
         Share(server.memory),
         Share(server.arriving),
@@ -100,5 +100,6 @@ def _check_key(stream: Stream, sent: Mapping[str, str], connection: Connection, 
     if access is None or access.is_open(sent.get(":path", "")):
         return network_of(connection.caller)
     key = access.check(sent, stream.method, stream.call.client_name)
+    stream.call = replace(stream.call, key=key.name)
     stream.record.key, stream.secret_id = key.name, access.secret_id(sent)
     return caller_of(key)

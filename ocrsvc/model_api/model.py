@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
+from ocrsvc.model_api.metadata import NAME, VERSION
+from ocrsvc.model_api.served_models import ServedModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import MODEL_SECONDS
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request
+
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_api.administration import ModelAdministration
 
 OPTION_NAMES: Final = (
     "rotate",
@@ -32,6 +40,15 @@ MODEL_OPTION_NAMES: Final = ("tier", "lang")
 """Those that choose among models, where there are several. The model itself is in the request's path."""
 
 
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What was read of a request's images, a page each, and the name and the version of the model that read them."""
+
+    pages: list[Page]
+    name: str
+    version: str
+
+
 class OcrModel:
     """The model, over a reader; shared by all threads.
 
@@ -39,11 +56,22 @@ class OcrModel:
         reader: Reads the images.
         store: Where the requests of the whole service are counted.
         worker_metrics: What this process counts them with.
+        models: The models that there are; by default the one.
+        administration: Loads and unloads them; None where there is no repository.
     """
 
-    def __init__(self, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        store: MetricsStore,
+        worker_metrics: WorkerMetrics,
+        models: ServedModels | None = None,
+        administration: ModelAdministration | None = None,
+    ) -> None:
         self.reader = reader
         self.store = store
+        self.models = models or ServedModels(lambda: reader.ready)
+        self.administration = administration
         self._worker_metrics = worker_metrics
 
     @property
@@ -53,7 +81,7 @@ class OcrModel:
 
     def infer(
         self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
-    ) -> list[Page]:
+    ) -> Inference:
         """One page for each image; the first image that fails fails the request, because no tensor can say so.
 
         Args:
@@ -72,7 +100,11 @@ class OcrModel:
             self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), time.monotonic() - began_s),))
             raise
         count_model_request(self._worker_metrics, readings, time.monotonic() - began_s)
-        return [reading.page for reading in readings]
+        pages = [reading.page for reading in readings]
+        if not self.models.has_repository:
+            return Inference(pages, NAME, VERSION)
+        engine = readings[0].engine
+        return Inference(pages, engine.model, engine.version)
 
     def _read(
         self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
@@ -86,6 +118,16 @@ class OcrModel:
                 raise outcome
             readings.append(outcome)
         return readings
+
+
+def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> OcrModel:
+    """The model of a worker, over its repository if the settings name one; arguments as of OcrModel."""
+    if settings.models is None:
+        return OcrModel(reader, store, worker_metrics)
+    from ocrsvc.model_api.administration import ModelAdministration
+
+    models = ServedModels(lambda: reader.ready, lambda: reader.worker_models)
+    return OcrModel(reader, store, worker_metrics, models, ModelAdministration(settings, models))
 
 
 def options_in(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from ocrsvc.model_repository.repository import Scan
 from ocrsvc.model_repository.version import ModelVersion
@@ -80,6 +80,23 @@ def make_catalogue(scan: Scan, policies: Policies, state: ModelState) -> Catalog
     return Catalogue(scan, policies, state, {name: _model(catalogue, name) for name in names})
 
 
+def with_loaded(scan: Scan, loaded: Iterable[ModelVersion], state: ModelState) -> Scan:
+    """The scan with the versions that are loaded and not on the disk any more, unless others are there in their place.
+
+    What has the number of one that is loaded, and other files, takes its place when it is accepted.
+    """
+    there = {version.digest for version in scan.versions}
+    placed = {
+        (version.name, version.number)
+        for version in scan.versions
+        if version.is_built_in or ((verdict := state.verdicts.get(version.digest)) and verdict.accepted)
+    }
+    gone = [one for one in loaded if one.digest not in there and (one.name, one.number) not in placed]
+    if not gone:
+        return scan
+    return replace(scan, versions=tuple(sorted((*gone, *scan.versions), key=lambda one: (one.name, one.number))))
+
+
 def _model(catalogue: Catalogue, name: str) -> Model:
     policy, state = catalogue.policies.of(name), catalogue.state
     if name in state.loads and policy is None:
@@ -91,9 +108,9 @@ def _model(catalogue: Catalogue, name: str) -> Model:
         policy = policy.model_copy(update={"labels": labels})
     allowed = [version for version in reversed(catalogue.scan.versions) if version.name == name]
     allowed = [version for version in allowed if not {name, str(version)} & state.unloads]
-    verdicts = {version.number: catalogue.verdict(version) for version in allowed}
-    accepted = [version for version in allowed if (found := verdicts[version.number]) and found.accepted]
-    unproved = [version for version in allowed if verdicts[version.number] is None]
+    verdicts = {version.digest: catalogue.verdict(version) for version in allowed}
+    accepted = [version for version in allowed if (found := verdicts[version.digest]) and found.accepted]
+    unproved = [version for version in allowed if verdicts[version.digest] is None]
     usable = [version for version in allowed if version in accepted or version in unproved]
     available = _wanted(policy, accepted, state)
     candidates = [version for version in _wanted(policy, usable, state) if version in unproved]

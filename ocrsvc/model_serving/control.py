@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
 from ocrsvc.errors import BadOption, OcrsvcError, UnknownModel
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository, Scan
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import LABEL
-from ocrsvc.model_serving.catalogue import Catalogue, Model, make_catalogue
+from ocrsvc.model_serving.catalogue import Catalogue, Model, make_catalogue, with_loaded
 from ocrsvc.model_serving.policy import Policies, read_policies
 from ocrsvc.model_serving.state import Generation, ModelState, StateStore
 
@@ -26,6 +27,9 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 
 CHECK_S: Final = 0.1
 """Seconds after which a worker looks at the state file again, when a request or somebody else asks."""
+
+SCAN_S: Final = 0.5
+"""Seconds after which the repository is looked at again for a list: nobody makes it be read without end."""
 
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 """TensorFlow Serving's: waits for its proof; is loaded; may serve; leaves; is not wanted, refused, or damaged."""
@@ -42,6 +46,7 @@ class VersionStatus:
         labels: Those that stand for it.
         version: Itself; None where it is damaged.
         figures: What its proof measured.
+        failed: Whether it does not serve because something is wrong with it.
     """
 
     name: str
@@ -51,6 +56,7 @@ class VersionStatus:
     labels: tuple[str, ...] = ()
     version: ModelVersion | None = None
     figures: Mapping[str, float] | None = None
+    failed: bool = False
 
 
 class ModelControl:
@@ -61,6 +67,11 @@ class ModelControl:
         store: Where what is decided is kept.
         is_loaded: Whether this worker has a version loaded; the command line has none.
         clock: Monotonic seconds.
+
+    Attributes:
+        loaded_versions: What this worker has loaded: it serves on when it is removed from the disk, until something
+            has taken its place.
+        is_watched: A watcher looks at state and disk, so that requests need not wait for either.
     """
 
     def __init__(
@@ -72,11 +83,18 @@ class ModelControl:
     ) -> None:
         self._repository, self.store = repository, store
         self.is_loaded, self._clock = is_loaded, clock
+        self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
+        self.is_watched = False
         self._lock = Lock()
         self._policies = self._read_policies()
         self._generation: Generation = store.generation()
         self._catalogue = make_catalogue(repository.scan(), self._policies, store.read())
-        self._checked_s = clock()
+        self._checked_s = self._scanned_s = clock()
+
+    @property
+    def folder(self) -> Path | None:
+        """The repository's; None where there is only the built-in model."""
+        return self._repository.folder
 
     @property
     def policies(self) -> Policies:
@@ -85,21 +103,44 @@ class ModelControl:
 
     def catalogue(self) -> Catalogue:
         """What there is, looking at the state file where that was last done a while ago; not at the repository."""
+        if self.is_watched:
+            return self._catalogue
         now_s = self._clock()
-        if now_s - self._checked_s >= CHECK_S:
-            if self.store.generation() != self._generation:
-                return self.rescan()
-            self._checked_s = now_s
+        return self.latest() if now_s - self._checked_s >= CHECK_S else self._catalogue
+
+    def latest(self) -> Catalogue:
+        """What there is, looking at the state file now; at the repository only where that has changed."""
+        now_s, generation = self._clock(), self.store.generation()
+        if generation != self._generation:
+            loaded = self.loaded_versions()
+            with self._lock:
+                if generation != self._generation:
+                    return self._renew(self._scan_or_keep(), loaded)
+        self._checked_s = now_s
         return self._catalogue
 
     def rescan(self) -> Catalogue:
         """What there is now, on disk and in the state file. Raises BadModel: the repository cannot be listed."""
+        # Before the lock: who asks for the catalogue may hold the one of what is loaded.
+        loaded = self.loaded_versions()
         with self._lock:
-            now_s, generation = self._clock(), self.store.generation()
-            state = self.store.read()
-            self._catalogue = make_catalogue(self._repository.scan(), self._policies, state)
-            self._generation, self._checked_s = generation, now_s
-            return self._catalogue
+            return self._renew(self._repository.scan(), loaded)
+
+    def _scan_or_keep(self) -> Scan:
+        try:
+            return self._repository.scan()
+        except OcrsvcError as error:
+            LOGGER.error("what is in the repository stays as it was: %s", error)
+            return self._catalogue.scan
+
+    def _renew(self, scan: Scan, loaded: Sequence[ModelVersion]) -> Catalogue:
+        """Put a scan, what is loaded and the state together; under the lock."""
+        now_s, generation = self._clock(), self.store.generation()
+        state = self.store.read()
+        scan = with_loaded(scan, loaded, state)
+        self._catalogue = make_catalogue(scan, self._policies, state)
+        self._generation, self._checked_s, self._scanned_s = generation, now_s, now_s
+        return self._catalogue
 
     def reread_policies(self) -> None:
         """Read the repository's file again. A bad one is logged, and the old one stays."""
@@ -111,10 +152,16 @@ class ModelControl:
         self.rescan()
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """Every version of one model, or of all, ascending by name and number. Raises UnknownModel."""
-        catalogue = self.rescan()
+        """Every version of one model, or of all, ascending by name and number; the disk as of a moment ago.
+
+        Raises:
+            UnknownModel: There is no such model.
+            BadModel: The repository cannot be listed.
+        """
+        is_old = self._clock() - self._scanned_s >= SCAN_S
+        catalogue = self.rescan() if is_old else self.latest()
         found = [_status_of(catalogue, version, self.is_loaded) for version in catalogue.scan.versions]
-        found += [VersionStatus(bad.name, bad.number, "END", bad.reason) for bad in catalogue.scan.bad]
+        found += [VersionStatus(bad.name, bad.number, "END", bad.reason, failed=True) for bad in catalogue.scan.bad]
         chosen = [one for one in found if name in (None, one.name)]
         if name is not None and not chosen:
             raise UnknownModel(f"There is no model {name[:100]}.")
@@ -211,9 +258,9 @@ def _status_of(catalogue: Catalogue, version: ModelVersion, is_loaded: Callable[
     model, verdict = catalogue.models[version.name], catalogue.verdict(version)
     state, reason = _state_of(catalogue, model, version, is_loaded)
     labels = tuple(sorted(label for label, number in model.labels.items() if number == version.number))
-    return VersionStatus(
-        version.name, version.number, state, reason, labels, version, verdict.figures if verdict is not None else None
-    )
+    refused = verdict is not None and not verdict.accepted
+    figures = verdict.figures if verdict is not None else None
+    return VersionStatus(version.name, version.number, state, reason, labels, version, figures, refused)
 
 
 def _state_of(
@@ -238,7 +285,14 @@ def _damage(scan: Scan, name: str) -> str:
 
 
 def open_control(
-    folder: Path, state: Path, is_loaded: Callable[[ModelVersion], bool] = lambda _version: False
+    folder: Path,
+    state: Path,
+    is_loaded: Callable[[ModelVersion], bool] = lambda _version: False,
+    key: ModelKey | None = None,
 ) -> ModelControl:
-    """The control of the repository in a folder, with its state in another. Raises BadModel, SettingsError."""
-    return ModelControl(ModelRepository(folder), StateStore(state), is_loaded)
+    """The control of the repository in a folder, with its state in another; `key` decrypts its models.
+
+    Raises:
+        BadModel, SettingsError: The folder cannot be read, or what it says of policies is wrong.
+    """
+    return ModelControl(ModelRepository(folder, key), StateStore(state), is_loaded)

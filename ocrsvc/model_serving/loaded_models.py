@@ -166,6 +166,17 @@ class LoadedModels(ModelLoader):
             entry = self._entries.get(key_of(version))
             return entry is not None and entry.state is State.LOADED
 
+    def versions(self) -> tuple[ModelVersion, ...]:
+        """Those that requests could read with at once."""
+        with self._changed:
+            return tuple(entry.version for entry in self._entries.values() if entry.state is State.LOADED)
+
+    def has_room_for(self, version: ModelVersion) -> bool:
+        """Whether a version can be loaded, as far as is known, and all that are loaded stay."""
+        with self._changed:
+            others = [entry.size_bytes for key, entry in self._entries.items() if key != key_of(version)]
+            return self._memory.is_room(self._memory.expected_bytes(version), others)
+
     def describe(self, version: ModelVersion) -> EngineInfo | None:
         """The engine that has a version loaded, under the name and number of the model; None while none has."""
         with self._changed:

@@ -51,12 +51,16 @@ class Verdict(_Record):
         reason: Why not, in a sentence; of an accepted one, what it was held against.
         figures: What was measured, by name, units in the names.
         at: When, Unix seconds.
+        kind: What a refused version is refused for, as `proof/measurement.py` names it; "" of an accepted one.
+        made_on: The machine and the versions of the programs that found it; see `verdict_basis.py`.
     """
 
     accepted: bool
     reason: str = ""
     figures: dict[str, float] = {}
     at: float = 0.0
+    kind: str = ""
+    made_on: str = ""
 
 
 class ModelState(_Record):

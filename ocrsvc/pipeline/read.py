@@ -16,7 +16,6 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
@@ -98,11 +97,13 @@ class Reader(EngineLifecycle):
         self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
     ) -> ReadRequest:
         """What all pages of a request share, within a `with`. Raises UnknownModel, and as WorkerModels.lease."""
+        if context.choice is not None:
+            options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
         if lease is not None:
             return replace(request, lease=lease.again())
         if self._models is None:
-            check_only_model(options, self._settings.engine)
+            self.check_model(options)
             return request
         with context.ledger.during("wait"):
             return replace(request, lease=self._models.lease(options, request.deadline, request.check))
@@ -158,9 +159,13 @@ class Reader(EngineLifecycle):
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
+        except OcrsvcError as error:
+            self._note_failure(job.request, error)
+            raise
         context.ledger.note_page(phases_of(served, begun.item.queued_at, decoded_ahead=job.is_ahead))
         context.ledger.enter("answer")
         page, timing = job.restore(served)
+        self._note_page(job.request, page)
         if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
         return self._answer(self._masking.masked(page, job.request), timing, job.request)

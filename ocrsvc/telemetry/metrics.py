@@ -142,6 +142,27 @@ MODEL_LAST: Final = Metric(
     unit="seconds",
 )
 
+# New versions of models, where there is a repository of them.
+MODEL_SWAPS: Final = Metric(
+    "ocrsvc_model_swaps", "counter", "Times that a worker has begun to read with another version of a model."
+)
+MODEL_REFUSALS: Final = Metric(
+    "ocrsvc_model_refusals",
+    "counter",
+    "Versions of models that were refused, by reason: files, reference, open, failed, nonsense, text, slow, memory, "
+    "crash, late, and live for those that were rolled back.",
+    ("reason",),
+)
+MODEL_REFUSED: Final = Metric(
+    "ocrsvc_model_refused_versions", "reading", "Versions in the repository of models that are refused now."
+)
+MODEL_PROOF_SECONDS: Final = Metric(
+    "ocrsvc_model_proof_seconds",
+    "histogram",
+    "Seconds that a version's proof has taken, that of the version beside it included.",
+    unit="seconds",
+)
+
 # Workers, from their table.
 WORKERS: Final = Metric("ocrsvc_workers", "gauge", "Workers that are booting, ready, or draining.", ("state",))
 WORKERS_WANTED: Final = Metric(
@@ -330,6 +351,7 @@ ENGINE: Final = Metric(
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, CACHE_HITS, STAGE_SECONDS),
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
+    *(MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS),
     *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
     *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
     *(MODELS_LOADED, MODELS_BYTES, MODELS_LIMIT, MODEL_LEASES, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_UNLOADS),
@@ -346,6 +368,7 @@ SECTIONS: Final = (
         ),
     ),
     ("The model API", (MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST)),
+    ("New versions of models", (MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS)),
     (
         "Workers",
         (

@@ -20,6 +20,7 @@ from ocrsvc.access.routes import routes_of
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.core_dumps import forbid_core_dumps
 from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
@@ -105,6 +106,9 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
+    if service.model_key is not None:
+        # Once more: gunicorn may have changed the user meanwhile.
+        forbid_core_dumps()
     # Whatever goes wrong here would otherwise end the workers that serve, too.
     with _ending_at_failure(worker, service.controller.worker_table.head):
         _load(service, worker)
@@ -131,6 +135,7 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
     _start_samplers(service, reader)
+    _start_watcher(service)
     _start_runner(service, worker, reader)
     _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
@@ -160,6 +165,14 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
         own.closing.callback(sampler.stop)
 
 
+def _start_watcher(service: ServiceContext) -> None:
+    """Follow what comes into the model repository, if there is one, until this worker is to go."""
+    watcher = service.worker.models_watcher
+    if watcher is not None:
+        watcher.start()
+        service.worker.closing.callback(watcher.stop)
+
+
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
     """What reads the GPU, once it is this worker's turn to load on it; None when there is none, or none is used.
 
@@ -186,7 +199,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.grpc_services import make_services
-    from ocrsvc.model_api.model import OcrModel
+    from ocrsvc.model_api.model import make_model
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
@@ -195,7 +208,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     worker.grpc_server = RpcServer(
         service.grpc_listeners,
-        make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
+        make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
@@ -204,7 +217,9 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         on_call=count,
     )
     if own.gate is not None:
-        worker.grpc_server.access = CallAccess(own.gate, routes_of(settings.dialects))
+        worker.grpc_server.access = CallAccess(
+            own.gate, routes_of(settings.dialects, has_models=settings.models is not None)
+        )
     if certificates is not None:
         worker.grpc_server.handshakes = _handshakes(service, lambda: certificates.current.grpc)
     worker.grpc_server.start()

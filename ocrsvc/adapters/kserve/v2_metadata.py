@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ocrsvc import __version__
-from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, NAME, OUTPUTS, PLATFORM, VERSION, Tensor
+from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, OUTPUTS, PLATFORM, Tensor
+from ocrsvc.model_api.served_models import ONLY, ServedModel
 from ocrsvc.telemetry.metrics import MODEL_LAST, MODEL_SECONDS, MODEL_STAGE_SECONDS, Key
 from ocrsvc.telemetry.metrics_store import Series
 
@@ -16,39 +17,43 @@ Node = dict[str, Any]
 
 SERVER: Final = "ocrsvc"
 EXTENSIONS: Final = ("model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics")
+UNLOADING: Final = "model_repository(unload_dependents)"
 CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 
 
-def server_metadata() -> Node:
-    """The server's name and version, and the extensions that it has."""
-    return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
+def server_metadata(*, has_repository: bool = False) -> Node:
+    """The server's name and version, and the extensions that it has; one more where models can be unloaded."""
+    extensions = [*EXTENSIONS, *((UNLOADING,) if has_repository else ())]
+    return {"name": SERVER, "version": __version__, "extensions": extensions}
 
 
-def model_metadata() -> Node:
+def model_metadata(model: ServedModel = ONLY) -> Node:
     """The model's versions and tensors."""
     return {
-        "name": NAME,
-        "versions": [VERSION],
+        "name": model.name,
+        "versions": [str(number) for number in model.numbers],
         "platform": PLATFORM,
         "inputs": [_tensor(IMAGE)],
         "outputs": [_tensor(output) for output in OUTPUTS],
     }
 
 
-def model_config() -> Node:
+def model_config(model: ServedModel = ONLY) -> Node:
     """The model as a Triton configuration would describe it."""
     return {
-        "name": NAME,
+        "name": model.name,
         "platform": PLATFORM,
         "backend": PLATFORM,
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": {"latest": {"num_versions": 1}}
+        if model is ONLY
+        else {"specific": {"versions": model.numbers}},
         "max_batch_size": MAX_BATCH,
         "input": [_config_tensor(IMAGE)],
         "output": [_config_tensor(output) for output in OUTPUTS],
     }
 
 
-def model_statistics(series: Series) -> Node:
+def model_statistics(series: Series, model: ServedModel = ONLY) -> Node:
     """The counts, in Triton's shape. An image is one execution: nothing is batched for the engine here."""
     success, fail = (_duration(series, MODEL_SECONDS.of(outcome)) for outcome in ("success", "fail"))
     queue, decode, engine = (
@@ -59,8 +64,8 @@ def model_statistics(series: Series) -> Node:
     return {
         "model_stats": [
             {
-                "name": NAME,
-                "version": VERSION,
+                "name": model.name,
+                "version": str(model.number),
                 "last_inference": int(series.get(MODEL_LAST.of(), (0.0,))[0] * 1000),
                 "inference_count": images,
                 "execution_count": images,
@@ -75,13 +80,6 @@ def model_statistics(series: Series) -> Node:
             }
         ]
     }
-
-
-def repository_index(*, ready: bool, only_ready: bool) -> list[Node]:
-    """The models that there are: one; none when only ready ones are asked for and it is not."""
-    if only_ready and not ready:
-        return []
-    return [{"name": NAME, "version": VERSION, "state": "READY" if ready else "LOADING", "reason": ""}]
 
 
 def _tensor(tensor: Tensor) -> Node:
