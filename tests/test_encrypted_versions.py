@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from models_support import make_fake, make_version
 from support import clean_environment, start_server
@@ -25,6 +27,7 @@ from ocrsvc.model_repository.model_key import ModelKey, new_key
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.key_check import check_key
+from ocrsvc.model_serving.proof.prover import Prover
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
@@ -42,6 +45,12 @@ dictionary = "dict.txt"
 """
 PARTS = {"det.onnx": b"detector" * 9000, "rec.onnx": b"recognizer" * 9000, "dict.txt": "的\n一\n".encode() * 500}
 PAGE = {"reference/page.txt": b"reference text" * 100}
+
+
+@pytest.fixture(autouse=True)
+def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process that runs the tests."""
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
 
 
 def plain(repository: Path, number: int = 1) -> ModelVersion:
@@ -199,13 +208,6 @@ def test_a_version_that_a_policy_wants_is_asked_for_its_key(tmp_path: Path, poli
         check_key(ModelRepository(tmp_path))
 
 
-@pytest.fixture
-def without_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the tests keeps its core dumps."""
-    monkeypatch.setattr("ocrsvc.worker.model_key.forbid_core_dumps", lambda: None)
-
-
-@pytest.mark.usefixtures("without_limits")
 def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path: Path) -> None:
     kept = open_model_key(read_settings({"OCRSVC_MODELS_KEY_FD": "999"}), KEY, is_start=False)
     assert kept is KEY
@@ -216,7 +218,6 @@ def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path
     assert found.expose() == ModelKey(bytes.fromhex(other)).expose()
 
 
-@pytest.mark.usefixtures("without_limits")
 def test_a_reload_without_the_key_in_the_environment_keeps_it(tmp_path: Path) -> None:
     encrypted(tmp_path)
     assert open_model_key(settings_with(tmp_path, None), KEY, is_start=False) is KEY
@@ -280,3 +281,17 @@ def test_a_process_that_has_a_key_cannot_be_dumped() -> None:
     asked = f"{program} print(ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}))"
     ended = subprocess.run([sys.executable, "-c", asked], env=clean_environment(), capture_output=True, check=True)
     assert ended.stdout == b"0\n"
+
+
+def test_a_proof_decrypts_the_version_and_its_reference_pages(tmp_path: Path) -> None:
+    page = cv2.imencode(".png", np.full((8, 8, 3), 255, np.uint8))[1].tobytes()
+    pages = {"reference/one.png": page, "reference/one.txt": b"alpha beta"}
+    model = 'engine = "fake"\n[settings]\nfake_text = "alpha beta"\n[reference]\nleast_f1 = 0.4\n'
+    make_version(tmp_path / "plain", "fake", 1, model, pages)
+    made = encrypt_model(ModelRepository(tmp_path / "plain").open("fake", 1), KEY)
+    write_version(made, tmp_path, "fake", 7)
+    settings = read_settings({"OCRSVC_ENGINE": "fake", "OCRSVC_MODELS": str(tmp_path)})
+    prover = Prover(settings, plan_for(settings, workers=1, threads=1), bool)
+    found = prover.prove(ModelRepository(tmp_path, KEY).open("fake", 7), None)
+    assert found.kind is None, found.reason
+    assert "of the words of the reference texts" in found.reason

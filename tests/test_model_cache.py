@@ -301,8 +301,10 @@ def test_what_is_damaged_of_an_encrypted_cache_is_not_found(tmp_path: Path, harm
 def test_an_entry_of_an_encrypted_cache_is_not_taken_for_another(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
     keep(cache, key="one")
-    [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
-    entry.rename(entry.with_name(entry.name.replace("one", "two")))
+    [first] = [one for one in tmp_path.rglob("*") if one.is_file()]
+    keep(cache, b"another model", key="two")
+    [second] = [one for one in tmp_path.rglob("*") if one.is_file() and one != first]
+    first.replace(second)
     assert cache.find("model", "two") is None
 
 

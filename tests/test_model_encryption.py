@@ -24,6 +24,12 @@ TAG_BYTES = 16
 CHUNK = CHUNK_BYTES + TAG_BYTES
 
 
+@pytest.fixture(autouse=True)
+def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process that runs the tests."""
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+
+
 def encrypted(plain: bytes, name: str = "det.onnx", set_id: str = SET) -> bytes:
     return encrypt(plain, name, set_id, KEY)
 
@@ -108,10 +114,10 @@ def test_a_file_is_not_taken_for_another_one() -> None:
 
 
 def test_a_wrong_key_is_told_from_a_damaged_file() -> None:
-    with pytest.raises(
-        CannotDecrypt, match=rf"is encrypted with the key {KEY.id}, and the one given is [0-9a-f]{{16}}$"
-    ):
-        decrypt(encrypted(b"model"), "det.onnx", new_key())
+    other = new_key()
+    with pytest.raises(CannotDecrypt) as caught:
+        decrypt(encrypted(b"model"), "det.onnx", other)
+    assert str(caught.value) == f"is encrypted with the key {KEY.id}, and the one given is {other.id}"
 
 
 def test_what_is_not_encrypted_is_no_fault_of_the_key() -> None:
@@ -147,13 +153,14 @@ def test_a_key_is_taken_in_digits_or_in_base64(text: str) -> None:
 
 def test_base64_for_addresses_is_taken_too() -> None:
     secret = b"\xfb\xff" * 16
-    assert parse_key("-_" + parse_key(secret.hex()).expose()[2:].replace("+", "-").replace("/", "_")).id
-    assert parse_key(secret.hex()).id == parse_key(ModelKey(secret).expose().replace("+", "-").replace("/", "_")).id
+    text = ModelKey(secret).expose().replace("+", "-").replace("/", "_")
+    assert {"-", "_"} <= set(text)
+    assert parse_key(text).id == parse_key(secret.hex()).id
 
 
 @pytest.mark.parametrize("text", ["", "abc", "00" * 31, "0" * 65, "é" * 43, "A" * 42 + "!"])
 def test_what_is_no_key_is_refused_without_being_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match="^no key$"):
+    with pytest.raises(ValueError, match=r"^no key$"):
         parse_key(text)
 
 

@@ -15,6 +15,7 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.model_repository.model_key import ACCEPTED, ModelKey, parse_key
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.core_dumps import forbid_core_dumps
 
 LIMIT_S: Final = 10.0
 """For a command to print the key, or for a descriptor to give it."""
@@ -27,6 +28,8 @@ _MOST_BYTES: Final = 4096
 def read_model_key(settings: Settings) -> ModelKey | None:
     """The key that the settings name; None where they name none. A descriptor is closed, so it can be read once only.
 
+    A process that has a key leaves no core dump from here on.
+
     Raises:
         SettingsError: There is more than one, or it cannot be read, or it is no key; it is never quoted.
     """
@@ -36,13 +39,14 @@ def read_model_key(settings: Settings) -> ModelKey | None:
             f"{' and '.join(map(variable_of, named))} are given: the key of the models would come from both.",
             "Leave one of them.",
         )
+    if not named:
+        return None
+    forbid_core_dumps()
     if settings.models_key is not None:
         return _parse("models_key", settings.models_key.get_secret_value())
     if settings.models_key_fd is not None:
         return _parse("models_key_fd", _read_descriptor(settings.models_key_fd))
-    if settings.models_key_command is not None:
-        return _parse("models_key_command", _run(settings.models_key_command))
-    return None
+    return _parse("models_key_command", _run(settings.models_key_command or ""))
 
 
 def is_read_again(settings: Settings) -> bool:
@@ -77,10 +81,12 @@ def _parse(name: str, text: str) -> ModelKey:
 
 def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotonic) -> str:
     """What is to be read there until its end. Raises SettingsError."""
-    variable, end_s, content = variable_of("models_key_fd"), clock() + LIMIT_S, b""
+    variable, end_s, content, poll = variable_of("models_key_fd"), clock() + LIMIT_S, b"", select.poll()
     try:
+        os.fstat(descriptor)
+        poll.register(descriptor, select.POLLIN)
         while len(content) <= _MOST_BYTES:
-            if not select.select([descriptor], [], [], max(0.0, end_s - clock()))[0]:
+            if not poll.poll(1000 * max(0.0, end_s - clock())):
                 raise SettingsError(f"{variable} is {descriptor}, which has not ended within {LIMIT_S:g} s.")
             piece = os.read(descriptor, _MOST_BYTES)
             if not piece:

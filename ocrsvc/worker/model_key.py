@@ -6,11 +6,10 @@ from ocrsvc.model_repository.key_source import hide_variable, is_read_again, rea
 from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.core_dumps import forbid_core_dumps
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
-    """At the start and at each SIGHUP: the key of encrypted models, and from here on no core dump of who has it.
+    """At the start and at each SIGHUP: the key of encrypted models, which is then in the environment no more.
 
     Args:
         settings: As they were read.
@@ -22,8 +21,6 @@ def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: boo
     """
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_variable()
-    if key is not None:
-        forbid_core_dumps()
     if settings.models is not None and (is_start or _is_other(key, before)):
         from ocrsvc.model_serving.key_check import check_key
 

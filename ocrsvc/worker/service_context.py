@@ -137,7 +137,7 @@ class ServiceContext:
         from ocrsvc.model_serving.worker_models import open_worker_models
 
         observer = LoadMetrics(self.worker.metrics)
-        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer)
+        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer, self.model_key)
         self.worker.models_watcher = watch_models(self.settings, plan, models, self.worker.metrics)
         return models
 

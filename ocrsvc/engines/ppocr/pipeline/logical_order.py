@@ -20,19 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path
+from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces
+from ocrsvc.imaging.text_direction import LEFT_TO_RIGHT, RIGHT_TO_LEFT, count, is_turned
 
 Span = tuple[int, int]
 """Of places: the first, and the one after the last."""
 
-_LEFT_TO_RIGHT: Final = frozenset({"L"})
-_RIGHT_TO_LEFT: Final = frozenset({"R", "AL"})
 _DIGIT: Final = frozenset({"EN", "AN"})
 _INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # one of them, as in 12.5 or 3/4
 _BESIDE_NUMBER: Final = frozenset({"ET"})  # as in 5% or $3
-
-MOSTLY: Final = 2
-"""Latin letters for each other one, above which a line runs from left to right: such lines are read by these
-recognizers too, while lines with long Latin names in them are common."""
 
 _PAIRS: Final = ("()", "[]", "{}", "<>", "«»", "‹›", "（）", "【】")
 _CLOSING: Final = {pair[0]: pair[1] for pair in _PAIRS}
@@ -50,19 +46,25 @@ def in_logical_order(line: LineText) -> LineText:
     order, characters = logical_order(path.characters)
     if order == list(range(len(order))):
         return line
-    first, last, probabilities = (array[order] for array in (path.first, path.last, path.probabilities))
-    placed = Path(characters, first, last, path.steps, path.confidence, probabilities)
-    return replace(line, text="".join(characters), path=placed)
+    return replace(line, text="".join(characters), path=_rearranged(path, np.array(order), characters))
 
 
-def runs_from_right_to_left(text: str) -> bool | None:
-    """How a line runs as a whole; None where it has no letters."""
-    return _runs_leftwards([unicodedata.bidirectional(character) for character in text])
+def by_steps(path: Path) -> Path:
+    """The path of a line in logical order, its characters as they stand on the line from left to right."""
+    order = np.argsort(path.first, kind="stable")
+    return _rearranged(path, order, [path.characters[place] for place in order.tolist()])
 
 
-def _runs_leftwards(kinds: Sequence[str]) -> bool | None:
-    leftwards, rightwards = _count(kinds, _RIGHT_TO_LEFT), _count(kinds, _LEFT_TO_RIGHT)
-    return MOSTLY * leftwards >= rightwards if leftwards or rightwards else None
+def _rearranged(path: Path, order: NDArray[np.intp], characters: list[str]) -> Path:
+    return Path(characters, path.first[order], path.last[order], path.steps, path.confidence, path.probabilities[order])
+
+
+def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
+    """The places of the characters of `by_steps(path)` as those of the path's characters, in their order."""
+    logical = np.argsort(path.first, kind="stable")[found.places]
+    order = np.argsort(logical)
+    left, right, top, bottom = (sides[order] for sides in (found.left, found.right, found.top, found.bottom))
+    return CharacterPlaces(logical[order], left, right, top, bottom, found.line_top, found.line_bottom)
 
 
 def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
@@ -72,9 +74,9 @@ def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
         By place in the logical text: the place in the line, and the character, brackets mirrored.
     """
     kinds = [unicodedata.bidirectional(character[:1]) for character in characters]
-    if not _count(kinds, _RIGHT_TO_LEFT):
+    if not count(kinds, RIGHT_TO_LEFT):
         return list(range(len(characters))), list(characters)
-    turned = [(0, len(kinds))] if _runs_leftwards(kinds) else list(_stretches(kinds))
+    turned = [(0, len(kinds))] if is_turned(kinds) else list(_stretches(kinds))
     order, mirrored = list(range(len(kinds))), np.zeros(len(kinds), bool)
     for begin, end in turned:
         runs = _kept_runs(kinds, begin, end)
@@ -84,19 +86,15 @@ def logical_order(characters: Sequence[str]) -> tuple[list[int], list[str]]:
     return order, _with_brackets(texts, mirrored[order])
 
 
-def _count(kinds: Sequence[str], wanted: frozenset[str]) -> int:
-    return sum(kind in wanted for kind in kinds)
-
-
 def _stretches(kinds: Sequence[str]) -> Iterator[Span]:
     """What is turned in a line that runs from left to right: each stretch between two letters that do not."""
     begin, end = None, 0
     for place, kind in enumerate([*kinds, "L"]):
-        if kind in _LEFT_TO_RIGHT:
+        if kind in LEFT_TO_RIGHT:
             if begin is not None:
                 yield begin, end
             begin = None
-        elif kind in _RIGHT_TO_LEFT:
+        elif kind in RIGHT_TO_LEFT:
             begin, end = place if begin is None else begin, place + 1
 
 
@@ -113,7 +111,7 @@ def _kept_runs(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
 
 def _words(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
     """The runs of Latin letters, of digits, and of numbers with what belongs to them."""
-    kept = [kind in _LEFT_TO_RIGHT or kind in _DIGIT for kind in kinds]
+    kept = [kind in LEFT_TO_RIGHT or kind in _DIGIT for kind in kinds]
     for place in range(begin, end):
         digits = [begin <= near < end and kinds[near] in _DIGIT for near in (place - 1, place + 1)]
         kept[place] |= kinds[place] in _INSIDE_NUMBER and all(digits)
@@ -127,8 +125,8 @@ def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
     """The same, those beside each other joined where one of them is Latin and no letter from right to left between."""
     runs, was_latin = list[Span](), False
     for begin, end in words:
-        is_latin = _count(kinds[begin:end], _LEFT_TO_RIGHT) > 0
-        if runs and (is_latin or was_latin) and not _count(kinds[runs[-1][1] : begin], _RIGHT_TO_LEFT):
+        is_latin = count(kinds[begin:end], LEFT_TO_RIGHT) > 0
+        if runs and (is_latin or was_latin) and not count(kinds[runs[-1][1] : begin], RIGHT_TO_LEFT):
             runs[-1] = (runs[-1][0], end)
             was_latin = True
         else:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import hmac
 import os
 import platform
 import re
@@ -31,6 +32,7 @@ from ocrsvc.model_repository.encryption import CannotDecrypt, decrypt, encrypt, 
 from ocrsvc.model_repository.model_key import ModelKey
 
 _DIGEST_BYTES: Final = 32
+_NAME_BYTES: Final = 16
 _MAX_FILES: Final = 4
 _LOCK_POLL_S: Final = 0.05
 _MAX_FOLDERS: Final = 24
@@ -111,7 +113,11 @@ class ModelCache:
                         file.replace(entry / file.name)
 
     def _entry_name(self, name: str, key: str) -> str:
-        return f"{name}-{key}" if self._key is None else f"{name}-{key}-{self._key.id}"
+        """The name of a file. With a key nobody can tell from it which model it is, who has that model plain."""
+        if self._key is None:
+            return f"{name}-{key}"
+        hidden = hmac.digest(self._key.derive("names of cached models"), key.encode(), "sha256")
+        return f"{name}-{hidden[:_NAME_BYTES].hex()}"
 
     def _entry_folder(self, name: str, key: str) -> Path | None:
         if self._folder is None:
