@@ -1,4 +1,4 @@
-"""A worker sees new versions, has them proved once on the machine, switches, and rolls back; what serves is never lost."""
+"""A worker sees new versions, has them proved once on the machine, switches, rolls back, and is never without one."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class FakeLoaded:
 
     def preload(self, version: ModelVersion, deadline: float = math.inf) -> None:
         """See LoadedModels."""
+        assert deadline > 0
         self.done.append(f"load {version}")
         if str(version) in self.broken:
             raise EngineUnavailable("It is broken.")

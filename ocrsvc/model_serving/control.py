@@ -70,6 +70,7 @@ class ModelControl:
     Attributes:
         loaded_versions: What this worker has loaded: it serves on when it is removed from the disk, until something
             has taken its place.
+        is_watched: A watcher looks at state and disk, so that requests need not wait for either.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ModelControl:
         self._repository, self.store = repository, store
         self.is_loaded, self._clock = is_loaded, clock
         self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
+        self.is_watched = False
         self._lock = Lock()
         self._policies = self._read_policies()
         self._generation: Generation = store.generation()
@@ -100,6 +102,8 @@ class ModelControl:
 
     def catalogue(self) -> Catalogue:
         """What there is, looking at the state file where that was last done a while ago; not at the repository."""
+        if self.is_watched:
+            return self._catalogue
         now_s = self._clock()
         return self.latest() if now_s - self._checked_s >= CHECK_S else self._catalogue
 
@@ -107,16 +111,19 @@ class ModelControl:
         """What there is, looking at the state file now; at the repository only where that has changed."""
         now_s, generation = self._clock(), self.store.generation()
         if generation != self._generation:
+            loaded = self.loaded_versions()
             with self._lock:
                 if generation != self._generation:
-                    return self._renew(self._scan_or_keep())
+                    return self._renew(self._scan_or_keep(), loaded)
         self._checked_s = now_s
         return self._catalogue
 
     def rescan(self) -> Catalogue:
         """What there is now, on disk and in the state file. Raises BadModel: the repository cannot be listed."""
+        # Before the lock: who asks for the catalogue may hold the one of what is loaded.
+        loaded = self.loaded_versions()
         with self._lock:
-            return self._renew(self._repository.scan())
+            return self._renew(self._repository.scan(), loaded)
 
     def _scan_or_keep(self) -> Scan:
         try:
@@ -125,11 +132,11 @@ class ModelControl:
             LOGGER.error("what is in the repository stays as it was: %s", error)
             return self._catalogue.scan
 
-    def _renew(self, scan: Scan) -> Catalogue:
-        """Put a scan and the state together; under the lock."""
+    def _renew(self, scan: Scan, loaded: Sequence[ModelVersion]) -> Catalogue:
+        """Put a scan, what is loaded and the state together; under the lock."""
         now_s, generation = self._clock(), self.store.generation()
         state = self.store.read()
-        scan = with_loaded(scan, self.loaded_versions(), state)
+        scan = with_loaded(scan, loaded, state)
         self._catalogue = make_catalogue(scan, self._policies, state)
         self._generation, self._checked_s, self._scanned_s = generation, now_s, now_s
         return self._catalogue

@@ -13,9 +13,10 @@ from ocrsvc.model_serving.proof.measurement import RefusalKind
 from ocrsvc.model_serving.proof.prover import Prover
 from ocrsvc.model_serving.state import Verdict
 from ocrsvc.model_serving.verdict_basis import basis_of
-from ocrsvc.model_serving.version_prover import VersionProver, record_verdict
+from ocrsvc.model_serving.version_prover import VersionProver, keep_verdict, make_verdict
 from ocrsvc.model_serving.version_switch import Loaded, VersionSwitch, current_of
 from ocrsvc.model_serving.watcher import ModelWatcher
+from ocrsvc.model_serving.worker_models import WorkerModels
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics import MODEL_SWAPS
@@ -53,7 +54,8 @@ class RollBack:
             return
         # Before anybody needs it.
         self._loaded.preload(heir)
-        record_verdict(self._control.store, self._metrics, str(version), version.digest, kind, reason, self._basis)
+        verdict = make_verdict(kind, reason, self._basis)
+        keep_verdict(self._control.store, self._metrics, str(version), version.digest, verdict)
         self._control.rescan()
 
 
@@ -102,4 +104,17 @@ def make_watcher(
     switch = VersionSwitch(loaded, note_switch, roll_back.unusable)
     control.loaded_versions = loaded.versions
     watcher = ModelWatcher(control, prover, switch, roll_back.by_traffic, checks, metrics, settings.models_poll_s)
+    return watcher
+
+
+def watch_models(settings: Settings, plan: ThreadPlan, models: WorkerModels, metrics: WorkerMetrics) -> ModelWatcher:
+    """Have the models of a worker watched, proved before the first is loaded, and judged by what they read.
+
+    Args:
+        settings, plan, metrics: As for `make_watcher`.
+        models: Nothing of them is loaded yet.
+    """
+    models.checks = make_live_checks(settings)
+    watcher = make_watcher(settings, plan, models.control, models.loaded, models.checks, metrics)
+    models.prove_until = watcher.prove_until
     return watcher

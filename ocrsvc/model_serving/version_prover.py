@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -106,40 +106,40 @@ class VersionProver:
             LOGGER.warning("UNPROVED %s, and tried again later: %s", candidate, found.reason)
             return
         self._metrics.record((), [(MODEL_PROOF_SECONDS.of(), spent_s)])
-        self._keep(str(candidate), candidate.digest, found.kind or "", found.reason)
+        verdict = self._verdict(found.kind or "", found.reason, found.figures)
+        keep_verdict(self._control.store, self._metrics, str(candidate), candidate.digest, verdict)
 
     def _note_bad(self, catalogue: Catalogue) -> None:
         """Versions that cannot be opened at all are refused, once. Raises OcrsvcError."""
         for bad in _new_bad(catalogue):
-            self._keep(f"{bad.name}/{bad.number}", bad.digest, "open", bad.reason)
+            verdict = self._verdict("open", bad.reason, {})
+            keep_verdict(self._control.store, self._metrics, f"{bad.name}/{bad.number}", bad.digest, verdict)
 
-    def _keep(self, version: str, digest: str, kind: str, reason: str) -> None:
-        """Raises OperatorError."""
-        record_verdict(self._control.store, self._metrics, version, digest, kind, reason, self._basis)
+    def _verdict(self, kind: str, reason: str, figures: Mapping[str, float]) -> Verdict:
+        return make_verdict(kind, reason, self._basis, figures)
 
 
-def record_verdict(
-    store: StateStore, metrics: WorkerMetrics, version: str, digest: str, kind: str, reason: str, basis: str
-) -> None:
-    """Keep a verdict, log and count it.
+def make_verdict(kind: str, reason: str, basis: str, figures: Mapping[str, float] | None = None) -> Verdict:
+    """A verdict of now.
 
     Args:
-        store, metrics: Where to.
-        version, digest: Of what.
-        kind: What it is refused for; "" accepts it.
+        kind: What a version is refused for; "" accepts it.
         reason: For people.
         basis: See `verdict_basis.py`.
-
-    Raises:
-        OperatorError: The state cannot be written.
+        figures: What was measured.
     """
-    verdict = Verdict(accepted=not kind, reason=reason, at=time.time(), kind=kind, made_on=basis)
+    found = dict(figures or {})
+    return Verdict(accepted=not kind, reason=reason, figures=found, at=time.time(), kind=kind, made_on=basis)
+
+
+def keep_verdict(store: StateStore, metrics: WorkerMetrics, version: str, digest: str, verdict: Verdict) -> None:
+    """Keep a verdict on a version, log and count it. Raises OperatorError: the state cannot be written."""
     store.record_verdict(digest, verdict)
     if verdict.accepted:
-        LOGGER.info("ACCEPTED %s: %s", version, reason)
+        LOGGER.info("ACCEPTED %s: %s", version, verdict.reason)
         return
-    LOGGER.error("REFUSED %s (%s): %s", version, kind, reason)
-    metrics.count(MODEL_REFUSALS, kind)
+    LOGGER.error("REFUSED %s (%s): %s", version, verdict.kind, verdict.reason)
+    metrics.count(MODEL_REFUSALS, verdict.kind)
 
 
 def _new_bad(catalogue: Catalogue) -> list[BadVersion]:

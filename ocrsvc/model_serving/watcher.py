@@ -72,6 +72,7 @@ class ModelWatcher:
 
     def start(self) -> None:
         """Watch from now on."""
+        self._control.is_watched = True
         self._thread = threading.Thread(target=self._run, name="models-watch", daemon=True)
         self._thread.start()
 
@@ -94,9 +95,20 @@ class ModelWatcher:
         if self._prover.is_wanted(catalogue) and self._clock() >= self._prove_s:
             self._begin_proof()
 
-    def prove_now(self) -> None:
-        """Prove what there is, in this thread. Raises OcrsvcError."""
-        self._prover.run()
+    def prove_until(self, is_enough: Callable[[], bool]) -> None:
+        """Prove what there is, or wait until another worker has, while that is not enough. Before `start`.
+
+        Args:
+            is_enough: Asked after each round; what has no verdict after the last one gets none.
+
+        Raises:
+            OcrsvcError: The repository cannot be listed, or the state not written.
+        """
+        catalogue = self._control.rescan()
+        while not is_enough() and self._prover.is_wanted(catalogue) and not self.is_stopping():
+            self._prover.run()
+            self._done.wait(STATE_S)
+            catalogue = self._control.rescan()
 
     def _roll_back_failed(self) -> None:
         """Roll back what live traffic speaks against. What that does not work for now is kept for the next round."""
@@ -108,14 +120,14 @@ class ModelWatcher:
     def _read_catalogue(self) -> Catalogue:
         """What there is, reading the repository again only if something in it has changed. Raises OcrsvcError."""
         if self._clock() - self._look_s < self._poll_s or self._control.folder is None:
-            return self._noted(self._control.catalogue())
+            return self._noted(self._control.latest())
         seen, policies = look_at_repository(self._control.folder), look_at_policies(self._control.folder)
         if policies != self._policies:
             self._control.reread_policies()
         if seen != self._seen:
             self._control.rescan()
         self._look_s, self._seen, self._policies = self._clock(), seen, policies
-        return self._noted(self._control.catalogue())
+        return self._noted(self._control.latest())
 
     def _noted(self, catalogue: Catalogue) -> Catalogue:
         """The catalogue, and in the metrics how many versions of it are refused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ocrsvc.engines.opening import open_engine
@@ -13,6 +13,7 @@ from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
 from ocrsvc.model_serving.control import ModelControl
+from ocrsvc.model_serving.live_checks import LiveChecks
 from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, VersionRetired
 from ocrsvc.model_serving.loaded_version import EngineThreads
@@ -48,6 +49,8 @@ class WorkerModels:
 
     Attributes:
         loaded, control, router: As above.
+        checks: Is told of each page that is read; None where nothing judges a version by that.
+        prove_until: Has versions proved until there is one to begin with; see `ModelWatcher.prove_until`.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class WorkerModels:
         self.loaded, self.control, self.router = loaded, control, router
         self._ahead = ahead
         self._default_info: EngineInfo | None = None
+        self.checks: LiveChecks | None = None
+        self.prove_until: Callable[[Callable[[], bool]], object] = bool
 
     def lease(self, options: ReadOptions, deadline: float = math.inf, check: Check = no_check) -> Lease:
         """The right to read with the version that a request's options choose.
@@ -78,6 +83,7 @@ class WorkerModels:
         Raises:
             OcrsvcError: What keeps the default model from being loaded. What is wrong with others is logged.
         """
+        self.prove_until(lambda: self.router.serving(self.router.default) is not None)
         failures = [failure for version in self._default_versions() if (failure := self._try_to_load(version))]
         serving = self.router.serving(self.router.default)
         if serving is None:
@@ -110,7 +116,9 @@ class WorkerModels:
             return
         if model.policy is not None:
             yield from (one for label in model.policy.shares if (one := model.find(model.labels.get(label, 0))))
-        for version in model.available:
+        # One that was accepted may fail here, by too little memory or files that were damaged since.
+        rest = [version for version in model.accepted if version not in model.available]
+        for version in (*model.available, *rest):
             serving = self.router.serving(self.router.default)
             if serving is None or self.loaded.is_loaded(serving):
                 return

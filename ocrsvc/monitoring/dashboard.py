@@ -90,6 +90,7 @@ def rows(objectives: Objectives) -> tuple[Row, ...]:
         ("Workers", tuple(_workers())),
         ("Memory", tuple(_memory())),
         ("GPUs", tuple(_gpus())),
+        ("New versions of models", tuple(_models())),
         ("TLS", tuple(_tls())),
         ("Inputs refused, documents, keys, and the service itself", tuple(_state())),
     )
@@ -210,6 +211,16 @@ def _gpus() -> Iterator[Panel]:
     yield Panel(
         "Utilization of each GPU", "percentunit", (Query(_of(metrics.GPU_UTILIZATION), "{{instance}} GPU {{gpu}}"),)
     )
+
+
+def _models() -> Iterator[Panel]:
+    swaps = (
+        Query(_rate(metrics.MODEL_SWAPS), "swaps of workers"),
+        Query(_rate(metrics.MODEL_REFUSALS, by="reason"), "refused: {{reason}}"),
+    )
+    yield Panel("Versions that began to serve, and that were refused, a second", "short", swaps)
+    yield Panel("Seconds of a proof", "s", _quantiles(metrics.MODEL_PROOF_SECONDS))
+    yield Panel("Versions refused now", "short", (Query(_of(metrics.MODEL_REFUSED), "{{instance}}"),), "stat")
 
 
 def _tls() -> Iterator[Panel]:

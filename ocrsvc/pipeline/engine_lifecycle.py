@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.opening import open_engine
-from ocrsvc.errors import NotReady, OperatorError
+from ocrsvc.errors import NotReady, OcrsvcError, OperatorError
 from ocrsvc.model_serving.model_list import ModelList
 from ocrsvc.model_serving.only_model import check_only_model, only_model
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
@@ -155,14 +155,14 @@ class EngineLifecycle:
         return only_model(self._settings.engine)
 
     @property
+    def worker_models(self) -> WorkerModels | None:
+        """The models of the repository; None without one, and before `start`."""
+        return self._models
+
+    @property
     def loaded_models(self) -> LoadedModels | None:
         """What this worker has loaded of a repository; None without one, and before `start`."""
         return None if self._models is None else self._models.loaded
-
-    @property
-    def worker_models(self) -> WorkerModels | None:
-        """The models of a repository; None without one, and before `start`."""
-        return self._models
 
     def check_capacity(self, priority: Priority) -> None:
         """Raises QueueFull or NotReady when a read would be refused now; asked before a body is received."""
@@ -188,6 +188,16 @@ class EngineLifecycle:
         if engine is None:
             raise _not_ready()
         return engine.traits
+
+    def _note_page(self, request: ReadRequest, page: Page) -> None:
+        """Have the version that has read a page judged by it, where there are several."""
+        if request.lease is not None and self._models is not None and self._models.checks is not None:
+            self._models.checks.note_page(request.lease.version, page)
+
+    def _note_failure(self, request: ReadRequest, error: OcrsvcError) -> None:
+        """The same of a page that was not read."""
+        if request.lease is not None and self._models is not None and self._models.checks is not None:
+            self._models.checks.note_failure(request.lease.version, error)
 
     def _engine_info(self, request: ReadRequest) -> EngineInfo:
         """What reads the request."""

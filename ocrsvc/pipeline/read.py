@@ -159,9 +159,13 @@ class Reader(EngineLifecycle):
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
+        except OcrsvcError as error:
+            self._note_failure(job.request, error)
+            raise
         context.ledger.note_page(phases_of(served, begun.item.queued_at, decoded_ahead=job.is_ahead))
         context.ledger.enter("answer")
         page, timing = job.restore(served)
+        self._note_page(job.request, page)
         if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
         return self._answer(self._masking.masked(page, job.request), timing, job.request)

@@ -131,6 +131,7 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
     _start_samplers(service, reader)
+    _start_watcher(service)
     _start_runner(service, worker, reader)
     _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
@@ -158,6 +159,14 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)
+
+
+def _start_watcher(service: ServiceContext) -> None:
+    """Follow what comes into the model repository, if there is one, until this worker is to go."""
+    watcher = service.worker.models_watcher
+    if watcher is not None:
+        watcher.start()
+        service.worker.closing.callback(watcher.stop)
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
     from ocrsvc.model_serving.loaded_version import EngineThreads
+    from ocrsvc.model_serving.watcher import ModelWatcher
     from ocrsvc.model_serving.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.readings import Reading
@@ -127,12 +128,15 @@ class ServiceContext:
         )
 
     def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
-        """The models of this worker, which count what they do in its metrics."""
+        """The models of this worker, which count what they do in its metrics, and what watches them."""
         from ocrsvc.model_serving.load_metrics import LoadMetrics
+        from ocrsvc.model_serving.swapping import watch_models
         from ocrsvc.model_serving.worker_models import open_worker_models
 
         observer = LoadMetrics(self.worker.metrics)
-        return open_worker_models(self.settings, plan, threads, self.image_denylist, observer)
+        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer)
+        self.worker.models_watcher = watch_models(self.settings, plan, models, self.worker.metrics)
+        return models
 
     def start_gate(self, slot_number: int = 0) -> None:
         """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
@@ -234,6 +238,8 @@ class WorkerContext:
         limits: What all requests to this worker may take together.
         access_log: None where there is none.
         gate: Admits requests by their API keys; None where the service is open to everybody.
+        models_watcher: Has new versions of models proved, and switches to them; None without OCRSVC_MODELS, and before
+            the reader is started.
         tracer: Records traces.
         closing: What ends with the worker, the last first.
     """
@@ -245,5 +251,6 @@ class WorkerContext:
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
     gate: AccessGate | None = None
+    models_watcher: ModelWatcher | None = None
     tracer: Tracer = field(default_factory=NoTracer)
     closing: ExitStack = field(default_factory=ExitStack)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ocrsvc.model_repository.description import Reference
@@ -22,10 +23,12 @@ class Judgement:
     Attributes:
         kind: None for a version that may take traffic; "gone" and "unknown" for one that was not proved.
         reason: For people: what it was held against, and how it did.
+        figures: What was measured, by name, units in the names.
     """
 
     kind: FailureKind | None
     reason: str
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge(candidate: Measurement | Failure, serving: Measurement | None, bounds: Reference) -> Judgement:
@@ -41,7 +44,8 @@ def judge(candidate: Measurement | Failure, serving: Measurement | None, bounds:
     refusal = _text_refusal(candidate, serving, bounds) or (
         _cost_refusal(candidate, serving, bounds) if serving else None
     )
-    return refusal or Judgement(None, _summary(candidate, serving))
+    found = refusal or Judgement(None, _summary(candidate, serving))
+    return replace(found, figures=_figures(candidate, serving))
 
 
 def agreement(candidate: Measurement, serving: Measurement | None) -> tuple[float | None, str]:
@@ -95,13 +99,22 @@ def _refused(kind: RefusalKind, what: str) -> Judgement:
 def _summary(candidate: Measurement, serving: Measurement | None) -> str:
     f1, source = agreement(candidate, serving)
     read = "there is nothing to hold its text against" if f1 is None else f"{_floor(f1)} of the words of {source}"
-    beside = (
-        f" ({serving.page_s:.3f} s and {serving.private_bytes // _MIB} MiB of {serving.version})" if serving else ""
-    )
-    return (
-        f"{len(candidate.pages)} reference pages: {read}, {candidate.page_s:.3f} s a page, "
-        f"{candidate.private_bytes // _MIB} MiB{beside}."
-    )
+    beside = f"; {serving.version}: {_cost(serving)}" if serving is not None else ""
+    return f"Reference pages: {len(candidate.pages)}; {read}; {_cost(candidate)}{beside}."
+
+
+def _cost(one: Measurement) -> str:
+    return f"{one.page_s:.3f} s a page, {one.private_bytes // _MIB} MiB"
+
+
+def _figures(candidate: Measurement, serving: Measurement | None) -> dict[str, float]:
+    f1, _ = agreement(candidate, serving)
+    figures = {"page_s": candidate.page_s, "private_bytes": float(candidate.private_bytes)}
+    if f1 is not None:
+        figures["words_f1"] = f1
+    if serving is not None:
+        figures |= {"serving_page_s": serving.page_s, "serving_private_bytes": float(serving.private_bytes)}
+    return figures
 
 
 def _floor(f1: float) -> str:
