@@ -211,7 +211,7 @@ class ServiceContext:
         return tracer
 
     def slow_paths(self) -> tuple[str, ...]:
-        """Where paths begin that may take time without the engine, of the adapters that are on and the list of models."""
+        """Where paths begin that may take time without the engine: of the adapters that are on, the list of models."""
         of_adapters = tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
         if self.settings.models is None:
             return of_adapters
