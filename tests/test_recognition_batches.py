@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
@@ -124,6 +125,8 @@ def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None
 
 class Deciding:
     """A session that finds nothing on any line, and counts its runs."""
+
+    input_format = USUAL
 
     def __init__(self) -> None:
         self.runs = 0

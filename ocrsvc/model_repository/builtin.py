@@ -21,6 +21,13 @@ TITLE: Final = "PP-OCRv6 small"
 DETECTION: Final = "PP-OCRv6_det_small.onnx"
 RECOGNITION: Final = "PP-OCRv6_rec_small.onnx"
 
+LANGUAGES: Final = (
+    *("zh", "zh-hant", "ja", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "nb", "fi", "is", "et", "lv", "lt"),
+    *("pl", "cs", "sk", "sl", "hr", "sr-latn", "hu", "ro", "tr", "az", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca"),
+    *("gl", "ga", "mt", "eo"),
+)
+"""What `languages_of` finds in its dictionary of 18,708 characters; docs/design/languages.md says how well it reads."""
+
 DESCRIPTION: Final = Description(
     engine="ppocr",
     title=TITLE,
@@ -28,7 +35,7 @@ DESCRIPTION: Final = Description(
     licence="Apache-2.0",
     source="the wheel rapidocr",
     detection=Detection(file=DETECTION),
-    recognition=(Recognition(file=RECOGNITION, languages=("zh", "zh-hant", "en", "ja")),),
+    recognition=(Recognition(file=RECOGNITION, languages=LANGUAGES),),
 )
 
 

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Final, Literal
 
 from ocrsvc.errors import BadOption, OcrsvcError, UnknownModel
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository, Scan
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import LABEL
@@ -284,7 +285,14 @@ def _damage(scan: Scan, name: str) -> str:
 
 
 def open_control(
-    folder: Path, state: Path, is_loaded: Callable[[ModelVersion], bool] = lambda _version: False
+    folder: Path,
+    state: Path,
+    is_loaded: Callable[[ModelVersion], bool] = lambda _version: False,
+    key: ModelKey | None = None,
 ) -> ModelControl:
-    """The control of the repository in a folder, with its state in another. Raises BadModel, SettingsError."""
-    return ModelControl(ModelRepository(folder), StateStore(state), is_loaded)
+    """The control of the repository in a folder, with its state in another; `key` decrypts its models.
+
+    Raises:
+        BadModel, SettingsError: The folder cannot be read, or what it says of policies is wrong.
+    """
+    return ModelControl(ModelRepository(folder, key), StateStore(state), is_loaded)

@@ -9,6 +9,7 @@ from typing import Final
 
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import NotReady, OcrsvcError, UnknownModel
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
@@ -153,6 +154,7 @@ def open_worker_models(
     threads: EngineThreads,
     denylist: CrashDenylist | None = None,
     observer: LoadObserver | None = None,
+    key: ModelKey | None = None,
 ) -> WorkerModels:
     """The models of the repository that the settings name; nothing is loaded yet.
 
@@ -162,6 +164,7 @@ def open_worker_models(
         threads: Its engine threads.
         denylist: As for `open_engine`.
         observer: Is told what is loaded.
+        key: Decrypts encrypted versions.
 
     Raises:
         BadModel: The repository cannot be listed.
@@ -179,7 +182,7 @@ def open_worker_models(
         observer=observer,
     )
     store = StateStore(state_folder(settings.models, settings.models_state))
-    control = ModelControl(ModelRepository(settings.models), store, loaded.is_loaded)
+    control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded)
     loaded.is_kept = lambda version: control.catalogue().is_pinned(version)
     router = ModelRouter(control.catalogue, control.rescan, parse_wanted_model(settings.model), loaded.is_loaded)
     return WorkerModels(loaded, control, router, settings.models_load)

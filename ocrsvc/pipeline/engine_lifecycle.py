@@ -102,9 +102,10 @@ class EngineLifecycle:
         self._models.load_ahead()
 
     def _open_worker_models(self, threads: Executor[DecodeJob, Page]) -> WorkerModels:
+        from ocrsvc.model_repository.key_source import read_model_key
         from ocrsvc.model_serving.worker_models import open_worker_models
 
-        return open_worker_models(self._settings, self._plan, threads)
+        return open_worker_models(self._settings, self._plan, threads, key=read_model_key(self._settings))
 
     def _close_own_handles(self) -> None:
         if self._models is not None:

@@ -22,6 +22,7 @@ from ocrsvc.settings.groups.jobs import JobSettings
 from ocrsvc.settings.groups.limits import LimitSettings
 from ocrsvc.settings.groups.logging import LoggingSettings
 from ocrsvc.settings.groups.masking import MaskingSettings
+from ocrsvc.settings.groups.model_key import ModelKeySettings
 from ocrsvc.settings.groups.model_swap import ModelSwapSettings
 from ocrsvc.settings.groups.models import ModelSettings
 from ocrsvc.settings.groups.result_cache import CacheSettings
@@ -48,6 +49,7 @@ class Settings(
     TlsSettings,
     ServiceSettings,
     ModelSwapSettings,
+    ModelKeySettings,
     ModelSettings,
     TrEngineSettings,
     PpocrEngineSettings,

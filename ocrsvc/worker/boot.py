@@ -20,6 +20,7 @@ from ocrsvc.access.routes import routes_of
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.core_dumps import forbid_core_dumps
 from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
@@ -105,6 +106,9 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
+    if service.model_key is not None:
+        # Once more: gunicorn may have changed the user meanwhile.
+        forbid_core_dumps()
     # Whatever goes wrong here would otherwise end the workers that serve, too.
     with _ending_at_failure(worker, service.controller.worker_table.head):
         _load(service, worker)

@@ -40,6 +40,7 @@ from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
 from ocrsvc.worker.logger import count_lost_lines
+from ocrsvc.worker.model_key import open_model_key, without_key
 from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -63,6 +64,9 @@ def configuration_or_exit() -> Mapping[str, object]:
         settings = read_settings()
         check_tracing(settings, os.environ)
         certificates = _open_certificates(settings)
+        before = _services[0].model_key if _services else None
+        model_key = open_model_key(settings, before, is_start=not _services)
+        settings = without_key(settings)
     except SettingsError as error:
         if not _services:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
@@ -72,6 +76,7 @@ def configuration_or_exit() -> Mapping[str, object]:
         if not _services:
             _services.append(ServiceContext(settings))
         _services[0].settings = settings
+        _services[0].model_key = model_key
         _services[0].certificate_watch.begin(certificates)
     [service] = _services
     # Here, because each worker sees its own GPU only.

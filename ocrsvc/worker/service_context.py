@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.routes import routes_of
 from ocrsvc.jobs.store import Tasks
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.registry import adapters
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
@@ -67,6 +68,7 @@ class ServiceContext:
         metrics: Of all workers.
         errors: The last failures of all workers.
         history: The last ten minutes.
+        model_key: Decrypts encrypted models; None without one.
         certificate_watch: Has the TLS certificates, and reads them again.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
@@ -88,6 +90,7 @@ class ServiceContext:
         self.errors = RecentErrors(SLOTS)
         self.history = History()
         self.certificate_watch = CertificateWatch(self.controller.worker_table.head, self.metrics.common, log)
+        self.model_key: ModelKey | None = None
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
@@ -134,7 +137,7 @@ class ServiceContext:
         from ocrsvc.model_serving.worker_models import open_worker_models
 
         observer = LoadMetrics(self.worker.metrics)
-        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer)
+        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer, self.model_key)
         self.worker.models_watcher = watch_models(self.settings, plan, models, self.worker.metrics)
         return models
 

@@ -20,9 +20,10 @@ from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
 from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
-from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, ModelParts, read_parts
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
@@ -33,6 +34,7 @@ from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
 from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.description import Recognition
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
@@ -90,17 +92,14 @@ class PpocrEngine:
     ) -> None:
         cv2.setNumThreads(config.threads)
         parts = parts or read_parts(built_in_model())
-        cache = ModelCache(model_cache)
+        cache = ModelCache(model_cache, parts.key)
         opened = _open_recognition(parts, replace(config, sessions=engine_threads), choices, batch, cache)
         first = next(iter(opened.values()))
         self._shared_threads = SharedThreads(engine_threads if first.device == "cpu" else 1)
         detection_config = _with_runtime(config, choices[0].detection) if choices else config
         self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
         self._line_runners = [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
-        self._recognizers = {
-            name: make_recognizers(runner, parts.recognition[name], opened[name])
-            for name, runner in zip(opened, self._line_runners, strict=True)
-        }
+        self._scripts = _scripts(parts, opened, self._line_runners)
         self._unwarping = UnwarpingModel()
         backend = find_backend(imaging, first.device)
         self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
@@ -117,10 +116,11 @@ class PpocrEngine:
         """See engines.contract.Engine."""
         return PageHandle(
             self._detector,
-            self._usual,
+            self._scripts[0].readers,
             self._shared_threads,
             gpu_pipeline=self._gpu_pipeline,
             find_grid=self._unwarping.find_grid,
+            scripts=self._scripts,
         )
 
     def close(self) -> None:
@@ -129,28 +129,20 @@ class PpocrEngine:
             line_runner.close()
         self._shared_threads.close()
 
-    @property
-    def _usual(self) -> Mapping[Decoder, Recognizer]:
-        """The first recognizer, by decoder."""
-        return next(iter(self._recognizers.values()))
-
     def _open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
         """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
-        runners = {
-            name: BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for name, one in opened.items()
-        }
-        recognizers = {
-            name: make_recognizers(runner, parts.recognition[name], opened[name]) for name, runner in runners.items()
-        }
-        pipeline = GpuPipeline(backend, self._detector, next(iter(recognizers.values())))
-        fault = find_fault(pipeline.open, PageHandle(self._detector, self._usual, self._shared_threads).open_in_memory)
+        runners = [BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for one in opened.values()]
+        scripts = _scripts(parts, opened, runners)
+        pipeline = GpuPipeline(backend, self._detector, scripts[0].readers, scripts)
+        in_memory = PageHandle(self._detector, self._scripts[0].readers, self._shared_threads)
+        fault = find_fault(pipeline.open, in_memory.open_in_memory)
         if fault is None:
-            self._line_runners += runners.values()
+            self._line_runners += runners
             LOG.info("Pixels are prepared by %s.", backend.name)
             return pipeline
-        for runner in runners.values():
+        for runner in runners:
             runner.close()
         LOG.warning(DISTRUSTED, backend.name, fault)
         return None
@@ -170,13 +162,21 @@ def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
     return replace(config, device="cpu", provider=runtime.provider, precision=runtime.precision)
 
 
-def make_recognizers(line_runner: LineRunner, part: ModelPart, opened: ModelRunner) -> dict[Decoder, Recognizer]:
-    """A recognizer for each decoder. Raises BadModel: the dictionary is another model's."""
-    characters, height_px = read_dictionary(part, opened.metadata), part.input_format.height_px
-    return {
-        "greedy": Recognizer(line_runner, characters, height_px),
-        "beam": BeamRecognizer(line_runner, characters, height_px),
-    }
+def _scripts(
+    parts: ModelParts, opened: Mapping[str, ModelRunner], line_runners: Sequence[LineRunner]
+) -> list[Script[Recognizer]]:
+    """The recognizers, each with a line runner. Raises BadModel: a dictionary is another model's."""
+    made = []
+    for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
+        described = part.described
+        assert isinstance(described, Recognition), "it is a recognizer"
+        fed = read_dictionary(part, opened[name].metadata), described.direction, described.height_px
+        readers: dict[Decoder, Recognizer] = {
+            "greedy": Recognizer(line_runner, *fed),
+            "beam": BeamRecognizer(line_runner, *fed),
+        }
+        made.append(Script(readers, described.languages, described.direction))
+    return made
 
 
 def _open_recognition(
@@ -224,14 +224,14 @@ def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None 
     cache = settings.model_cache or default_folder()
     parts = read_parts(model or built_in_model())
     open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging, parts=parts)
-    choices = _choose_runtimes(parts, config, ModelCache(cache))
+    choices = _choose_runtimes(parts, config, ModelCache(cache, parts.key))
     engine = open_engine(choices)
     if choices or engine.describe().device != "cpu":
         return engine
     # A GPU was meant and does not work: the CPU computes in what is quickest there.
     engine.close()
     del engine
-    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache)))
+    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache, parts.key)))
 
 
 def _choose_runtimes(parts: ModelParts, config: SessionConfig, cache: ModelCache) -> list[RuntimeChoice]:

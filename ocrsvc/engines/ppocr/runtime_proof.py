@@ -260,7 +260,9 @@ def read_lines(part: ModelPart, runner: ModelRunner, crops: Sequence[Pixels]) ->
     threads = SharedThreads(1)
     characters = read_dictionary(part, runner.metadata)
     try:
-        return Recognizer(make_line_runner(runner, threads), characters, part.input_format.height_px).read(crops)
+        return Recognizer(make_line_runner(runner, threads), characters, height_px=part.input_format.height_px).read(
+            crops
+        )
     finally:
         threads.close()
 

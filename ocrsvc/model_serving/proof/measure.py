@@ -23,11 +23,13 @@ import orjson
 from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.errors import BadModel, OcrsvcError
 from ocrsvc.model_repository.manifest import digest_of
+from ocrsvc.model_repository.model_key import ModelKey, parse_key
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.proof.measurement import Failure, FailureKind, Measurement, PageMeasurement, pack
 from ocrsvc.model_serving.proof.reference_pages import ReferencePage, find_reference_pages
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.core_dumps import forbid_core_dumps
 from ocrsvc.system.memory import read_peak_rss_bytes, read_private_bytes, read_rss_bytes
 from ocrsvc.system.sandbox.restrict import end_with_parent, raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -55,14 +57,18 @@ class Refusal(Exception):
         self.failure = failure
 
 
-def measure(settings: Settings, plan: ThreadPlan, wanted: ModelName, pages_of: ModelName) -> Measurement:
+def measure(
+    settings: Settings, plan: ThreadPlan, wanted: ModelName, pages_of: ModelName, key: ModelKey | None = None
+) -> Measurement:
     """Verify a version, open it, and read the pages that are meant for another, or for itself.
+
+    What of it is encrypted is decrypted with `key`.
 
     Raises:
         Refusal: What came in between.
     """
     try:
-        version, owner = wanted.open(settings.models), pages_of.open(settings.models)
+        version, owner = wanted.open(settings.models, key), pages_of.open(settings.models, key)
     except BadModel as error:
         raise _refusal("gone", str(error)) from error
     _verify(version)
@@ -202,10 +208,13 @@ def main() -> None:
         return
     _take_limits(memory_bytes)
     limit_arenas()
+    key = None if message["model_key"] is None else parse_key(message.pop("model_key"))
+    if key is not None:
+        forbid_core_dumps()
     settings, plan = settings_class().model_validate(message["settings"]), ThreadPlan(**message["plan"])
     try:
         outcome: Measurement | Failure = measure(
-            settings, plan, ModelName(**message["version"]), ModelName(**message["pages_of"])
+            settings, plan, ModelName(**message["version"]), ModelName(**message["pages_of"]), key
         )
     except Refusal as refusal:
         outcome = refusal.failure

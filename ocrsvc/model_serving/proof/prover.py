@@ -104,11 +104,13 @@ class Prover:
             os.close(result)
 
     def _message(self, version: ModelVersion, pages_of: ModelVersion) -> bytes:
+        key = next((one.key for one in (version, pages_of) if one.key is not None), None)
         fields: Mapping[str, object] = {
             "settings": self.settings.model_dump(mode="json"),
             "plan": asdict(self.plan),
             "version": asdict(ModelName.of(version)),
             "pages_of": asdict(ModelName.of(pages_of)),
+            "model_key": None if key is None else key.expose(),
         }
         return orjson.dumps(fields)
 

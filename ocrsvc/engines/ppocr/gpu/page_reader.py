@@ -23,9 +23,10 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, to_tensor
-from ocrsvc.engines.ppocr.pipeline.page import add_ink
+from ocrsvc.engines.ppocr.pipeline.page import PageReader, add_ink
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
 from ocrsvc.records import Decoder, Pixels, ReadTask
@@ -73,20 +74,26 @@ class GpuPipeline:
         backend: Prepares what they are fed.
         detector: Finds lines.
         recognizers: Read GpuCrops, by decoder.
+        scripts: All recognizers of the model, where it has several; `recognizers` are those of the first.
     """
 
     backend: ArrayBackend
     detector: Detector
     recognizers: Mapping[Decoder, Recognizer]
+    scripts: Sequence[Script[Recognizer]] = ()
 
-    def open(self, task: ReadTask, last_mask: LastMask | None = None) -> GpuPageReader:
+    def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image; `last_mask` is given each mask of text.
 
         Raises:
             MemoryError: The GPU has no room for the image.
         """
         page = GpuPage(task.image.pixels, self.backend.upload(task.image.pixels))
-        return GpuPageReader(self, page, task, last_mask)
+
+        def open_reader(recognizer: Recognizer) -> GpuPageReader:
+            return GpuPageReader(self, page, task, recognizer, last_mask)
+
+        return open_page(self.scripts or (Script(self.recognizers),), task.options, open_reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class GpuPageReader:
     pipeline: GpuPipeline
     page: GpuPage
     task: ReadTask
+    recognizer: Recognizer
     last_mask: LastMask | None = None
     in_batches: bool = True
 
@@ -106,7 +114,7 @@ class GpuPageReader:
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
         """See page.PageReader."""
-        recognizer = self.pipeline.recognizers[self.task.options.decoder]
+        recognizer = self.recognizer
         crops = [GpuCrop(self.page, outline, *recognizer.crop_size(*extent(outline))) for outline in outlines]
         texts = recognizer.read_line_images(crops, self.task.check)
         if not self.task.options.wants_words:

@@ -15,6 +15,7 @@ from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pa
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_height
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.script_gaps import measure_gaps
+from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Check, Pixels, no_check
 
 WIDTHS_PX: Final = (
@@ -44,12 +45,20 @@ class Recognizer:
     Args:
         runner: Runs the model over them.
         characters: Texts by class; see runtime/dictionary.py.
+        direction: How its lines run.
         height_px: Of a line, as the model is fed it.
     """
 
-    def __init__(self, runner: LineRunner, characters: Sequence[str], height_px: int = HEIGHT_PX) -> None:
+    def __init__(
+        self,
+        runner: LineRunner,
+        characters: Sequence[str],
+        direction: Direction = "ltr",
+        height_px: int = HEIGHT_PX,
+    ) -> None:
         self._runner = runner
         self._characters = characters
+        self._direction: Direction = direction
         self.height_px = height_px
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
@@ -65,7 +74,11 @@ class Recognizer:
         # The widest first, so that no core ends long after the others.
         order = sorted(range(len(line_images)), key=lambda index: -line_images[index].width)
         paths = dict(zip(order, self._paths([line_images[index] for index in order], check), strict=True))
-        return [_as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
+        return [self._as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
+
+    def _as_text(self, path: Path, line_image: LineImage) -> LineText:
+        gaps = measure_gaps(path, lambda: at_usual_height(line_image.pixels()))
+        return LineText("".join(path.characters), path.confidence, path, gaps, direction=self._direction)
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:
         return self._runner.map(self._best_path, line_images, check)
@@ -126,8 +139,3 @@ def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
     same = steps.classes[0][:, :, None] == labels
     scores: NDArray[np.float64] = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
     return scores
-
-
-def _as_text(path: Path, line_image: LineImage) -> LineText:
-    gaps = measure_gaps(path, lambda: at_usual_height(line_image.pixels()))
-    return LineText("".join(path.characters), path.confidence, path, gaps)
