@@ -64,7 +64,7 @@ def server(running: Server, folder: Path) -> Server:
 def address_of(server: Server, protocol: str) -> str:
     if protocol == "http":
         return server.url.removeprefix("http://")
-    return re.findall(r"gRPC at: (127\.0\.0\.1:\d+)", server.log)[0]
+    return str(re.findall(r"gRPC at: (127\.0\.0\.1:\d+)", server.log)[0])
 
 
 def run(environment: Environment, script: str, *arguments: object) -> None:

@@ -19,7 +19,7 @@ from ocrsvc.model_serving.policy import STABLE
 from ocrsvc.records import ReadOptions
 
 AUTO: Final = "auto"
-_MOST_SHOWN: Final = 20
+_MOST_SHOWN: Final = 60
 _TRADITIONAL: Final = frozenset({"zh-tw", "zh-hk", "zh-mo"})
 
 

@@ -160,6 +160,16 @@ def _time() -> Iterator[Panel]:
     since = f"time() - max({_of(metrics.MODEL_LAST)})"
     model = (Query(stage, "{{stage}}, p95"), Query(since, "since the last request"))
     yield Panel("Seconds of an image over the model API", "s", model)
+    version = "model, version"
+    asked = _rate(metrics.VERSION_REQUESTS, by=f"{version}, outcome")
+    yield Panel(
+        "Requests to the model API by version", "reqps", (Query(asked, "{{model}}/{{version}} {{outcome}}"),), width=12
+    )
+    engine_s = _rate(metrics.VERSION_SECONDS, 'stage="engine"', by=version)
+    mean_s = f"{engine_s} / {_rate(metrics.VERSION_IMAGES, by=version)}"
+    yield Panel(
+        "Mean seconds of an image in the engine by version", "s", (Query(mean_s, "{{model}}/{{version}}"),), width=12
+    )
 
 
 def _workers() -> Iterator[Panel]:
