@@ -89,6 +89,23 @@ def test_the_surest_reading_is_kept_and_of_equals_the_first() -> None:
     assert third.asked == [0, 2]
 
 
+def test_blanks_say_nothing_however_sure() -> None:
+    class Blank(OneScript):
+        def read(self, outlines: Sequence[Outline]) -> list[LineText]:
+            return [LineText(" ", 0.99) for _ in outlines]
+
+    assert texts_of(several(OneScript("a", lambda _: 0.1), Blank("b", lambda _: 0.0)), [line(0)]) == ["a0"]
+
+
+def test_the_recognizer_of_most_lines_reads_those_too_that_the_first_is_sure_of() -> None:
+    first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
+    second = OneScript("b", lambda number: 0.99 if number < 9 else 0.9)
+    page = several(first, second)
+
+    assert texts_of(page, [line(number) for number in range(9)]) == [f"b{number}" for number in range(9)]
+    assert texts_of(page, [line(9), line(10)]) == ["a9", "b10"]
+
+
 def test_after_a_few_lines_the_recognizer_of_the_page_is_asked_before_the_others() -> None:
     first, second, third = (OneScript(name, lambda _: 0.5) for name in "abc")
     third.confidence = lambda _: 0.99
