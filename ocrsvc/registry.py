@@ -113,6 +113,7 @@ _ENGINES: Final = (
         _PPOCR_MODULES,
         uses_onnx_runtime=True,
         base_groups=(f"{_GROUPS}.engine_ppocr:PpocrEngineSettings",),
+        takes_model=True,
     ),
     EngineEntry(
         "tr",

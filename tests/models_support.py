@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart, built_in_part
 from ocrsvc.model_repository.manifest import write_manifest
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
@@ -33,3 +35,9 @@ def make_fake(repository: Path, number: int, name: str = "fake", **settings: obj
 
 def _as_toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+@cache
+def built_in() -> tuple[ModelPart, ModelPart]:
+    """The detector and the recognizer of the built-in model."""
+    return built_in_part(DETECTION), built_in_part(RECOGNITION)

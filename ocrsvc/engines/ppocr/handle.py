@@ -11,7 +11,7 @@ import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, ProbabilityMap, find_lines
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
@@ -95,7 +95,8 @@ class PageHandle:
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""
-        find = partial(find_lines, run=partial(self._detect, check=task.check, last_mask=last_mask))
+        run = partial(self._detect, check=task.check, last_mask=last_mask)
+        find = partial(find_lines, run=run, thresholds=self._detector.thresholds)
         in_batches, with_ink = self._detector.device != "cpu", task.options.wants_words
 
         def open_reader(reader: LineReader) -> InMemoryPageReader:
@@ -106,5 +107,5 @@ class PageHandle:
     def _detect(self, pixels: Pixels, *, check: Check, last_mask: LastMask | None) -> ProbabilityMap:
         found = self._detector.run(pixels, check)
         if last_mask is not None:
-            last_mask.keep((found > MAP_THRESHOLD).view(np.uint8))
+            last_mask.keep((found > self._detector.thresholds.of_map).view(np.uint8))
         return found

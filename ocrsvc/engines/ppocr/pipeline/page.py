@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
 from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
+from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
@@ -88,7 +89,7 @@ class InMemoryPageReader:
 
 def add_ink(text: LineText, crop: Pixels) -> LineText:
     """The line with the ink of its crop, where its characters have places."""
-    return text if text.path is None else replace(text, ink=ink_columns(crop))
+    return text if text.path is None else replace(text, ink=ink_columns(at_usual_height(crop)))
 
 
 Straighten = Callable[[NDArray[np.float32]], NDArray[np.float32]]

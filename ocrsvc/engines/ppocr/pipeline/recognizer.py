@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.ctc import align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_height
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.script_gaps import measure_gaps
 from ocrsvc.model_repository.description import Direction
@@ -29,16 +29,14 @@ SMALL_TEXT_PX: Final = 24  # height of a box up to which a line is not squeezed
 BEAM_WIDTH: Final = 10
 
 
-def input_width(length: float, across: float) -> int:
-    """Network input width in pixels for a line of that length and height; depends on the line alone."""
+def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
+    """Network input width in pixels for a line of that length and height; depends on the line alone.
+
+    `height` is that of the network's input.
+    """
     squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
-    width = length * HEIGHT_PX / max(across, 1.0) * squeeze
+    width = length * height / max(across, 1.0) * squeeze
     return next((one for one in WIDTHS_PX if one >= width), WIDTHS_PX[-1])
-
-
-def read_characters(metadata: dict[str, str]) -> list[str]:
-    """The recognizer's classes: blank, then the characters of its metadata, then the space."""
-    return ["", *metadata["character"].split("\n"), " "]
 
 
 class Recognizer:
@@ -46,21 +44,29 @@ class Recognizer:
 
     Args:
         runner: Runs the model over them.
-        characters: Texts by class; see `read_characters`.
+        characters: Texts by class; see runtime/dictionary.py.
+        height_px: Of a line, as the model is fed it.
         direction: How its lines run.
     """
 
-    def __init__(self, runner: LineRunner, characters: Sequence[str], direction: Direction = "ltr") -> None:
+    def __init__(
+        self,
+        runner: LineRunner,
+        characters: Sequence[str],
+        height_px: int = HEIGHT_PX,
+        direction: Direction = "ltr",
+    ) -> None:
         self._runner = runner
         self._characters = characters
         self._direction: Direction = direction
+        self.height_px = height_px
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """See engines.line_recognizer.LineReader."""
-        return input_width(along, across), HEIGHT_PX
+        return input_width(along, across, self.height_px), self.height_px
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
+        """One LineText for each crop (height_px, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
         return self.read_line_images([LineImage(crop) for crop in crops], check)
 
     def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
@@ -71,7 +77,7 @@ class Recognizer:
         return [self._as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
 
     def _as_text(self, path: Path, line_image: LineImage) -> LineText:
-        gaps = measure_gaps(path, line_image.pixels)
+        gaps = measure_gaps(path, lambda: at_usual_height(line_image.pixels()))
         return LineText("".join(path.characters), path.confidence, path, gaps, direction=self._direction)
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:

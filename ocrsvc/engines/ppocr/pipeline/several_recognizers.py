@@ -25,6 +25,7 @@ from ocrsvc.model_repository.languages import AUTO, with_language
 from ocrsvc.records import Decoder, ReadOptions
 
 R = TypeVar("R", bound=LineReader)
+R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
 SURE: Final = 0.9
 """Confidence from which no other recognizer is asked."""
@@ -55,7 +56,7 @@ def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[in
 
 
 @dataclass(frozen=True, slots=True)
-class Script(Generic[R]):
+class Script(Generic[R_co]):
     """One recognizer of a model.
 
     Attributes:
@@ -64,7 +65,7 @@ class Script(Generic[R]):
         direction: Of its lines.
     """
 
-    readers: Mapping[Decoder, R]
+    readers: Mapping[Decoder, R_co]
     languages: tuple[str, ...] = ()
     direction: Direction = "ltr"
 
