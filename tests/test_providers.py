@@ -85,6 +85,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(
         models, "prepare_model", lambda *_, half_precision=False, **__: b"half" if half_precision else b"whole"
     )
+    monkeypatch.setattr(models, "input_name", lambda _: "x")
     monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: None)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
@@ -125,6 +126,8 @@ def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None
 class Deciding:
     """A session that finds nothing on any line, and counts its runs."""
 
+    input_format = USUAL
+
     def __init__(self) -> None:
         self.runs = 0
 
@@ -168,7 +171,7 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
         if entered.is_set():
             raise DeadlineExceeded("Too late.")
 
-    runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
+    runs = BatchRunner(cast(ModelRunner, Deciding()), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
         runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
     gate.set()

@@ -26,8 +26,8 @@ LANGUAGES: Final = (
     *("pl", "cs", "sl", "hr", "sr-latn", "hu", "ro", "tr", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca", "gl", "ga"),
     *("mt",),
 )
-"""What its dictionary of 18,708 characters can write, but for Slovak, Azerbaijani and Esperanto: of their own letters it
-reads 75 %, 53 % and none in ordinary sentences (docs/design/languages.md)."""
+"""What its dictionary of 18,708 characters can write, but for Slovak, Azerbaijani and Esperanto: of their own letters
+75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md)."""
 
 DESCRIPTION: Final = Description(
     engine="ppocr",

@@ -23,7 +23,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, 
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
 from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
-from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, ModelParts, read_parts
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
@@ -34,7 +34,7 @@ from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
 from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.description import Direction
+from ocrsvc.model_repository.description import Recognition
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
@@ -99,7 +99,7 @@ class PpocrEngine:
         detection_config = _with_runtime(config, choices[0].detection) if choices else config
         self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
         self._line_runners = [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
-        self._scripts = _make_scripts(parts, opened, self._line_runners)
+        self._scripts = _scripts(parts, opened, self._line_runners)
         self._unwarping = UnwarpingModel()
         backend = find_backend(imaging, first.device)
         self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
@@ -116,7 +116,7 @@ class PpocrEngine:
         """See engines.contract.Engine."""
         return PageHandle(
             self._detector,
-            self._usual,
+            self._scripts[0].readers,
             self._shared_threads,
             gpu_pipeline=self._gpu_pipeline,
             find_grid=self._unwarping.find_grid,
@@ -129,19 +129,15 @@ class PpocrEngine:
             line_runner.close()
         self._shared_threads.close()
 
-    @property
-    def _usual(self) -> Mapping[Decoder, Recognizer]:
-        """The first recognizer, by decoder."""
-        return self._scripts[0].readers
-
     def _open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
         """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
         runners = [BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for one in opened.values()]
-        scripts = _make_scripts(parts, opened, runners)
+        scripts = _scripts(parts, opened, runners)
         pipeline = GpuPipeline(backend, self._detector, scripts[0].readers, scripts)
-        fault = find_fault(pipeline.open, PageHandle(self._detector, self._usual, self._shared_threads).open_in_memory)
+        in_memory = PageHandle(self._detector, self._scripts[0].readers, self._shared_threads)
+        fault = find_fault(pipeline.open, in_memory.open_in_memory)
         if fault is None:
             self._line_runners += runners
             LOG.info("Pixels are prepared by %s.", backend.name)
@@ -166,30 +162,21 @@ def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
     return replace(config, device="cpu", provider=runtime.provider, precision=runtime.precision)
 
 
-def make_recognizers(
-    line_runner: LineRunner, part: ModelPart, opened: ModelRunner, direction: Direction = "ltr"
-) -> dict[Decoder, Recognizer]:
-    """A recognizer for each decoder. Raises BadModel: the dictionary is another model's."""
-    characters, height_px = read_dictionary(part, opened.metadata), part.input_format.height_px
-    return {
-        "greedy": Recognizer(line_runner, characters, height_px, direction),
-        "beam": BeamRecognizer(line_runner, characters, height_px, direction),
-    }
-
-
-def _make_scripts(
+def _scripts(
     parts: ModelParts, opened: Mapping[str, ModelRunner], line_runners: Sequence[LineRunner]
 ) -> list[Script[Recognizer]]:
-    """All recognizers, with the languages that the model's description gives them. Raises BadModel."""
-    described = {one.name: one for one in parts.detection.version.description.recognition}
-    return [
-        Script(
-            make_recognizers(runner, parts.recognition[name], opened[name], described[name].direction),
-            described[name].languages,
-            described[name].direction,
-        )
-        for name, runner in zip(opened, line_runners, strict=True)
-    ]
+    """The recognizers, each with a line runner. Raises BadModel: a dictionary is another model's."""
+    made = []
+    for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
+        described = part.described
+        assert isinstance(described, Recognition), "it is a recognizer"
+        fed = read_dictionary(part, opened[name].metadata), described.direction, described.height_px
+        readers: dict[Decoder, Recognizer] = {
+            "greedy": Recognizer(line_runner, *fed),
+            "beam": BeamRecognizer(line_runner, *fed),
+        }
+        made.append(Script(readers, described.languages, described.direction))
+    return made
 
 
 def _open_recognition(

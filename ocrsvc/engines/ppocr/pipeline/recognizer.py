@@ -45,16 +45,16 @@ class Recognizer:
     Args:
         runner: Runs the model over them.
         characters: Texts by class; see runtime/dictionary.py.
-        height_px: Of a line, as the model is fed it.
         direction: How its lines run.
+        height_px: Of a line, as the model is fed it.
     """
 
     def __init__(
         self,
         runner: LineRunner,
         characters: Sequence[str],
-        height_px: int = HEIGHT_PX,
         direction: Direction = "ltr",
+        height_px: int = HEIGHT_PX,
     ) -> None:
         self._runner = runner
         self._characters = characters
