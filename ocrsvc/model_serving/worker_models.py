@@ -92,7 +92,15 @@ class WorkerModels:
         if not self.loaded.is_loaded(serving):
             raise failures[0] if failures else NotReady(f"The model {serving} is not loaded.")
         for version in self._versions_ahead():
-            self._try_to_load(version)
+            if self.loaded.is_loaded(version):
+                continue
+            if self.loaded.has_room_for(version):
+                self._try_to_load(version)
+            else:
+                LOG.error(
+                    "The model %s is not loaded ahead: OCRSVC_MODELS_MEMORY has no room for it.",
+                    version,
+                )
 
     def describe(self) -> EngineInfo:
         """What reads requests that name no model; what did so last, where it is not loaded. Raises NotReady."""
