@@ -80,7 +80,7 @@ def create_app(
     app.register_blueprint(make_ops(reader, gate))
     app.register_blueprint(make_operators(settings, reader, request_metrics, gate))
     model = make_model(settings, reader, request_metrics.store, request_metrics.worker_metrics)
-    app.register_blueprint(make_page())
+    app.register_blueprint(make_page(has_models=settings.models is not None))
     context = AdapterContext(settings, reader, model, tasks)
     for name in settings.dialects:
         app.register_blueprint(resolve(adapters()[name].http)(context))

@@ -125,6 +125,17 @@ def test_a_bad_policy_is_refused_at_the_start_and_changes_nothing_later(
     assert [str(one) for one in control.catalogue().available] == ["mine/3", "ppocr/1"]
 
 
+def test_a_worker_that_begins_while_the_file_is_wrong_does_what_it_said_before(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.policy("[mine]\nversions = [1]")
+    assert place.available() == ["mine/1", "ppocr/1"]
+    place.policy("[mine")
+    with caplog.at_level(logging.ERROR):
+        assert place.available() == ["mine/1", "ppocr/1"]
+    assert "stay as they were: models.toml is no TOML" in caplog.text
+
+
 @pytest.mark.parametrize("base_path", ["mine", "{folder}/mine", ""])
 def test_tensorflow_servings_file_says_the_same(place: Place, base_path: str) -> None:
     text = CONFIG % base_path.format(folder=place.folder)
@@ -175,8 +186,8 @@ def test_a_request_is_read_by_what_it_names(place: Place, model: str | None, num
         (ReadOptions(model="mine:old"), "Versions of mine: 3. Labels: none."),
         (ReadOptions(model="yours"), "There is: mine, ppocr."),
         (ReadOptions(model="no model"), "NAME/VERSION"),
-        (ReadOptions(model="ppocr", lang="ru"), "It reads zh, zh-hant, en, ja."),
-        (ReadOptions(lang="ru"), "Tiers: small. Languages: en, ja, zh, zh-hant."),
+        (ReadOptions(model="ppocr", lang="xyz"), "The model ppocr/1 does not read xyz. It reads zh, "),
+        (ReadOptions(lang="xyz"), "Tiers: small. Languages: "),
         (ReadOptions(tier="medium"), "Tiers: small."),
     ],
 )

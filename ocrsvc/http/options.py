@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, get_args
 
@@ -17,7 +17,7 @@ from ocrsvc.model_repository import language_tag, wanted_model
 from ocrsvc.model_repository.description import Tier
 from ocrsvc.model_repository.language_tag import parse_language
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate, Words
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ModelChoice, ReadOptions, Rotate, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
@@ -222,23 +222,33 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-def read_options(fields: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """What the fields ask for; null counts as not sent.
+CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
+"""Those that choose among models; a query may have them in every format."""
+
+
+def choice_of(sent: Iterable[tuple[str, object]]) -> ModelChoice:
+    """What these of CHOICE_OPTIONS ask for. Raises BadOption."""
+    asked = read_options(sent).read
+    return ModelChoice(asked.model, asked.tier, asked.lang)
+
+
+def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
+    """What the fields that were sent ask for; null counts as not sent.
 
     Raises:
         BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
     """
-    values = _parse_all(fields)
+    values = _parse_all(sent)
     lines, answer_format, priority = values.pop("lines", True), values.pop("format", None), values.pop("priority", None)
     pages: Ranges = values.pop("pages", ALL)
     stages = values.pop("timing", None) == "stages"
     return RequestedOptions(ReadOptions(**values), lines, answer_format, pages, priority, stages)
 
 
-def _parse_all(fields: Iterable[tuple[str, object]]) -> dict[str, Any]:
+def _parse_all(sent: Iterable[tuple[str, object]]) -> dict[str, Any]:
     values: dict[str, object] = {}
-    for name, sent in fields:
-        value = _parse(name, sent)
+    for name, text in sent:
+        value = _parse(name, text)
         if value is not None and values.setdefault(name, value) != value:
             raise BadOption(f"The option {name!r} is given twice, with different values.", "Send it once.")
     return values

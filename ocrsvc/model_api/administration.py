@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ocrsvc.access.audit import AuditLog, audit_log_of
 from ocrsvc.errors import BadOption, CallerError, DeadlineExceeded, SettingsError, UnknownModel
-from ocrsvc.grpc_server.method import Call
-from ocrsvc.http.origins import is_loopback_address
+from ocrsvc.model_api.caller import Caller
+from ocrsvc.model_api.served_models import ServedModels
 from ocrsvc.model_serving.catalogue import Catalogue, make_catalogue
 from ocrsvc.model_serving.control import CHECK_S, ModelControl
 from ocrsvc.model_serving.models_config import policies_of
@@ -37,42 +36,12 @@ class ModelRefused(CallerError):
     title = "The model was refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks.
-
-    Attributes:
-        key: The name of the API key; empty where none is wanted. That it allows `operate` was checked before.
-        address: Of the peer; empty on a Unix socket.
-        is_local: Whether the peer is on this machine, and no proxy.
-        limit_s: Seconds within which the answer is worth having.
-        is_gone: Whether nobody waits for it any more.
-    """
-
-    key: str
-    address: str
-    is_local: bool
-    limit_s: float
-    is_gone: Callable[[], bool] = bool
-
-    @property
-    def name(self) -> str:
-        """For the audit log."""
-        return f"key:{self.key}" if self.key else f"address:{self.address or 'local'}"
-
-
-def caller_of_call(call: Call) -> Caller:
-    """Who makes a gRPC call."""
-    is_local = not call.address or is_loopback_address(call.address)
-    return Caller(call.key, call.address, is_local, call.left_s, call.gone.is_set)
-
-
 class ModelAdministration:
     """What operators do to the models; for any thread.
 
     Args:
         settings: Used are models, ops, and those of the audit log.
-        find_control: What it is done with; raises NotReady before that is there.
+        models: What it is done with.
         sleep: Waits so many seconds.
         clock: Monotonic seconds.
     """
@@ -80,11 +49,11 @@ class ModelAdministration:
     def __init__(
         self,
         settings: Settings,
-        find_control: Callable[[], ModelControl],
+        models: ServedModels,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._find_control = settings, find_control
+        self._settings, self._models = settings, models
         self._audit: AuditLog = audit_log_of(settings)
         self._sleep, self._clock = sleep, clock
 
@@ -96,13 +65,13 @@ class ModelAdministration:
             OcrsvcError: OperatorsOnly, UnknownModel, DeadlineExceeded, OperatorError.
         """
         with self._action(caller, "models.load", model=name):
-            self._find_control().load(name)
+            self._control.load(name)
         self._wait(caller, (name,))
 
     def unload(self, caller: Caller, name: str) -> None:
         """Have a model serve no more; returns when no worker begins a request for it. Raises as `load`."""
         with self._action(caller, "models.unload", model=name):
-            self._find_control().unload(name)
+            self._control.unload(name)
         self._sleep(_FOLLOWED_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
@@ -120,9 +89,13 @@ class ModelAdministration:
         self._check_known(policies)
         self._check_labels(policies)
         with self._action(caller, "models.configure", models=sorted(policies.models)):
-            self._find_control().apply_config(policies)
+            self._control.apply_config(policies)
         self._wait(caller, tuple(policies.models))
         self._sleep(_FOLLOWED_S)
+
+    @property
+    def _control(self) -> ModelControl:
+        return self._models.opened().control
 
     @contextmanager
     def _action(self, caller: Caller, action: str, **facts: object) -> Iterator[None]:
@@ -144,14 +117,14 @@ class ModelAdministration:
 
     def _check_known(self, policies: Policies) -> None:
         """Raises UnknownModel for a model that is not there at all."""
-        known = self._find_control().rescan().models
+        known = self._control.rescan().models
         for name in policies.models:
             if name not in known:
                 raise UnknownModel(f"There is no model {name} in the repository.", f"There is: {', '.join(known)}.")
 
     def _check_labels(self, policies: Policies) -> None:
         """Raises BadOption, as TensorFlow Serving does, for a label of a version that could not serve."""
-        now = self._find_control().catalogue()
+        now = self._control.catalogue()
         state = now.state.model_copy(update={"policies": None, "labels": {}, "unloads": frozenset()})
         models = make_catalogue(now.scan, policies, state).models
         for name, policy in policies.models.items():
@@ -164,21 +137,27 @@ class ModelAdministration:
                     )
 
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
-        """Until no version of these models is left to be proved. Raises ModelRefused, DeadlineExceeded."""
+        """Until no version of these models is left to be proved, and their newest ones are loaded here.
+
+        Raises:
+            ModelRefused: A new version was refused, or none may serve.
+            OcrsvcError: DeadlineExceeded; what keeps a version from being loaded.
+        """
         end_s = self._clock() + caller.limit_s
-        catalogue = self._find_control().rescan()
+        catalogue = self._control.rescan()
         new = [one for name in names if name in catalogue.models for one in catalogue.models[name].candidates]
         while self._is_waiting(catalogue, names):
             if self._clock() >= end_s or caller.is_gone():
                 raise DeadlineExceeded("The new version is still being proved.", "Ask for its status in a while.")
             self._sleep(CHECK_S)
-            catalogue = self._find_control().rescan()
+            catalogue = self._control.rescan()
         for version in new:
             verdict = catalogue.verdict(version)
             if verdict is not None and not verdict.accepted:
                 raise ModelRefused(f"The version {version} was refused: {verdict.reason}"[:1000])
         for name in names:
             self._check_available(catalogue, name)
+            self._models.opened().loaded.preload(catalogue.models[name].available[0], end_s)
 
     def _is_waiting(self, catalogue: Catalogue, names: tuple[str, ...]) -> bool:
         return any(catalogue.models[name].candidates for name in names if name in catalogue.models)
@@ -186,7 +165,5 @@ class ModelAdministration:
     def _check_available(self, catalogue: Catalogue, name: str) -> None:
         model = catalogue.models.get(name)
         if model is None or not model.available:
-            reasons = [
-                f"{one.name}/{one.number}: {one.reason}" for one in self._find_control().status(name) if one.reason
-            ]
+            reasons = [f"{one.name}/{one.number}: {one.reason}" for one in self._control.status(name) if one.reason]
             raise ModelRefused(f"No version of {name} may serve.", " ".join(reasons)[:1000])

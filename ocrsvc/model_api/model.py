@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
-from ocrsvc.model_api.administration import ModelAdministration
 from ocrsvc.model_api.metadata import NAME, VERSION
 from ocrsvc.model_api.served_models import ServedModels
 from ocrsvc.pipeline.read import Reader
@@ -19,6 +18,10 @@ from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import MODEL_SECONDS
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request
+
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_api.administration import ModelAdministration
 
 OPTION_NAMES: Final = (
     "rotate",
@@ -121,8 +124,10 @@ def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_m
     """The model of a worker, over its repository if the settings name one; arguments as of OcrModel."""
     if settings.models is None:
         return OcrModel(reader, store, worker_metrics)
+    from ocrsvc.model_api.administration import ModelAdministration
+
     models = ServedModels(lambda: reader.ready, lambda: reader.worker_models)
-    return OcrModel(reader, store, worker_metrics, models, ModelAdministration(settings, lambda: models.control))
+    return OcrModel(reader, store, worker_metrics, models, ModelAdministration(settings, models))
 
 
 def options_in(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:

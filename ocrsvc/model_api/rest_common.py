@@ -13,10 +13,8 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
 from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.origins import check_origin, is_local
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
-from ocrsvc.model_api.administration import Caller
 from ocrsvc.model_api.metadata import NotOffered
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
 
@@ -116,12 +114,3 @@ def _decompressed(body: bytes) -> bytes:
 def answer_ready(members: dict[str, Any], *, ready: bool) -> Response:
     """What probes get: 200 or 503, and JSON that says so."""
     return json_answer(members, 200 if ready else NotReady.status)
-
-
-def caller() -> Caller:
-    """Who sends this thread's request, as those see it who decide whether it is an operator. Raises HostNotAllowed."""
-    # As for all that operators do: no page of another site.
-    check_origin()
-    key = request.key.name if request.key is not None else ""
-    address = request.remote_addr or ""
-    return Caller(key, address, is_local(request.environ), request.left_s, request.context.is_gone)

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
-from ocrsvc.errors import BadOption, OcrsvcError, UnknownModel
+from ocrsvc.errors import BadOption, OcrsvcError, OperatorError, SettingsError, UnknownModel
 from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository, Scan
 from ocrsvc.model_repository.version import ModelVersion
@@ -143,7 +143,7 @@ class ModelControl:
         return self._catalogue
 
     def reread_policies(self) -> None:
-        """Read the repository's file again. A bad one is logged, and the old one stays."""
+        """Read the repository's file again. A bad one is logged, and what it said before stays."""
         try:
             self._policies = self._read_policies()
         except OcrsvcError as error:
@@ -239,8 +239,30 @@ class ModelControl:
             )
 
     def _read_policies(self) -> Policies:
-        folder = self._repository.folder
-        return read_policies(folder) if folder is not None else Policies()
+        """What the file says; what it said before, where it is wrong now: no worker fails to start for it.
+
+        Raises:
+            SettingsError: It is wrong, and was never right.
+        """
+        if self._repository.folder is None:
+            return Policies()
+        last = self.store.read().last_policies
+        try:
+            policies = read_policies(self._repository.folder)
+        except SettingsError as error:
+            if last is None:
+                raise
+            LOGGER.error("the policies of the models stay as they were: %s", error)
+            return last
+        if policies != (last or Policies()):
+            self._remember(policies)
+        return policies
+
+    def _remember(self, policies: Policies) -> None:
+        try:
+            self.store.change(lambda state: _updated(state, last_policies=policies))
+        except OperatorError as error:
+            LOGGER.warning("the policies of the models are not kept for when their file is wrong: %s", error)
 
 
 def _updated(state: ModelState, **members: object) -> ModelState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -13,7 +12,7 @@ from ocrsvc.model_serving.loaded_version import LoadedVersion, MeasuredEngine
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.memory import read_private_bytes
 
-FILES_FACTOR: Final = 4
+FILES_FACTOR: Final = 11
 """Times the bytes of its files that a version is expected to take before it was ever loaded. See
 docs/design/loaded_models.md for what was measured."""
 
@@ -32,7 +31,7 @@ def key_of(version: ModelVersion) -> VersionKey:
 
 
 class ModelMemory:
-    """What versions take, and what all of them may; for one thread at a time.
+    """What versions take, and what all of them may; the loading thread measures, any thread asks.
 
     Args:
         budget_bytes: For all that are loaded together; None is no limit.
@@ -53,7 +52,8 @@ class ModelMemory:
     ) -> None:
         self.budget_bytes, self.give_back = budget_bytes, give_back
         self._read_bytes, self._copies = read_bytes, copies
-        self._measured: dict[VersionKey, deque[int]] = {}
+        # Tuples, which other threads may read meanwhile.
+        self._measured: dict[VersionKey, tuple[int, ...]] = {}
         self._largest: dict[str, int] = {}
 
     def expected_bytes(self, version: ModelVersion) -> int:
@@ -97,11 +97,12 @@ class ModelMemory:
         Requests that were read meanwhile change the memory of this process, too: the median of the last loads counts,
         and never less than the files hold.
         """
-        engine, known = loaded.engine, self._measured.setdefault(key_of(loaded.version), deque(maxlen=_KEPT))
+        engine, key = loaded.engine, key_of(loaded.version)
         if isinstance(engine, MeasuredEngine):
-            known.append(engine.memory_bytes())
+            now_bytes = engine.memory_bytes()
         else:
-            known.append(max(_file_bytes(loaded.version), self.before() - before_bytes))
+            now_bytes = max(_file_bytes(loaded.version), self.before() - before_bytes)
+        known = self._measured[key] = (*self._measured.get(key, ())[1 - _KEPT :], now_bytes)
         size_bytes, name = round(statistics.median(known)), loaded.version.description.engine
         self._largest[name] = max(size_bytes, self._largest.get(name, 0))
         return size_bytes

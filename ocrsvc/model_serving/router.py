@@ -19,7 +19,7 @@ from ocrsvc.model_serving.policy import STABLE
 from ocrsvc.records import ReadOptions
 
 AUTO: Final = "auto"
-_MOST_SHOWN: Final = 20
+_MOST_SHOWN: Final = 60
 _TRADITIONAL: Final = frozenset({"zh-tw", "zh-hk", "zh-mo"})
 
 
@@ -59,7 +59,7 @@ class ModelRouter:
     def _find(self, catalogue: Catalogue, options: ReadOptions) -> ModelVersion | None:
         if options.model is not None:
             version = self._named(catalogue, _parse(options.model))
-            return version if version is not None and _reads(version, options.lang) else None
+            return version if version is not None and _suits(version, options) else None
         if options.tier is None and options.lang in (None, AUTO):
             return self._named(catalogue, self.default)
         return next((version for version in self._usual(catalogue) if _suits(version, options)), None)
@@ -107,7 +107,7 @@ class ModelRouter:
     def _refuse(self, catalogue: Catalogue, options: ReadOptions) -> NoReturn:
         usual = list(self._usual(catalogue))
         if options.model is not None:
-            self._refuse_named(catalogue, _parse(options.model), options.lang)
+            self._refuse_named(catalogue, _parse(options.model), options)
         if options.tier is None and options.lang in (None, AUTO):
             raise UnknownModel(f"The default model {self.default} is not available.", _there_is(catalogue))
         asked = ", ".join(
@@ -120,11 +120,16 @@ class ModelRouter:
             f"Tiers: {_listed(tiers)}. Languages: {_listed(languages)}.",
         )
 
-    def _refuse_named(self, catalogue: Catalogue, wanted: WantedModel, lang: str | None) -> NoReturn:
+    def _refuse_named(self, catalogue: Catalogue, wanted: WantedModel, options: ReadOptions) -> NoReturn:
         version = self._named(catalogue, wanted)
+        if version is not None and options.tier not in (None, version.description.tier):
+            raise UnknownModel(
+                f"The model {version} is not of the tier {options.tier}.",
+                f"Its tier is {version.description.tier or 'not known'}.",
+            )
         if version is not None:
             raise UnknownModel(
-                f"The model {version} does not read {str(lang)[:40]}.",
+                f"The model {version} does not read {str(options.lang)[:40]}.",
                 f"It reads {_listed(version.description.languages)}.",
             )
         model = catalogue.models.get(wanted.name)

@@ -73,6 +73,7 @@ class ModelState(_Record):
         loads: NAME or NAME/VERSION, which are wanted whatever the policy says.
         unloads: NAME or NAME/VERSION, which are not.
         policies: What a client has set in place of the repository's file.
+        last_policies: What the repository's file said when it was right the last time; None where there was never one.
     """
 
     verdicts: dict[str, Verdict] = {}
@@ -80,6 +81,7 @@ class ModelState(_Record):
     loads: frozenset[str] = frozenset()
     unloads: frozenset[str] = frozenset()
     policies: Policies | None = None
+    last_policies: Policies | None = None
 
 
 EMPTY: Final = ModelState()

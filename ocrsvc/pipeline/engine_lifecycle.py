@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.opening import open_engine
-from ocrsvc.errors import NotReady, OcrsvcError
+from ocrsvc.errors import NotReady, OcrsvcError, OperatorError
 from ocrsvc.model_serving.model_list import ModelList
-from ocrsvc.model_serving.only_model import only_model
+from ocrsvc.model_serving.only_model import check_only_model, only_model
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.pipeline.leased_handles import MOST_BATCH, LeasedHandles, may_join
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page
+from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Priority
 from ocrsvc.settings.settings import Settings
@@ -137,10 +137,20 @@ class EngineLifecycle:
         """Whether requests may choose among the models of a repository."""
         return self._settings.models is not None
 
-    def models(self) -> ModelList:
-        """The models that requests may name, and how each version is. Raises EngineUnavailable, BadModel, NotReady."""
+    def check_model(self, options: ReadOptions) -> None:
+        """Raises UnknownModel where no model here is what the options want."""
         if self._models is not None:
-            return self._models.list()
+            self._models.router.resolve(options)
+        else:
+            check_only_model(options, self._settings.engine)
+
+    def models(self) -> ModelList:
+        """The models that requests may name, and how each version is. Raises EngineUnavailable, NotReady."""
+        if self._models is not None:
+            try:
+                return self._models.list()
+            except OperatorError as error:
+                raise NotReady("The models cannot be listed now.", "Send the request again in a moment.", 2) from error
         if self._open_models is not None:
             raise _not_ready()
         return only_model(self._settings.engine)

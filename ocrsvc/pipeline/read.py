@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
@@ -31,6 +30,10 @@ from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.ledger import Ledger
+
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_serving.loaded_models import Lease
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
 
@@ -64,6 +67,7 @@ class Reader(EngineLifecycle):
         options: ReadOptions,
         limit_s: float,
         context: RequestContext = DEFAULT_CONTEXT,
+        lease: Lease | None = None,
     ) -> Reading:
         """Read one image.
 
@@ -72,18 +76,34 @@ class Reader(EngineLifecycle):
             options: What the request asks for.
             limit_s: Seconds from now within which the answer is worth having.
             context: Its priority, and whether anybody still waits for it.
+            lease: On the version that reads, from `one_version`; None leaves it to the options.
 
         Raises:
             OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
-        with self._request(options, limit_s, context) as request:
+        with self._request(options, limit_s, context, lease) as request:
             return self._finish(self._begin(request, data))
 
-    def _request(self, options: ReadOptions, limit_s: float, context: RequestContext) -> ReadRequest:
+    @contextmanager
+    def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease | None]:
+        """For a document whose pages are read one by one: the version that reads them all, as long as the block runs.
+
+        None without OCRSVC_MODELS. Raises UnknownModel, and as WorkerModels.lease.
+        """
+        with self._request(options, limit_s, context) as request:
+            yield request.lease
+
+    def _request(
+        self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
+    ) -> ReadRequest:
         """What all pages of a request share, within a `with`. Raises UnknownModel, and as WorkerModels.lease."""
+        if context.choice is not None:
+            options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
+        if lease is not None:
+            return replace(request, lease=lease.again())
         if self._models is None:
-            check_only_model(options, self._settings.engine)
+            self.check_model(options)
             return request
         with context.ledger.during("wait"):
             return replace(request, lease=self._models.lease(options, request.deadline, request.check))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
-from ocrsvc.records import MaskKind
+from ocrsvc.records import MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
@@ -50,6 +50,7 @@ class RequestContext:
         pages: Where its pages are counted.
         mask: What is to be masked in its answers, whatever its options say.
         ledger: Of its stages; for the request's own thread.
+        choice: The model that it asks for beside its options; None where it does not, and without a model repository.
     """
 
     priority: Priority = "interactive"
@@ -58,6 +59,7 @@ class RequestContext:
     pages: PageAccount = UNCOUNTED
     mask: tuple[MaskKind, ...] = ()
     ledger: Ledger = NO_LEDGER
+    choice: ModelChoice | None = None
 
 
 DEFAULT_CONTEXT: Final = RequestContext()

@@ -139,6 +139,8 @@ def on_starting(server: LastingArbiter) -> None:
         if settings.keys is not None:
             check_store(settings.keys)
         audit_log_of(settings).check()
+        if settings.models is not None:
+            _check_policies(settings.models)
         if service.stores_documents():
             service.tasks = Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
     except OperatorError as error:
@@ -149,6 +151,13 @@ def on_starting(server: LastingArbiter) -> None:
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _check_policies(folder: Path) -> None:
+    """Raises SettingsError when the file in the model repository that says which versions are wanted is wrong."""
+    from ocrsvc.model_serving.policy import read_policies
+
+    read_policies(folder)
 
 
 def _allow_many_files() -> None:

@@ -16,7 +16,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.grpc_server.status_codes import CallFailed, failure_of
-from ocrsvc.model_api.administration import caller_of_call
+from ocrsvc.model_api.caller import caller_of_call
 from ocrsvc.model_api.metadata import IMAGE, NAME, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.served_models import ServedModel

@@ -26,12 +26,12 @@ from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.model_api.caller import caller_of_request
 from ocrsvc.model_api.metadata import IMAGE, NAME, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.rest_common import (
     View,
     answer_ready,
-    caller,
     compressed,
     json_answer,
     parse_received,
@@ -122,12 +122,12 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
 def _load(model: OcrModel, name: str) -> Response:
     parameters = parse_received(_parameter_names) if model.models.has_repository else ()
-    load_model(model, name, parameters, caller)
+    load_model(model, name, parameters, caller_of_request)
     return Response(content_type=JSON_TYPE)
 
 
 def _unload(model: OcrModel, name: str) -> Response:
-    unload_model(model, name, caller)
+    unload_model(model, name, caller_of_request)
     return Response(content_type=JSON_TYPE)
 
 

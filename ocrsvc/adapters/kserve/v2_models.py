@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.errors import UnknownModel
-from ocrsvc.model_api.administration import Caller
+from ocrsvc.model_api.caller import Caller
 from ocrsvc.model_api.metadata import VERSION, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.served_models import ServedModel, ServedModels
-from ocrsvc.model_serving.control import VersionStatus
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import VersionStatus
 
 Node = dict[str, Any]
 

@@ -49,7 +49,7 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
     @blueprint.post("/Parse/Image")
     def image() -> Response:
         began_s = time.monotonic()
-        options = _options(request.content, has_models=settings.models is not None)
+        options = _options(request.content, has_models=reader.has_models)
         overlay = _flag(request.content, "isOverlayRequired") is True
         data = _image(request.content)
         file = read_pages(reader, data, options, request.left_s, request.context, most=settings.max_pages)

@@ -29,7 +29,7 @@ from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.responses import NO_IMAGE, read_pages
+from ocrsvc.http.responses import NO_IMAGE, is_wrong_path, read_pages
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
@@ -116,7 +116,7 @@ def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = No
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
     elif type(error) is CallerError:
         status, message = UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
-    elif status in {404, 405}:
+    elif is_wrong_path(failure):
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.tfserving.http import SIGNATURE, check_signature
 from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.model_api.administration import ModelAdministration, caller_of_call
+from ocrsvc.model_api.caller import caller_of_call
 from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, BadTensor, Tensor, wanted_outputs
 from ocrsvc.model_api.model import Inference, OcrModel
 from ocrsvc.model_api.served_models import ServedModel
 from ocrsvc.model_api.tensors import Array, arrays_of, check_input, image_of
 from ocrsvc.records import Page, ReadOptions
+
+if TYPE_CHECKING:
+    from ocrsvc.model_api.administration import ModelAdministration
 
 FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
 PREDICTION: Final = "/tensorflow.serving.PredictionService/"

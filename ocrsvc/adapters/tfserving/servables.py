@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_api.served_models import ServedModel, ServedModels
-from ocrsvc.model_serving.control import VersionStatus
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import VersionStatus
 
 
 def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:

@@ -38,9 +38,9 @@ class IsolatedEngine:
             raise EngineUnavailable("OCRSVC_ISOLATION=process needs Linux.", "Set OCRSVC_ISOLATION=thread.")
         self._spawner = Spawner(settings, plan, model)
         self._pool = ChildPool(self._spawner, settings, plan.workers * plan.engine_threads)
-        self._denylist = denylist
+        self._denylist, self._digest = denylist, "" if model is None else model.digest
         try:
-            self._spare: IsolatedHandle | None = IsolatedHandle(self._pool, denylist)
+            self._spare: IsolatedHandle | None = IsolatedHandle(self._pool, denylist, model=self._digest)
         except BaseException:
             self._spawner.close()
             raise
@@ -60,7 +60,7 @@ class IsolatedEngine:
     def open_handle(self) -> IsolatedHandle:
         """See engines.contract.Engine."""
         spare, self._spare = self._spare, None
-        return spare or IsolatedHandle(self._pool, self._denylist)
+        return spare or IsolatedHandle(self._pool, self._denylist, model=self._digest)
 
     def close(self) -> None:
         """End every child; see engines.contract.Engine."""
