@@ -132,6 +132,26 @@ def test_triton_describes_each_model(place: Place) -> None:
         assert "Versions: 1, 2." in infer(client, "fake/versions/x")[2]
 
 
+def test_tritons_statistics_count_each_version(place: Place) -> None:
+    def counts(path: str) -> dict[str, tuple[int, int]]:
+        found = json_of(client.get(path))["model_stats"]
+        return {
+            f"{one['name']}/{one['version']}": (one["inference_count"], one["inference_stats"]["fail"]["count"])
+            for one in found
+        }
+
+    with place.http() as client:
+        for model in ("fake", "fake/versions/1", "fake"):
+            infer(client, model)
+        broken = {"name": "image", "shape": [1], "datatype": "BYTES", "data": ["no image"]}
+        assert client.post("/v2/models/fake/versions/1/infer", json={"inputs": [broken]}).status_code == 415
+        assert counts("/v2/models/fake/stats") == {"fake/1": (1, 1), "fake/2": (2, 0)}
+        assert counts("/v2/models/ocr/versions/2/stats") == {"fake/2": (2, 0)}
+        assert counts("/v2/models/stats") == {"fake/1": (1, 1), "fake/2": (2, 0), "ppocr/1": (0, 0)}
+        [stats] = json_of(client.get("/v2/models/fake/versions/1/stats"))["model_stats"]
+        assert stats["inference_stats"]["success"]["ns"] > stats["inference_stats"]["compute_infer"]["ns"] > 0
+
+
 def test_tritons_index_lists_every_version_with_its_state(place: Place) -> None:
     place.add(3, Verdict(accepted=False, reason="It reads garbage."))
     with place.http() as client:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
 from ocrsvc.model_api.metadata import NAME, VERSION
-from ocrsvc.model_api.served_models import ServedModels
+from ocrsvc.model_api.served_models import ONLY, ServedModel, ServedModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import MODEL_SECONDS
-from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request, count_version
 
 if TYPE_CHECKING:
     # Loaded where there is a model repository alone.
@@ -80,7 +80,12 @@ class OcrModel:
         return self.reader.ready
 
     def infer(
-        self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
+        self,
+        images: Sequence[bytes],
+        options: ReadOptions,
+        limit_s: float,
+        context: RequestContext,
+        served: ServedModel = ONLY,
     ) -> Inference:
         """One page for each image; the first image that fails fails the request, because no tensor can say so.
 
@@ -89,6 +94,7 @@ class OcrModel:
             options: For all of them.
             limit_s: Seconds within which the answer is worth having.
             context: Whether still somebody waits for it.
+            served: What the request names, for which it is counted when it fails.
 
         Raises:
             OcrsvcError: As Reader.read; of several images it says which one.
@@ -97,13 +103,18 @@ class OcrModel:
         try:
             readings = self._read(images, options, limit_s, context)
         except OcrsvcError:
-            self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), time.monotonic() - began_s),))
+            spent_s = time.monotonic() - began_s
+            self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), spent_s),))
+            if self.models.has_repository:
+                count_version(self._worker_metrics, served.name, str(served.number), (), spent_s)
             raise
-        count_model_request(self._worker_metrics, readings, time.monotonic() - began_s)
+        spent_s = time.monotonic() - began_s
+        count_model_request(self._worker_metrics, readings, spent_s)
         pages = [reading.page for reading in readings]
         if not self.models.has_repository:
             return Inference(pages, NAME, VERSION)
         engine = readings[0].engine
+        count_version(self._worker_metrics, engine.model, engine.version, readings, spent_s)
         return Inference(pages, engine.model, engine.version)
 
     def _read(

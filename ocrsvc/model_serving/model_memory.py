@@ -14,7 +14,7 @@ from ocrsvc.system.memory import read_private_bytes
 
 FILES_FACTOR: Final = 11
 """Times the bytes of its files that a version is expected to take before it was ever loaded. See
-docs/design/loaded_models.md for what was measured."""
+docs/design/loaded-models.md for what was measured."""
 
 LEAST_BYTES: Final = 8 << 20
 """That any version is expected to take at first."""

@@ -107,7 +107,10 @@ class WorkerModels:
         if not self.loaded.is_loaded(serving):
             raise failures[0] if failures else NotReady(f"The model {serving} is not loaded.")
         for version in self._versions_ahead():
-            self._try_to_load(version)
+            if not self.loaded.has_room_for(version):
+                LOG.error("There is no room to load the model %s ahead beside the others: OCRSVC_MODELS_MEMORY.", version)
+            elif not self.loaded.is_loaded(version):
+                self._try_to_load(version)
 
     def describe(self) -> EngineInfo:
         """What reads requests that name no model; what did so last, where it is not loaded. Raises NotReady."""
@@ -199,7 +202,7 @@ def open_worker_models(
     store = StateStore(state_folder(settings.models, settings.models_state))
     control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded)
     loaded.is_kept = lambda version: control.catalogue().is_pinned(version)
-    router = ModelRouter(control.catalogue, control.rescan, parse_wanted_model(settings.model), loaded.is_loaded)
+    router = ModelRouter(control.catalogue, control.latest, parse_wanted_model(settings.model), loaded.is_loaded)
     return WorkerModels(loaded, control, router, settings.models_load)
 
 

@@ -142,6 +142,25 @@ MODEL_LAST: Final = Metric(
     unit="seconds",
 )
 
+# The same by version, where there is a repository of models.
+VERSION_REQUESTS: Final = Metric(
+    "ocrsvc_version_requests",
+    "counter",
+    "Requests to the model API by the model and the version that they name or were read by, by success and fail.",
+    ("model", "version", "outcome"),
+)
+VERSION_IMAGES: Final = Metric(
+    "ocrsvc_version_images", "counter", "Images read over the model API, by model and version.", ("model", "version")
+)
+VERSION_SECONDS: Final = Metric(
+    "ocrsvc_version_seconds",
+    "counter",
+    "Seconds of requests to the model API by model and version: success and fail of whole ones, and of their images "
+    "in decode, queue, and engine.",
+    ("model", "version", "stage"),
+    "seconds",
+)
+
 # New versions of models, where there is a repository of them.
 MODEL_SWAPS: Final = Metric(
     "ocrsvc_model_swaps", "counter", "Times that a worker has begun to read with another version of a model."
@@ -351,6 +370,7 @@ ENGINE: Final = Metric(
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, CACHE_HITS, STAGE_SECONDS),
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
+    *(VERSION_REQUESTS, VERSION_IMAGES, VERSION_SECONDS),
     *(MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS),
     *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
     *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
@@ -367,7 +387,10 @@ SECTIONS: Final = (
             *(WAITING, STUCK),
         ),
     ),
-    ("The model API", (MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST)),
+    (
+        "The model API",
+        (MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, VERSION_REQUESTS, VERSION_IMAGES, VERSION_SECONDS),
+    ),
     ("New versions of models", (MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS)),
     (
         "Workers",

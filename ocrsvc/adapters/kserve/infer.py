@@ -68,5 +68,5 @@ def infer_arrays(
         )
     images = [image_of(element, context.share) for element in asked.elements]
     options = replace(options_in(asked.parameters, has_models=model.models.has_repository), model=served.option)
-    read = model.infer(images, options, limit_s, context)
+    read = model.infer(images, options, limit_s, context, served)
     return InferredArrays(arrays_of(read.pages, wanted, asked.batch), read.name, read.version)

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
-from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, unload_model
+from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
@@ -64,8 +64,7 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
         return {"models": repository_index(models, only_ready=request.ready)}
 
     def statistics(request: Any) -> Mapping[str, Any]:
-        served = find_model(models, request.name or NAME, request.version)
-        return v2_metadata.model_statistics(model.store.read(), served)
+        return statistics_of(model, request.name, request.version)
 
     return dict(
         (

@@ -18,7 +18,7 @@ from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferredArrays, InferRequest, infer_arrays
 from ocrsvc.adapters.kserve.v2_metadata import server_metadata
-from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, unload_model
+from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
 from ocrsvc.errors import CallerError
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
@@ -86,8 +86,8 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
         return answer
 
-    def statistics(served: ServedModel) -> object:
-        return v2_metadata.model_statistics(model.store.read(), served)
+    def statistics(name: str = "", version: str | None = None) -> Response:
+        return json_answer(statistics_of(model, name, version or ""))
 
     def model_ready(name: str, version: str | None) -> Response:
         served = find_model(models, name, version or "")
@@ -106,11 +106,11 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
             ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
             ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
             ("GET", r"/v2/models", lambda: json_answer({"models": models.names()})),
-            ("GET", r"/v2/models/stats", described(statistics)),
+            ("GET", r"/v2/models/stats", statistics),
             ("GET", _MODEL, described(v2_metadata.model_metadata)),
             ("GET", _MODEL + "/ready", model_ready),
             ("GET", _MODEL + "/config", described(v2_metadata.model_config)),
-            ("GET", _MODEL + "/stats", described(statistics)),
+            ("GET", _MODEL + "/stats", statistics),
             ("POST", _MODEL + "/infer", infer),
             ("POST", r"/v2/repository/index", index),
             ("POST", _REPOSITORY + "/load", lambda name: _load(model, name)),

@@ -5,12 +5,22 @@ As the members of JSON objects, which are those of the protocol's gRPC messages 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, OUTPUTS, PLATFORM, Tensor
 from ocrsvc.model_api.served_models import ONLY, ServedModel
-from ocrsvc.telemetry.metrics import MODEL_LAST, MODEL_SECONDS, MODEL_STAGE_SECONDS, Key
+from ocrsvc.telemetry.metrics import (
+    MODEL_LAST,
+    MODEL_SECONDS,
+    MODEL_STAGE_SECONDS,
+    VERSION_IMAGES,
+    VERSION_REQUESTS,
+    VERSION_SECONDS,
+    Key,
+    Metric,
+)
 from ocrsvc.telemetry.metrics_store import Series
 
 Node = dict[str, Any]
@@ -53,32 +63,56 @@ def model_config(model: ServedModel = ONLY) -> Node:
     }
 
 
-def model_statistics(series: Series, model: ServedModel = ONLY) -> Node:
+def model_statistics(series: Series) -> Node:
     """The counts, in Triton's shape. An image is one execution: nothing is batched for the engine here."""
     success, fail = (_duration(series, MODEL_SECONDS.of(outcome)) for outcome in ("success", "fail"))
     queue, decode, engine = (
         _duration(series, MODEL_STAGE_SECONDS.of(stage)) for stage in ("queue", "decode", "engine")
     )
+    last = int(series.get(MODEL_LAST.of(), (0.0,))[0] * 1000)
+    return {"model_stats": [_statistics(ONLY, success, fail, (queue, decode, engine), last)]}
+
+
+def version_statistics(series: Series, models: Iterable[ServedModel]) -> Node:
+    """The same of each of these versions."""
+    return {"model_stats": [_statistics_of(series, model) for model in models]}
+
+
+def _statistics_of(series: Series, model: ServedModel) -> Node:
+    place = model.name, str(model.number)
+
+    def counted(metric: Metric, *labels: str) -> float:
+        return series.get(metric.of(*place, *labels), (0.0,))[0]
+
+    def spent(stage: str, count: float) -> Node:
+        return {"count": int(count), "ns": round(counted(VERSION_SECONDS, stage) * 1e9)}
+
+    images = counted(VERSION_IMAGES)
+    success, fail = (spent(outcome, counted(VERSION_REQUESTS, outcome)) for outcome in ("success", "fail"))
+    steps = (spent("queue", images), spent("decode", images), spent("engine", images))
+    # When a version read the last time is not counted.
+    return _statistics(model, success, fail, steps, 0)
+
+
+def _statistics(model: ServedModel, success: Node, fail: Node, stages: tuple[Node, Node, Node], last_ms: int) -> Node:
+    """Of one version: its requests, and its images in the queue, being decoded, and in the engine."""
+    queue, decode, engine = stages
     images, nothing = engine["count"], {"count": 0, "ns": 0}
     steps: Node = {"compute_input": decode, "compute_infer": engine, "compute_output": {"count": images, "ns": 0}}
     return {
-        "model_stats": [
-            {
-                "name": model.name,
-                "version": str(model.number),
-                "last_inference": int(series.get(MODEL_LAST.of(), (0.0,))[0] * 1000),
-                "inference_count": images,
-                "execution_count": images,
-                "inference_stats": {
-                    "success": success,
-                    "fail": fail,
-                    **{name: {**step, "count": success["count"]} for name, step in {"queue": queue, **steps}.items()},
-                    "cache_hit": nothing,
-                    "cache_miss": nothing,
-                },
-                "batch_stats": [{"batch_size": 1, **steps}] if images else [],
-            }
-        ]
+        "name": model.name,
+        "version": str(model.number),
+        "last_inference": last_ms,
+        "inference_count": images,
+        "execution_count": images,
+        "inference_stats": {
+            "success": success,
+            "fail": fail,
+            **{name: {**step, "count": success["count"]} for name, step in {"queue": queue, **steps}.items()},
+            "cache_hit": nothing,
+            "cache_miss": nothing,
+        },
+        "batch_stats": [{"batch_size": 1, **steps}] if images else [],
     }
 
 

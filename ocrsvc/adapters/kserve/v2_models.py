@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ocrsvc.adapters.kserve.v2_metadata import model_statistics, version_statistics
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_api.caller import Caller
-from ocrsvc.model_api.metadata import VERSION, BadTensor, NotOffered
+from ocrsvc.model_api.metadata import NAME, VERSION, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.served_models import ServedModel, ServedModels
 
@@ -44,6 +46,22 @@ def find_model(models: ServedModels, name: str, version: str = "") -> ServedMode
 def repository_index(models: ServedModels, *, only_ready: bool) -> list[Node]:
     """Every version of every model, or those that serve."""
     return [_entry(one) for one in models.status() if one.state == "AVAILABLE" or not only_ready]
+
+
+def statistics_of(model: OcrModel, name: str, version: str) -> Node:
+    """What was counted of a version, or of all that serve of a model, or without a name of all that serve.
+
+    Raises:
+        UnknownModel: It is not there.
+        BadTensor: The version is no number.
+    """
+    if not model.models.has_repository:
+        find_model(model.models, name or NAME, version)
+        return model_statistics(model.store.read())
+    found = [find_model(model.models, one, version) for one in ((name,) if name else model.models.names())]
+    if not version:
+        found = [replace(one, number=number) for one in found for number in one.numbers]
+    return version_statistics(model.store.read(), found)
 
 
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:

@@ -110,7 +110,7 @@ def _read(model: OcrModel, served: ServedModel, elements: Sequence[bytes], call:
     images = [image_of(element, call.share) for element in elements if element]
     read = Inference([], served.name, str(served.number))
     if images:
-        read = model.infer(images, ReadOptions(model=served.option), call.left_s, call.context)
+        read = model.infer(images, ReadOptions(model=served.option), call.left_s, call.context, served)
     pages = iter(read.pages)
     return replace(read, pages=[next(pages) if element else _NO_PAGE for element in elements])
 

@@ -111,7 +111,8 @@ def predict(model: OcrModel, name: str, version: str | None, label: str | None) 
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     served = find_servable(model.models, name, version, label)
     by_rows, images = parse_received(lambda body: _read_request(body, request.share))
-    pages = model.infer(images, ReadOptions(model=served.option), request.left_s, request.context).pages
+    options = ReadOptions(model=served.option)
+    pages = model.infer(images, options, request.left_s, request.context, served).pages
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 

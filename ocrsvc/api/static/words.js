@@ -72,7 +72,7 @@ const WORDS = {
       broken_image: '图片已损坏', encrypted_document: '文档需要密码', too_many_pages: '文档页数过多',
       deadline_exceeded: '超过了时限', engine_failed: '引擎未能识别这张图片',
       image_crashes_engine: '这张图片会使引擎崩溃', image_too_large: '图片像素过多', internal: '服务内部错误',
-      not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
+      model_unavailable: '模型无法载入', not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
       request_stops_worker: '这个请求会使服务进程停住', resources_exhausted: '服务资源不足',
       unknown_model: '没有这个模型或语言', model_unavailable: '模型暂时无法加载', unsupported_image: '不是本服务能识别的图片',
     },
