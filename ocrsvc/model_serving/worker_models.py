@@ -201,7 +201,8 @@ def open_worker_models(
         threads,
         ModelMemory(memory_budget(settings, plan), copies=copies),
         load_limit_s=settings.boot_limit_s,
-        most_waiting=max(1, settings.queue_size // 2),
+        # The other threads are for models that are loaded.
+        most_waiting=max(1, min(settings.queue_size, plan.threads) // 2),
         observer=observer,
     )
     store = StateStore(state_folder(settings.models, settings.models_state))
