@@ -13,6 +13,7 @@ from web_support import json_of, picture, running_app
 from ocrsvc.errors import BadOption, UnknownModel
 from ocrsvc.http.options import read_options
 from ocrsvc.model_api.model import options_in
+from ocrsvc.model_repository.builtin import DESCRIPTION
 from ocrsvc.model_serving.control import State
 from ocrsvc.model_serving.model_list import STATES
 from ocrsvc.model_serving.only_model import check_only_model
@@ -73,6 +74,7 @@ def test_what_cannot_be_one_is_refused(name: str, sent: str) -> None:
         {"model": "ppocr/1", "tier": "small", "lang": "zh-hant"},
         {"lang": "auto"},
         {"lang": "ja"},
+        {"lang": "en-gb"},
     ],
 )
 def test_the_built_in_model_is_the_only_one(asked: dict[str, str]) -> None:
@@ -86,7 +88,7 @@ def test_the_built_in_model_is_the_only_one(asked: dict[str, str]) -> None:
         ("model", "ppocr:stable", "ppocr/1"),
         ("model", "other", "ppocr/1"),
         ("tier", "tiny", "There is one, small."),
-        ("lang", "ru", "zh, zh-hant, en, ja, auto"),
+        ("lang", "ru", ", ".join([*DESCRIPTION.languages, "auto"])),
     ],
 )
 def test_anything_else_is_unknown_and_what_there_is_is_said(
@@ -108,7 +110,7 @@ def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
     assert listed["default"] == "ppocr"
     (only,) = listed["models"]
     assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
-    assert only["languages"] == ["zh", "zh-hant", "en", "ja"]
+    assert only["languages"] == list(DESCRIPTION.languages)
 
 
 def test_the_states_are_those_of_versions() -> None:

@@ -22,8 +22,9 @@ _SAME: Final[Mapping[str, str]] = {
     "korean": "ko",
     "german": "de",
     "french": "fr",
+    "no": "nb",
 }
-"""Tags of the two Chinese scripts, which others write by region; and what PaddleOCR calls its languages."""
+"""Tags of the two Chinese scripts, which others write by region; what PaddleOCR calls its languages; Norwegian."""
 
 
 def is_tag(text: str) -> bool:

@@ -38,10 +38,15 @@ def check_only_model(options: ReadOptions, engine: str) -> None:
         raise UnknownModel(f"There is no model {options.model}.", f"There is one, {_NAMES[1]}.")
     if options.tier not in {None, described.tier}:
         raise UnknownModel(f"There is no model of the tier {options.tier}.", f"There is one, {described.tier}.")
-    if options.lang not in {None, AUTO, *described.languages}:
+    if options.lang is not None and not _reads(options.lang, described.languages):
         raise UnknownModel(
             f"No model here reads the language {options.lang}.", f"There are: {', '.join(described.languages)}, {AUTO}."
         )
+
+
+def _reads(lang: str, languages: tuple[str, ...]) -> bool:
+    """Whether a language is one of those, without its region if need be."""
+    return lang == AUTO or lang in languages or lang.partition("-")[0] in languages
 
 
 def only_model(engine: str) -> ModelList:

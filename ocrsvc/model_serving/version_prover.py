@@ -91,7 +91,8 @@ class VersionProver:
     def _prove_one(self, candidate: ModelVersion) -> None:
         """Raises Stopped, OcrsvcError."""
         catalogue, began_s = self._control.catalogue(), self._clock()
-        serving = current_of(catalogue.models[candidate.name])
+        model = catalogue.models[candidate.name]
+        serving = current_of(model) or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")

@@ -29,6 +29,8 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 STATE_S: Final = 0.25
 """How often the state file is looked at, so often a worker follows what another has decided."""
 
+# Another worker may prove; then this one looks whether it still does.
+_TURN_S: Final = 1.0
 _RETRY_S: Final = 10.0
 _END_S: Final = 2.0
 
@@ -140,19 +142,19 @@ class ModelWatcher:
     def _begin_proof(self) -> None:
         """Prove in a thread of its own, while this one goes on following."""
         if self._proving is None or not self._proving.is_alive():
-            self._prove_s = self._clock() + STATE_S
+            self._prove_s = self._clock() + _TURN_S
             self._proving = threading.Thread(target=self._prove, name="models-proof", daemon=True)
             self._proving.start()
 
     def _prove(self) -> None:
         try:
             self._prover.run()
-        except OcrsvcError as error:
+        except (OcrsvcError, OSError) as error:
             self._prove_s = self._clock() + _RETRY_S
             LOGGER.error("No model can be proved now: %s", error)
 
     def _run(self) -> None:
-        with suppress(OcrsvcError):
+        with suppress(OcrsvcError, OSError):
             self._prover.forget_outdated()
         is_done = False
         while not is_done:
@@ -163,7 +165,7 @@ class ModelWatcher:
         """A round; whether it went well. The same failure is logged once."""
         try:
             self.look()
-        except OcrsvcError as error:
+        except (OcrsvcError, OSError) as error:
             if str(error) != self._last_error:
                 LOGGER.error("The models stay as they are: %s", error)
             self._last_error = str(error)

@@ -214,8 +214,13 @@ class ServiceContext:
         return tracer
 
     def slow_paths(self) -> tuple[str, ...]:
-        """Where paths begin that may take time without the engine, of the adapters that are on."""
-        return tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
+        """Where paths begin that may take time without the engine: of the adapters that are on, the list of models."""
+        of_adapters = tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
+        if self.settings.models is None:
+            return of_adapters
+        from ocrsvc.api.model_list import PATH
+
+        return (*of_adapters, PATH)
 
     def stores_documents(self) -> bool:
         """Whether documents are taken in that nobody waits for."""

@@ -26,7 +26,7 @@ LANGUAGES: Final[Mapping[str, str]] = {
     "ita": "it",
     "jpn": "ja",
     "kor": "ko",
-    "nor": "no",
+    "nor": "nb",
     "pol": "pl",
     "por": "pt",
     "rus": "ru",

@@ -19,7 +19,8 @@ export function showModels(form) {
   const titles = new Map(available.map((one) => [one.name, one.title ? `${one.title} (${one.name})` : one.name]));
   const languages = [...new Set(available.flatMap((one) => one.languages))];
   fill(form.elements.model, [...titles], titles.size > 1);
-  fill(form.elements.lang, [['auto', t('by_line')], ...languages.map((tag) => [tag, nameOf(tag)])], languages.length > 1);
+  const named = languages.map((tag) => [tag, nameOf(tag)]).sort(([, a], [, b]) => a.localeCompare(b));
+  fill(form.elements.lang, [['auto', t('by_line')], ...named], languages.length > 1);
 }
 
 function fill(select, choices, isShown) {

@@ -190,8 +190,10 @@ def _refusal(kind: FailureKind, reason: str) -> Refusal:
 
 
 def _take_limits(memory_bytes: int) -> None:
-    """Hold this process to its memory, and keep what it holds out of core dumps."""
+    """Hold this process to its memory, unless that is 0, and keep what it holds out of core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not memory_bytes:
+        return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))

@@ -25,7 +25,7 @@ from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.memory import read_memory_bytes, read_private_bytes
 from ocrsvc.system.sandbox.restrict import lower_priority
-from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
+from ocrsvc.system.thread_plan import ThreadPlan, device_for, set_library_environment
 
 _PROGRAM: Final = "ocrsvc.model_serving.proof.measure"
 _POLL_S: Final = 0.05
@@ -86,7 +86,9 @@ class Prover:
         result = os.memfd_create("proof", os.MFD_CLOEXEC)
         environ = dict(os.environ)
         set_library_environment(environ)
-        limits = (os.getpid(), most_bytes + _RESERVED_BYTES, result)
+        # What CUDA maps for itself is no measure of a model.
+        limit_bytes = 0 if device_for(self.settings) == "cuda" else most_bytes + _RESERVED_BYTES
+        limits = (os.getpid(), limit_bytes, result)
         try:
             program = Program(_PROGRAM, limits, (result,), environ=environ)
         except OSError as error:
