@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from fetch_clients import MIN_TFS, TRITON, Environment, NotAtHandError, at_hand
 from models_support import make_fake, make_version
-from support import ROOT, Server, clean_environment, run_server, wait_until
+from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 from web_support import as_base64, picture
 
 from ocrsvc.model_serving.state import ModelState, StateStore, Verdict
@@ -124,3 +124,11 @@ def test_every_worker_follows_at_once(server: Server) -> None:
     assert _post(server, "/v2/repository/models/fake/unload")[0] == 200
     # Both workers close what they had loaded.
     wait_until(lambda: "unloaded" in _post(server, "/v2/repository/index")[1], "fake is closed")
+
+
+def test_wrong_policies_stop_the_start(tmp_path: Path) -> None:
+    make_fake(tmp_path, 1)
+    (tmp_path / "models.toml").write_text("[fake]\nversions = 0\n")
+    with start_server({"OCRSVC_MODELS": str(tmp_path)}) as started:
+        assert started.wait_for_exit() == 78
+        assert "models.toml: fake.versions" in started.log

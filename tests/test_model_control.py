@@ -62,7 +62,7 @@ class Place:
     def router(self, draw: float = 0.5, default: str = "mine") -> ModelRouter:
         control = self.control()
         return ModelRouter(
-            control.catalogue, control.rescan, WantedModel(default), control.is_loaded, draw=lambda: draw
+            control.catalogue, control.latest, WantedModel(default), control.is_loaded, draw=lambda: draw
         )
 
     def available(self) -> list[str]:

@@ -15,13 +15,14 @@ from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.model_repository.manifest import write_manifest
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.control import ModelControl, open_control
+from ocrsvc.model_serving.machine_lock import LOAD, PROOF, machine_lock
 from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.repository_watch import look_at_repository
 from ocrsvc.model_serving.state import ModelState, Verdict
 from ocrsvc.model_serving.swapping import make_live_checks, make_watcher
 from ocrsvc.model_serving.verdict_basis import basis_of, outdated_verdicts
-from ocrsvc.model_serving.version_prover import VersionProver, proof_lock
-from ocrsvc.model_serving.version_switch import MOST_FAILURES
+from ocrsvc.model_serving.version_prover import VersionProver
+from ocrsvc.model_serving.version_switch import LONGEST_WAIT_S, MOST_FAILURES
 from ocrsvc.model_serving.watcher import ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -180,7 +181,7 @@ def test_what_the_machine_did_not_let_be_proved_is_tried_again_later(models: Pat
 def test_one_worker_proves(models: Path) -> None:
     worker = serving_worker(models)
     make_fake(models, 2)
-    with proof_lock(worker.control.store.folder) as is_ours:
+    with machine_lock(worker.control.store.folder, PROOF) as is_ours:
         assert is_ours
         assert worker.round() == []
     assert worker.round() == ["load fake/2", "retire fake/1"]
@@ -192,6 +193,15 @@ def test_a_worker_follows_what_another_has_proved(models: Path) -> None:
     one.round()
     assert other.round() == ["load fake/2", "retire fake/1"]
     assert other.proved == []
+
+
+def test_workers_load_one_after_the_other(models: Path) -> None:
+    worker = serving_worker(models)
+    make_fake(models, 2)
+    with machine_lock(worker.control.store.folder, LOAD):
+        assert worker.round() == []
+        worker.now_s += LONGEST_WAIT_S
+        assert worker.round() == ["load fake/2", "retire fake/1"]
 
 
 def test_without_room_for_both_the_old_one_leaves_first(models: Path) -> None:

@@ -171,7 +171,7 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
         if entered.is_set():
             raise DeadlineExceeded("Too late.")
 
-    runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
+    runs = BatchRunner(cast(ModelRunner, Deciding()), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
         runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
     gate.set()

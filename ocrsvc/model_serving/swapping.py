@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.catalogue import Catalogue, make_catalogue
 from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.live_checks import Band, LiveChecks
+from ocrsvc.model_serving.machine_lock import LOAD, machine_lock
 from ocrsvc.model_serving.proof.measurement import RefusalKind
 from ocrsvc.model_serving.proof.prover import Prover
 from ocrsvc.model_serving.state import Verdict
@@ -101,7 +103,8 @@ def make_watcher(
         return watcher.is_stopping()
 
     prover = VersionProver(control, Prover(settings, plan, is_stopping).prove, basis, metrics)
-    switch = VersionSwitch(loaded, note_switch, roll_back.unusable)
+    turn = partial(machine_lock, control.store.folder, LOAD)
+    switch = VersionSwitch(loaded, turn, note_switch, roll_back.unusable)
     control.loaded_versions = loaded.versions
     watcher = ModelWatcher(control, prover, switch, roll_back.by_traffic, checks, metrics, settings.models_poll_s)
     return watcher

@@ -7,19 +7,16 @@ not tried again before its files change, or what the verdict depends on (`verdic
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from ocrsvc.errors import OperatorError
 from ocrsvc.model_repository.repository import BadVersion
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.catalogue import Catalogue
 from ocrsvc.model_serving.control import ModelControl
+from ocrsvc.model_serving.machine_lock import PROOF, machine_lock
 from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.proof.prover import Stopped
 from ocrsvc.model_serving.state import StateStore, Verdict
@@ -30,7 +27,6 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 
-LOCK: Final = "proof.lock"
 RETRY_S: Final = 60.0
 """After which a version is tried again that the machine did not let be tried."""
 
@@ -76,7 +72,7 @@ class VersionProver:
 
     def run(self) -> None:
         """Prove what there is, unless another worker does. Raises OcrsvcError where that cannot be kept."""
-        with proof_lock(self._control.store.folder) as is_ours:
+        with machine_lock(self._control.store.folder, PROOF) as is_ours:
             if is_ours:
                 with contextlib.suppress(Stopped):
                     self._prove_all()
@@ -145,32 +141,3 @@ def keep_verdict(store: StateStore, metrics: WorkerMetrics, version: str, digest
 def _new_bad(catalogue: Catalogue) -> list[BadVersion]:
     """Versions that cannot be opened, and have a manifest by which that can be kept."""
     return [bad for bad in catalogue.scan.bad if bad.digest and bad.digest not in catalogue.state.verdicts]
-
-
-@contextlib.contextmanager
-def proof_lock(folder: Path) -> Iterator[bool]:
-    """Whether this process alone proves while the block lasts; the kernel releases the lock however it ends.
-
-    Raises:
-        OperatorError: The folder cannot be written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        opened = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise OperatorError(
-            f"No model can be proved: {folder} cannot be written to: {error.strerror}.",
-            "Let this user write there, or name another folder with OCRSVC_MODELS_STATE.",
-        ) from error
-    try:
-        yield _is_locked(opened)
-    finally:
-        os.close(opened)
-
-
-def _is_locked(opened: int) -> bool:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

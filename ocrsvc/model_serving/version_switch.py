@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,12 +23,15 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 LOAD_S: Final = 600.0
 """The most that loading may take, draining what has to make room included."""
 
+LONGEST_WAIT_S: Final = 60.0
+"""That a worker waits for its turn."""
+
 MOST_FAILURES: Final = 5
 """Times that a worker tries to load a version before it is refused."""
 
 _FIRST_WAIT_S: Final = 1.0
 _WAIT_FACTOR: Final = 3.0
-_LONGEST_WAIT_S: Final = 60.0
+_LONGEST_BACKOFF_S: Final = 60.0
 
 
 class Loaded(Protocol):
@@ -62,6 +66,8 @@ class VersionSwitch:
 
     Args:
         loaded: What it has loaded.
+        turn: Whether it is this worker's turn to load, within a `with`: workers that load at the same time would take
+            the processors from those who read.
         on_switch: Called with the version that serves now, and the one that did.
         on_unusable: Called with a version that this worker has tried to load MOST_FAILURES times, and the reason.
         clock: Monotonic seconds.
@@ -70,14 +76,16 @@ class VersionSwitch:
     def __init__(
         self,
         loaded: Loaded,
+        turn: Callable[[], AbstractContextManager[bool]],
         on_switch: Callable[[ModelVersion, ModelVersion], object],
         on_unusable: Callable[[ModelVersion, str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._loaded, self._clock = loaded, clock
+        self._loaded, self._turn, self._clock = loaded, turn, clock
         self._on_switch, self._on_unusable = on_switch, on_unusable
         self._failed: dict[str, _Failed] = {}
         self._serving: dict[str, ModelVersion] = {}
+        self._waits_since_s: float | None = None
 
     def follow(self, catalogue: Catalogue) -> None:
         """Load what is to serve in place of what is loaded, and have that leave."""
@@ -110,13 +118,23 @@ class VersionSwitch:
             self._loaded.retire(version)
 
     def _load(self, target: ModelVersion, loaded: list[ModelVersion]) -> bool:
+        """Load what is to serve when it is this worker's turn; whether it is loaded."""
+        failed = self._failed.get(target.digest)
+        if failed is not None and self._clock() < failed.again_s:
+            return False
+        if self._waits_since_s is None:
+            self._waits_since_s = self._clock()
+        with self._turn() as is_ours:
+            if not is_ours and self._clock() - self._waits_since_s < LONGEST_WAIT_S:
+                return False
+            self._waits_since_s = None
+            return self._load_now(target, loaded)
+
+    def _load_now(self, target: ModelVersion, loaded: list[ModelVersion]) -> bool:
         """Load what is to serve; whether that went well. What had to make room for it is loaded again if not.
 
         Without room for both the old one leaves first: its requests are answered, new ones wait for the new one.
         """
-        failed = self._failed.get(target.digest)
-        if failed is not None and self._clock() < failed.again_s:
-            return False
         for version in loaded:
             self._serving.setdefault(version.name, version)
         if not self._loaded.has_room_for(target):
@@ -141,7 +159,7 @@ class VersionSwitch:
 
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
         count = self._failed[version.digest].count + 1 if version.digest in self._failed else 1
-        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(count - 1, 16))
+        wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(count - 1, 16))
         self._failed[version.digest] = _Failed(count, self._clock() + wait_s)
         LOGGER.error("%s has proved itself, and cannot be loaded in this worker (%d times): %s", version, count, error)
         if count >= MOST_FAILURES:

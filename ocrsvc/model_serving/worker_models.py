@@ -92,7 +92,15 @@ class WorkerModels:
         if not self.loaded.is_loaded(serving):
             raise failures[0] if failures else NotReady(f"The model {serving} is not loaded.")
         for version in self._versions_ahead():
-            self._try_to_load(version)
+            if self.loaded.is_loaded(version):
+                continue
+            if self.loaded.has_room_for(version):
+                self._try_to_load(version)
+            else:
+                LOG.error(
+                    "The model %s is not loaded ahead: OCRSVC_MODELS_MEMORY has no room for it.",
+                    version,
+                )
 
     def describe(self) -> EngineInfo:
         """What reads requests that name no model; what did so last, where it is not loaded. Raises NotReady."""
@@ -178,13 +186,14 @@ def open_worker_models(
         threads,
         ModelMemory(memory_budget(settings, plan), copies=copies),
         load_limit_s=settings.boot_limit_s,
-        most_waiting=max(1, settings.queue_size // 2),
+        # The other threads are for models that are loaded.
+        most_waiting=max(1, min(settings.queue_size, plan.threads) // 2),
         observer=observer,
     )
     store = StateStore(state_folder(settings.models, settings.models_state))
     control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded)
     loaded.is_kept = lambda version: control.catalogue().is_pinned(version)
-    router = ModelRouter(control.catalogue, control.rescan, parse_wanted_model(settings.model), loaded.is_loaded)
+    router = ModelRouter(control.catalogue, control.latest, parse_wanted_model(settings.model), loaded.is_loaded)
     return WorkerModels(loaded, control, router, settings.models_load)
 
 

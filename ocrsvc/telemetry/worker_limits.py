@@ -199,8 +199,8 @@ def calibrate(
         workers: How many share it, without the successor.
         reserved_bytes: What each worker may hold besides, for models, which does not count against these limits.
     """
-    memory_bytes -= workers * reserved_bytes
-    limits = ((soft, _SOFT_SHARE * memory_bytes), (hard, _HARD_SHARE * memory_bytes))
+    reserved_bytes *= workers
+    limits = ((soft, _SOFT_SHARE * memory_bytes - reserved_bytes), (hard, _HARD_SHARE * memory_bytes - reserved_bytes))
     return _bounds(limits, footprint_bytes, footprint_bytes, workers)
 
 

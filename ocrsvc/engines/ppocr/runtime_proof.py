@@ -260,9 +260,8 @@ def read_lines(part: ModelPart, runner: ModelRunner, crops: Sequence[Pixels]) ->
     threads = SharedThreads(1)
     characters = read_dictionary(part, runner.metadata)
     try:
-        return Recognizer(make_line_runner(runner, threads), characters, height_px=part.input_format.height_px).read(
-            crops
-        )
+        line_runner, height_px = make_line_runner(runner, threads), part.input_format.height_px
+        return Recognizer(line_runner, characters, height_px=height_px).read(crops)
     finally:
         threads.close()
 
