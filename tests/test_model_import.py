@@ -33,10 +33,11 @@ PreProcess: {transform_ops: [{RecResizeImg: {image_shape: [3, 32, 320]}}, {KeepK
 PostProcess: {name: CTCLabelDecode, character_dict: [%s]}
 """
 DICTIONARY = "\n".join(LETTERS).encode() + b"\n"
+Files = Mapping[str, bytes | str]
 FLAT: Mapping[str, bytes] = {"det.onnx": detector(), "rec.onnx": recognizer(), "dict.txt": DICTIONARY}
 
 
-def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
+def put(folder: Path, files: Files) -> Path:
     """The folder, with these files."""
     for name, content in files.items():
         file = folder / name
@@ -45,7 +46,7 @@ def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
     return folder
 
 
-def found_in(folder: Path, files: Mapping[str, bytes | str], tier: str | None = None) -> NewModel:
+def found_in(folder: Path, files: Files, tier: str | None = None) -> NewModel:
     return find_model(Wanted([put(folder, files)], tier))
 
 
@@ -58,7 +59,7 @@ def dictionary_of(model: NewModel, name: str = "dict.txt") -> str:
 def test_paddleocr_folders_say_everything_in_their_yml(tmp_path: Path) -> None:
     quoted = ", ".join(f"'{letter}'" for letter in LETTERS)
     put(tmp_path / "a_det", {"inference.onnx": detector(), "inference.yml": DETECTOR_CONFIG})
-    rec = {"inference.onnx": recognizer(height="H"), "inference.yml": RECOGNIZER_CONFIG % quoted}
+    rec: Files = {"inference.onnx": recognizer(height="H"), "inference.yml": RECOGNIZER_CONFIG % quoted}
     model = find_model(Wanted([tmp_path / "a_det", put(tmp_path / "a_rec", rec)], languages=["en"]))
     detection = model.description.detection
     assert detection is not None
@@ -72,7 +73,7 @@ def test_paddleocr_folders_say_everything_in_their_yml(tmp_path: Path) -> None:
 
 def test_the_height_is_that_of_the_model_or_else_that_of_the_yml(tmp_path: Path) -> None:
     quoted = ", ".join(f"'{letter}'" for letter in LETTERS)
-    files = {"det.onnx": detector(), "rec.onnx": recognizer(), "inference.yml": RECOGNIZER_CONFIG % quoted}
+    files: Files = {"det.onnx": detector(), "rec.onnx": recognizer(), "inference.yml": RECOGNIZER_CONFIG % quoted}
     assert found_in(tmp_path, files).description.recognition[0].height_px == 48
 
 
@@ -114,19 +115,23 @@ def test_a_dictionary_in_the_model_needs_no_file(tmp_path: Path) -> None:
 
 
 def test_a_property_with_another_end_of_line_gets_a_file(tmp_path: Path) -> None:
-    files = {"det.onnx": detector(), "rec.onnx": recognizer(characters="\r\n".join(LETTERS) + "\r\n")}
+    files: Files = {"det.onnx": detector(), "rec.onnx": recognizer(characters="\r\n".join(LETTERS) + "\r\n")}
     assert dictionary_of(found_in(tmp_path, files)) == DICTIONARY.decode()
 
 
 def test_the_dictionary_that_fits_is_taken_and_the_nearest_first(tmp_path: Path) -> None:
     other = DICTIONARY.replace(b"a\n", b"\xc3\xa4\n", 1)
-    files = {"x/det.onnx": detector(), "x/rec.onnx": recognizer(), "x/few.txt": "a\nb\n", "keys.txt": other}
+    files: Files = {"x/det.onnx": detector(), "x/rec.onnx": recognizer(), "x/few.txt": "a\nb\n", "keys.txt": other}
     assert dictionary_of(found_in(tmp_path, files)) == other.decode()
     assert dictionary_of(found_in(tmp_path, {"x/keys.txt": DICTIONARY})) == DICTIONARY.decode()
 
 
 def test_rapidocr_files_are_fed_as_rapidocr_feeds_them(tmp_path: Path) -> None:
-    files = {"ch_PP-OCRv9_det_infer.onnx": detector(), "ch_PP-OCRv9_rec_infer.onnx": recognizer(), "k.txt": DICTIONARY}
+    files: Files = {
+        "ch_PP-OCRv9_det_infer.onnx": detector(),
+        "ch_PP-OCRv9_rec_infer.onnx": recognizer(),
+        "k.txt": DICTIONARY,
+    }
     found = found_in(tmp_path, files).description.detection
     assert found is not None
     assert found.mean == (0.5, 0.5, 0.5)
@@ -184,7 +189,7 @@ def test_no_two_recognizers_have_one_name(tmp_path: Path) -> None:
 
 def test_a_recognizer_of_arabic_runs_from_right_to_left(tmp_path: Path) -> None:
     letters = "\n".join("ءآأؤإئابةتثجحخدذرزسشصضطظعغفقكلمنهوىي")
-    files = {"det.onnx": detector(), "rec.onnx": recognizer(letters.count("\n") + 3), "dict.txt": letters}
+    files: Files = {"det.onnx": detector(), "rec.onnx": recognizer(letters.count("\n") + 3), "dict.txt": letters}
     [part] = found_in(tmp_path, files).description.recognition
     assert (part.languages, part.direction) == (("ar",), "rtl")
 
@@ -196,7 +201,7 @@ def test_languages_are_those_that_the_dictionary_can_write(tmp_path: Path) -> No
 
 
 PADDLE = {"inference.json": "{}", "inference.pdiparams": "0", "inference.yml": DETECTOR_CONFIG}
-MISSING: list[tuple[Mapping[str, bytes | str], str]] = [
+MISSING: list[tuple[Files, str]] = [
     ({}, r"no ONNX model .* libtr\.so"),
     ({"note.txt": "hello"}, "no ONNX model"),
     (PADDLE, r"converted to ONNX .*paddle2onnx .*--model_filename inference\.json"),
@@ -217,9 +222,7 @@ MISSING: list[tuple[Mapping[str, bytes | str], str]] = [
 
 
 @pytest.mark.parametrize(("files", "reason"), MISSING)
-def test_what_is_missing_is_said_with_what_would_be_accepted(
-    tmp_path: Path, files: Mapping[str, bytes | str], reason: str
-) -> None:
+def test_what_is_missing_is_said_with_what_would_be_accepted(tmp_path: Path, files: Files, reason: str) -> None:
     with pytest.raises(BadModel, match=reason):
         found_in(tmp_path, files)
 
@@ -245,7 +248,7 @@ def test_the_folder_of_tr_is_a_model_of_its_engine(tmp_path: Path) -> None:
 
 def test_a_folder_with_a_description_is_taken_as_it_says(tmp_path: Path) -> None:
     text = 'engine = "fake"\n[settings]\nfake_text = "mine"\n'
-    files = {"model.toml": text, "data/weights.bin": b"1", ".git": b"2", "SHA256SUMS": b"old"}
+    files: Files = {"model.toml": text, "data/weights.bin": b"1", ".git": b"2", "SHA256SUMS": b"old"}
     model = found_in(tmp_path, files)
     assert model.description == parse_description(text)
     assert set(model.files) == {"model.toml", "data/weights.bin"}

@@ -10,7 +10,6 @@ from typing import Final, get_args
 
 from ocrsvc.cli.models_repository import repository_of
 from ocrsvc.errors import OperatorError
-from ocrsvc.model_import.find_model import find_model
 from ocrsvc.model_import.new_model import NewModel, Wanted
 from ocrsvc.model_import.write_version import write_version
 from ocrsvc.model_repository.description import Description, Recognition, Tier
@@ -57,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Find the parts, write the version, and say what it is. Raises OperatorError, BadModel."""
+    from ocrsvc.model_import.find_model import find_model
+
     folder = repository_of(settings)
     model = find_model(_wanted(args))
     number = write_version(model, folder, args.name, args.version)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.models_repository import control_of, named_model
 from ocrsvc.errors import UnknownModel
-from ocrsvc.model_import.check_parts import faults_of
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.proof.prover import Prover
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.proof.prover import Prover
 
 HELP: Final = "verify, open and try versions, and say what is wrong with them"
 _FAULTY: Final = 65
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Check, and say what is wrong; the exit code is 65 if anything is. Raises OperatorError, UnknownModel."""
+    from ocrsvc.model_serving.proof.prover import Prover
+
     chosen = None if args.model is None else named_model(args.model)
     control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)
     found = [
@@ -44,6 +47,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
 def _check(version: ModelVersion | None, reason: str, prover: Prover) -> tuple[Sequence[str], str]:
     """What is wrong, and, if nothing is, how it did."""
+    from ocrsvc.model_import.check_parts import faults_of
+
     if version is None:
         return [reason], ""
     faults = list(faults_of(version))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -16,13 +16,17 @@ from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.control import ModelControl, VersionStatus
-from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import ModelControl, VersionStatus
+    from ocrsvc.model_serving.router import ModelRouter
 
 HELP: Final = "list the models and their versions"
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
 _MEGABYTE: Final = 1e6
+_EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
+"""States that an operator has to do something about."""
 _COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
 
 
@@ -43,7 +47,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     for line in table(_COLUMNS, [_row(entry) for entry in entries]):
         print(line)
     for entry in entries:
-        if entry["reason"]:
+        if entry["reason"] and entry["state"] in _EXPLAINED:
             print(f"{entry['name']}/{entry['version']}: {entry['reason']}")
     return 0
 

@@ -1,16 +1,21 @@
-"""What the commands of `ocrsvc models` share: the repository that the settings name, and its control."""
+"""What the commands of `ocrsvc models` share: the repository that the settings name, and its control.
+
+What only they need is imported when they run: other commands, such as health checks, start without it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ocrsvc.errors import OperatorError
 from ocrsvc.model_repository.key_source import read_model_key
 from ocrsvc.model_repository.wanted_model import WantedModel, parse_wanted_model
-from ocrsvc.model_serving.control import ModelControl, open_control
-from ocrsvc.model_serving.router import ModelRouter
-from ocrsvc.model_serving.state import state_folder
 from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import ModelControl
+    from ocrsvc.model_serving.router import ModelRouter
 
 
 def repository_of(settings: Settings) -> Path:
@@ -22,12 +27,17 @@ def repository_of(settings: Settings) -> Path:
 
 def control_of(settings: Settings) -> ModelControl:
     """The control of the repository, as a worker has it. Raises OperatorError."""
+    from ocrsvc.model_serving.control import open_control
+    from ocrsvc.model_serving.state import state_folder
+
     folder = repository_of(settings)
     return open_control(folder, state_folder(folder, settings.models_state), key=read_model_key(settings))
 
 
 def router_of(control: ModelControl, settings: Settings) -> ModelRouter:
     """What a worker would find that has loaded everything that is available."""
+    from ocrsvc.model_serving.router import ModelRouter
+
     default = parse_wanted_model(settings.model)
     return ModelRouter(control.catalogue, control.catalogue, default, lambda _version: True)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.models_repository import control_of, named_model, named_version
 from ocrsvc.errors import OperatorError, UnknownModel
-from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import ModelControl
 
 _NONE: Final = "none"
 

@@ -68,17 +68,25 @@ def _place(staging: Path, home: Path, number: int | None) -> int:
     """Give the folder its number. Others may add versions at the same time."""
     for _ in range(_TRIES):
         wanted = next_number(home) if number is None else number
-        if (home / str(wanted)).exists() or (home.name, wanted) == (BUILT_IN, BUILT_IN_NUMBER):
-            raise OperatorError(f"{home.name}/{wanted} is there already.", "Choose another --version, or none.")
-        try:
-            staging.rename(home / str(wanted))
-        except OSError as error:
-            if number is None and error.errno in _TAKEN:
-                continue
-            raise
-        _sync(home)
-        return wanted
+        if _took(staging, home, wanted):
+            _sync(home)
+            return wanted
+        if number is not None:
+            raise OperatorError(f"{home.name}/{number} is there already.", "Choose another --version, or none.")
     raise OperatorError(f"Others add versions to {home} all the time.", "Try again.")
+
+
+def _took(staging: Path, home: Path, number: int) -> bool:
+    """Whether the folder has this number now; not if it is taken."""
+    if (home / str(number)).exists() or (home.name, number) == (BUILT_IN, BUILT_IN_NUMBER):
+        return False
+    try:
+        staging.rename(home / str(number))
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+        raise
+    return True
 
 
 def _fill(folder: Path, model: NewModel) -> None:

@@ -153,7 +153,8 @@ class ModelLoader:
                     "(OCRSVC_MODELS_MEMORY).",
                     "Raise OCRSVC_MODELS_MEMORY, or pin fewer models.",
                 )
-            return min(unpinned, key=lambda one: (one.leases > 0, one.used_s))
+            # What was retired leaves anyhow: nobody else makes room for what takes its place.
+            return min(unpinned, key=lambda one: (not one.is_retired, one.leases > 0, one.used_s))
 
     def _is_pinned(self, entry: Entry) -> bool:
         return entry.is_pinned or self.is_kept(entry.version)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ocrsvc.engines.opening import open_engine
-from ocrsvc.errors import NotReady, OcrsvcError, UnknownModel
+from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError, UnknownModel
 from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
@@ -71,12 +71,27 @@ class WorkerModels:
             OcrsvcError: As LoadedModels.lease, and as `check`.
         """
         for _ in range(_RESOLVED_AGAIN):
+            version = self.router.resolve(options)
             try:
-                return self.loaded.lease(self.router.resolve(options), deadline, check, reload=False)
+                return self.loaded.lease(version, deadline, check, reload=False)
             except VersionRetired:
                 # Another one has just taken its place; or it came back into its place, and is not loaded yet.
                 continue
+            except ModelUnavailable:
+                other = self._version_before(version, options)
+                if other is None:
+                    raise
+                return self.loaded.lease(other, deadline, check)
         return self.loaded.lease(self.router.resolve(options), deadline, check)
+
+    def _version_before(self, version: ModelVersion, options: ReadOptions) -> ModelVersion | None:
+        """What reads instead of a version that cannot be loaded here, unless the request names just that one."""
+        wanted = parse_wanted_model(options.model) if options.model is not None else self.router.default
+        model = self.control.catalogue().models.get(version.name)
+        if wanted.number is not None or wanted.label is not None or model is None:
+            return None
+        others = [one for one in model.accepted if one != version]
+        return next((one for one in others if self.loaded.is_loaded(one)), None) or next(iter(others), None)
 
     def load_ahead(self) -> None:
         """Load what requests without a name are read with, and what else is to be there from the beginning.

@@ -43,14 +43,14 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
     """The methods that need no engine."""
     models = model.models
 
-    def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> tuple[str, Method]:
+    def method(name: str, members: Callable[[Any], Mapping[str, Any]], *, quick: bool = True) -> tuple[str, Method]:
         """One whose answer has the members that `members` makes of the request."""
         response = messages[f"inference.{name}Response"]
 
         def answer(request: Any, _call: Call) -> Any:
             return json_format.ParseDict(members(request), response())
 
-        return SERVICE + name, Method(messages[f"inference.{name}Request"], answer, quick=True)
+        return SERVICE + name, Method(messages[f"inference.{name}Request"], answer, quick=quick)
 
     def of_the_model(name: str, members: Callable[[ServedModel], Mapping[str, Any]]) -> tuple[str, Method]:
         """One that names the model."""
@@ -71,7 +71,8 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
             method("ServerLive", lambda _: {"live": True}),
             method("ServerReady", lambda _: {"ready": model.ready}),
             method("ServerMetadata", lambda _: v2_metadata.server_metadata(has_repository=models.has_repository)),
-            method("RepositoryIndex", list_models),
+            # It looks at the repository's folders, if there is one.
+            method("RepositoryIndex", list_models, quick=not models.has_repository),
             of_the_model("ModelReady", lambda _: {"ready": model.ready}),
             of_the_model("ModelMetadata", v2_metadata.model_metadata),
             of_the_model("ModelConfig", lambda served: {"config": v2_metadata.model_config(served)}),

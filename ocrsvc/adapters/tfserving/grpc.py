@@ -85,7 +85,10 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         PREDICTION + "GetModelMetadata": Method(
             messages["tensorflow.serving.GetModelMetadataRequest"], metadata, quick=True
         ),
-        MODEL + "GetModelStatus": Method(messages["tensorflow.serving.GetModelStatusRequest"], status, quick=True),
+        # It looks at the repository's folders, if there is one.
+        MODEL + "GetModelStatus": Method(
+            messages["tensorflow.serving.GetModelStatusRequest"], status, quick=not models.has_repository
+        ),
     }
     if model.administration is None:
         return described

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import version_converter
+from onnx import compose, version_converter
 
 from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
@@ -32,6 +32,8 @@ MOST_DIFFERENCE: Final = 1e-3
 
 _OPSET: Final = 11
 """The least that the rewrites write nodes for."""
+
+_PREFIX: Final = "given."
 
 _REFUSALS: Final = (ValueError, KeyError, IndexError, StopIteration)
 """What a rewrite raises on a graph that it is not made for."""
@@ -53,17 +55,17 @@ def rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelPr
 
 
 def _load(part: ModelPart) -> onnx.ModelProto:
+    """The graph, in an opset that the rewrites know, with names that none of theirs can be. Raises BadModel."""
     proto = load_model(part)
     if rewrite.opset_of(proto) >= _OPSET:
-        return proto
+        return compose.add_prefix(proto, _PREFIX)
     try:
-        converted: onnx.ModelProto = version_converter.convert_version(proto, _OPSET)
+        return compose.add_prefix(version_converter.convert_version(proto, _OPSET), _PREFIX)
     except (RuntimeError, *_REFUSALS) as error:
         found = rewrite.opset_of(proto)
         raise BadModel(
             f"{part} is of opset {found}, and cannot be made one of {_OPSET}: {error}.", "Export it anew."
         ) from error
-    return converted
 
 
 def _detector(
