@@ -84,7 +84,7 @@ class Worker:
     def look(self) -> None:
         """What the watcher's thread does."""
         self.models.control.rescan()
-        self.watcher.look()
+        self.watcher.follow()
 
 
 @pytest.fixture

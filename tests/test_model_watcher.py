@@ -90,7 +90,8 @@ class Worker:
         self.control.rescan()
         self.prover.run()
         self.control.rescan()
-        self.watcher.look()
+        if self.watcher.is_behind(self.watcher.refresh()):
+            self.watcher.follow()
         return list(self.loaded.done)
 
     def count(self, metric: Metric, *labels: str) -> float:

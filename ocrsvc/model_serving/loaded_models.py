@@ -167,9 +167,10 @@ class LoadedModels(ModelLoader):
             return entry is not None and entry.state is State.LOADED
 
     def versions(self) -> tuple[ModelVersion, ...]:
-        """Those that requests could read with at once."""
+        """Those that requests could read with at once, without those that were retired."""
         with self._changed:
-            return tuple(entry.version for entry in self._entries.values() if entry.state is State.LOADED)
+            entries = [entry for entry in self._entries.values() if entry.state is State.LOADED]
+            return tuple(entry.version for entry in entries if not entry.is_retired)
 
     def has_room_for(self, version: ModelVersion) -> bool:
         """Whether a version can be loaded, as far as is known, and all that are loaded stay."""
