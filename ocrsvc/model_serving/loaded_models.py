@@ -174,9 +174,11 @@ class LoadedModels(ModelLoader):
 
     def has_room_for(self, version: ModelVersion) -> bool:
         """Whether a version can be loaded, as far as is known, and all that are loaded stay."""
+        # It may look at files.
+        needed_bytes = self._memory.expected_bytes(version)
         with self._changed:
             others = [entry.size_bytes for key, entry in self._entries.items() if key != key_of(version)]
-            return self._memory.is_room(self._memory.expected_bytes(version), others)
+        return self._memory.is_room(needed_bytes, others)
 
     def describe(self, version: ModelVersion) -> EngineInfo | None:
         """The engine that has a version loaded, under the name and number of the model; None while none has."""

@@ -96,7 +96,8 @@ class VersionProver:
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")
-        found = self._prove(candidate, serving)
+        with self._control.store.proving(candidate.digest):
+            found = self._prove(candidate, serving)
         spent_s = self._clock() - began_s
         if found.kind in ("gone", "unknown"):
             self._not_before_s[candidate.digest] = self._clock() + RETRY_S
