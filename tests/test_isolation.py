@@ -72,7 +72,10 @@ def slow() -> Iterator[Spawner]:
 def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
     tasks.append(
-        ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
+        ReadTask(
+            Image(noise(9)[:, :, 0].copy(), "png"),
+            ReadOptions(detect=False, min_confidence=0.1, decoder="beam", lang="ru"),
+        )
     )
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:

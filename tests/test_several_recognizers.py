@@ -21,13 +21,13 @@ from ocrsvc.engines.ppocr.pipeline.several_recognizers import (
 from ocrsvc.imaging.outline import Outline, extent
 from ocrsvc.model_repository.description import Direction
 
-WIDTH_PX = input_width(320, 32)
+WIDTH_PX = input_width(90, 32)
 
 
 def line(number: int, *, down: bool = False) -> Outline:
-    """A line of its own, 320 px long and 32 px high; its left edge is its number."""
-    quad = np.array([[number, 0], [number + 320, 0], [number + 320, 32], [number, 32]], np.float32)
-    turned = np.array([[number + 32, 0], [number + 32, 320], [number, 320], [number, 0]], np.float32)
+    """A line of its own, 90 px long and 32 px high; its left edge is its number."""
+    quad = np.array([[number, 0], [number + 90, 0], [number + 90, 32], [number, 32]], np.float32)
+    turned = np.array([[number + 32, 0], [number + 32, 90], [number, 90], [number, 0]], np.float32)
     return turned if down else quad
 
 
@@ -87,6 +87,28 @@ def test_the_surest_reading_is_kept_and_of_equals_the_first() -> None:
 
     assert texts_of(several(first, second, third), [line(0), line(1), line(2)]) == ["a0", "b1", "c2"]
     assert third.asked == [0, 2]
+
+
+@pytest.mark.parametrize("name", [" ", "b"])
+def test_few_characters_say_little_however_sure(name: str) -> None:
+    long = np.array([[0, 0], [900, 0], [900, 32], [0, 32]], np.float32)
+
+    class Sparse(OneScript):
+        def read(self, outlines: Sequence[Outline]) -> list[LineText]:
+            return [LineText(self.name, 0.99) for _ in outlines]
+
+    first, other = Sparse(name, lambda _: 0.0), OneScript("many characters: ", lambda _: 0.5)
+
+    assert texts_of(several(first, other), [long]) == ["many characters: 0"]
+
+
+def test_the_recognizer_of_most_lines_reads_those_too_that_the_first_is_sure_of() -> None:
+    first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
+    second = OneScript("b", lambda number: 0.99 if number < 9 else 0.9)
+    page = several(first, second)
+
+    assert texts_of(page, [line(number) for number in range(9)]) == [f"b{number}" for number in range(9)]
+    assert texts_of(page, [line(9), line(10)]) == ["a9", "b10"]
 
 
 def test_after_a_few_lines_the_recognizer_of_the_page_is_asked_before_the_others() -> None:

@@ -1,0 +1,261 @@
+"""What several recognizers in one model cost and gain, and which letters the built-in one reads.
+
+    python benchmarks/languages.py letters [--model FOLDER]
+    python benchmarks/languages.py auto [--pages 40] [--others 1] [--shared FOLDER]
+    python benchmarks/languages.py mixed [--pages 10]
+    python benchmarks/languages.py confidence [--pages 40] [--shared FOLDER]
+
+`letters` draws words and sentences of each language that the dictionary can write, and prints the shares of its own
+letters (all, where it has only a to z) that are read right. `auto` reads corpus
+pages with `lang=auto` and without, in turn, by a model whose other recognizers are copies of the built-in one: so they
+cost what real ones do, and may change nothing. `mixed` draws pages of English and two scripts of stand-ins
+(tests/stand_in_scripts.py). `confidence` tells how sure the built-in recognizer is of corpus pages, and of pages in
+languages whose letters it does not have. Needs Liberation Sans, DejaVu Sans and Noto Sans CJK (Debian: fonts-liberation
+fonts-dejavu-core fonts-noto-cjk). All in this process, one thread; processor seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+from bench.corpus import TUNING, Corpus, CorpusPage
+from bench.machine import print_machine
+from bench.results import write_result
+from bench.sentences import SENTENCES
+from bench.service import ROOT
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
+
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import SURE
+from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.model_repository.builtin import DETECTION, RECOGNITION, built_in_model
+from ocrsvc.model_repository.languages import LETTERS, languages_of
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from models_support import make_version
+from stand_in_scripts import ARABIC, CYRILLIC, StandIn
+
+FONTS = Path("/usr/share/fonts")
+LIBERATION = FONTS / "truetype/liberation/LiberationSans-Regular.ttf"
+DEJAVU = FONTS / "truetype/dejavu/DejaVuSans.ttf"
+CHINESE = FONTS / "opentype/noto/NotoSansCJK-Regular.ttc"
+FOREIGN = {"ko": CHINESE} | dict.fromkeys(("ru", "uk", "el"), LIBERATION) | dict.fromkeys(("he", "ar", "hy"), DEJAVU)
+SIZES_PX = (22, 30)
+ENGLISH = (
+    "quick",
+    "brown",
+    "foxes",
+    "jump",
+    "over",
+    "lazy",
+    "dogs",
+    "while",
+    "five",
+    "wizards",
+    "pack",
+    "liquor",
+    "jugs",
+)
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    args = _arguments()
+    print_machine()
+    figures = {"letters": _letters, "auto": _auto, "mixed": _mixed, "confidence": _confidence}[args.what](args)
+    write_result(f"languages_{args.what}", figures)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["letters", "auto", "mixed", "confidence"])
+    parser.add_argument("--pages", type=int, default=40)
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
+    parser.add_argument("--others", type=int, default=1, help="recognizers besides the first one")
+    parser.add_argument("--model", type=Path, help="folder of a version, NAME/VERSION; the built-in one without it")
+    return parser.parse_args()
+
+
+@contextmanager
+def _opened(model: ModelVersion) -> Iterator[PageHandle]:
+    engine = PpocrEngine(SessionConfig("cpu"), parts=read_parts(model))
+    yield engine.open_handle()
+    engine.close()
+
+
+def _read(handle: PageHandle, pixels: Pixels, **options: Any) -> Page:
+    (page,) = handle.read([ReadTask(Image(pixels, "png"), ReadOptions(**options))])
+    assert isinstance(page, Page), page
+    return page
+
+
+def _draw(lines: Sequence[str], font_file: Path, size: int) -> Pixels:
+    """A page of these lines below each other."""
+    font = ImageFont.truetype(str(font_file), size)
+    width = max(int(font.getlength(line)) for line in lines) + 80
+    picture = Picture.new("RGB", (width, int(1.8 * size) * len(lines) + 60), "white")
+    draw = ImageDraw.Draw(picture)
+    for number, line in enumerate(lines):
+        draw.text((40, 30 + int(1.8 * size) * number), line, font=font, fill="black")
+    return np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])
+
+
+def _own(letters: str) -> str:
+    """A language's letters beyond a to z; all, where it has no others."""
+    return "".join(sign for sign in letters if sign not in ascii_lowercase) or letters
+
+
+def _words(letters: str, source: random.Random, often: int = 8) -> list[str]:
+    """Lines of words in which a language's own letters occur so often, a to z twice, a capital now and then."""
+    signs = list(_own(letters)) * often + [sign for sign in letters if sign in ascii_lowercase] * 2
+    source.shuffle(signs)
+    text = "".join(sign.upper() if len(sign.upper()) == 1 and source.random() < 0.15 else sign for sign in signs)
+    words = [text[at : at + 6] for at in range(0, len(text), 6)]
+    return [" ".join(words[at : at + 5]) for at in range(0, len(words), 5)]
+
+
+def _letters(args: argparse.Namespace) -> dict[str, Any]:
+    model = built_in_model()
+    if args.model is not None:
+        from ocrsvc.model_repository.repository import ModelRepository
+
+        model = ModelRepository(args.model.parent.parent).open(args.model.parent.name, int(args.model.name))
+    figures = {}
+    with _opened(model) as handle:
+        for language in languages_of(_characters(model)):
+            words = _words(LETTERS[language], random.Random(language))
+            shares = [_letters_read(handle, language, lines) for lines in (words, SENTENCES.get(language)) if lines]
+            figures[language] = shares
+            print(f"{language:<8}" + "".join(f" {share:.3f}" for share in shares), flush=True)
+    return {"model": str(model), "words_and_sentences": figures}
+
+
+def _characters(model: ModelVersion) -> list[str]:
+    """Of the model's first recognizer, wherever its dictionary is."""
+    part = next(iter(read_parts(model).recognition.values()))
+    metadata = {entry.key: entry.value for entry in onnx.load_from_string(part.shipped).metadata_props}
+    return read_dictionary(part, metadata)
+
+
+def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> float:
+    """The share of a language's own letters that is read right."""
+    font = CHINESE if language in {"zh", "zh-hant", "ja", "ko"} else LIBERATION
+    own = _own(LETTERS[language])
+    right = wanted = 0
+    for size in SIZES_PX:
+        truth = "".join("".join(lines).split())
+        read = "".join(_read(handle, _draw(lines, font, size)).text.split())
+        found = SequenceMatcher(None, truth, read, autojunk=False).get_matching_blocks()
+        hit = {place for block in found for place in range(block.a, block.a + block.size)}
+        places = [place for place, sign in enumerate(truth) if sign.lower() in own or sign in own]
+        wanted += len(places)
+        right += sum(place in hit for place in places)
+    return right / wanted
+
+
+def _with_others(folder: Path, others: int) -> ModelVersion:
+    """The built-in model with copies of its recognizer for other languages."""
+    built_in = built_in_model()
+    part = f'[[recognition]]\nfile = "{RECOGNITION}"\nname = '
+    tables = [f'[detection]\nfile = "{DETECTION}"', *(f'{part}"copy{number}"' for number in range(1 + others))]
+    files = {file: built_in.read(file) for file in (DETECTION, RECOGNITION)}
+    return make_version(folder, "copies", 1, "\n".join(tables), files)
+
+
+def _pages(args: argparse.Namespace) -> list[CorpusPage]:
+    """Some pages of the tuning half, from all of it."""
+    pages = Corpus(args.shared, half=TUNING).pages
+    return pages[:: max(1, len(pages) // args.pages)][: args.pages]
+
+
+def _auto(args: argparse.Namespace) -> dict[str, Any]:
+    pages = _pages(args)
+    seconds, changed = {"auto": 0.0, None: 0.0}, 0
+    with tempfile.TemporaryDirectory() as folder, _opened(_with_others(Path(folder), args.others)) as handle:
+        for number, page in enumerate(pages):
+            pixels = cv2.imread(str(page.file))
+            texts = []
+            for lang in (None, "auto") if number % 2 else ("auto", None):
+                began = time.process_time()
+                texts.append(_read(handle, np.asarray(pixels, np.uint8), lang=lang))
+                seconds[lang] += time.process_time() - began
+            changed += texts[0] != texts[1]
+    ratio = seconds["auto"] / seconds[None]
+    print(f"{len(pages)} pages, {args.others} other recognizers: CPU seconds x {ratio:.3f}, {changed} pages changed")
+    return {"pages": len(pages), "others": args.others, "ratio": ratio, "changed": changed}
+
+
+def _mixed_page(source: random.Random) -> tuple[Pixels, list[str]]:
+    """Ten lines, each of English, or of a script of a stand-in."""
+    pixels: Pixels = np.full((900, 1100, 3), 255, np.uint8)
+    rows = []
+    for number in range(10):
+        script: StandIn | None = source.choice([None, CYRILLIC, ARABIC])
+        top = 40 + 84 * number
+        if script is None:
+            rows.append(" ".join(source.sample(ENGLISH, 5)))
+            cv2.putText(pixels, rows[-1], (50, top + 36), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (0, 0, 0), 3, cv2.LINE_AA)
+        else:
+            rows.append(" ".join("".join(source.choices(script.letters, k=source.randint(3, 5))) for _ in range(3)))
+            script.draw(pixels, rows[-1], 50, top, 38)
+    return pixels, rows
+
+
+def _mixed(args: argparse.Namespace) -> dict[str, Any]:
+    from test_scripts_of_a_page import make_model
+
+    pages = [_mixed_page(random.Random(seed)) for seed in range(args.pages)]
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder), {"cyrillic": CYRILLIC, "arabic": ARABIC})
+        with _opened(model) as handle:
+            for lang in (None, "ru", "ar", "auto"):
+                read = [set(_read(handle, pixels, lang=lang).text.split("\n")) for pixels, _ in pages]
+                right = sum(row in texts for (_, rows), texts in zip(pages, read, strict=True) for row in rows)
+                figures[str(lang)] = right / sum(len(rows) for _, rows in pages)
+                print(f"lang={lang}: {figures[str(lang)]:.3f} of the lines right", flush=True)
+    return {"pages": len(pages), "right": figures}
+
+
+def _confidence(args: argparse.Namespace) -> dict[str, Any]:
+    figures = {}
+    with _opened(built_in_model()) as handle:
+        pages = _pages(args)
+        corpus = [line for page in pages for line in _lines(handle, np.asarray(cv2.imread(str(page.file)), np.uint8))]
+        figures["corpus"] = float(np.mean([line >= SURE for line in corpus]))
+        print(f"corpus: of {len(corpus)} lines {figures['corpus']:.3f} at {SURE} or above")
+        for language, font in FOREIGN.items():
+            source = random.Random(language)
+            lines = _words(LETTERS[language], source)
+            found = [one for size in SIZES_PX for one in _lines(handle, _draw(lines, font, size))]
+            figures[language] = float(np.mean([one >= SURE for one in found]))
+            print(f"{language}: of {len(found)} lines {figures[language]:.3f}", flush=True)
+    return figures
+
+
+def _lines(handle: PageHandle, pixels: Pixels) -> list[float]:
+    """How sure each line of a page is."""
+    return [line.confidence for line in _read(handle, pixels, min_confidence=0.0).lines]
+
+
+if __name__ == "__main__":
+    main()
