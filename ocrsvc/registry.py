@@ -72,6 +72,8 @@ class AdapterEntry:
         health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
             without a key.
         job_paths: Beginnings of the paths of documents that are read while nobody waits: they want the scope `jobs`.
+        operate_paths: Beginnings of the paths by which models are loaded and unloaded where there is a repository: they
+            want the scope `operate`, then.
         key_field: The header, the field of a form, and of a GET the query parameter in which the format's clients send
             an API key; empty where it has none, and only `Authorization` and `X-API-Key` are read.
         key_body_paths: Whole paths at which this field may be in the body.
@@ -88,6 +90,7 @@ class AdapterEntry:
     stores_documents: bool = False
     health_paths: tuple[str, ...] = ()
     job_paths: tuple[str, ...] = ()
+    operate_paths: tuple[str, ...] = ()
     key_field: str = ""
     key_body_paths: tuple[str, ...] = ()
     settings: str = ""
@@ -143,6 +146,7 @@ _ADAPTERS: Final = (
             *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
             *(f"/inference.GRPCInferenceService/{name}" for name in ("ServerLive", "ServerReady", "ModelReady")),
         ),
+        operate_paths=("/v2/repository/models/",),
     ),
     AdapterEntry(
         "tfserving",

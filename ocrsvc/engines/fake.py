@@ -102,12 +102,13 @@ class FakeHandle:
 class FakeEngine:
     """The engine without a model."""
 
-    traits = EngineTraits()
+    traits = EngineTraits(any_thread=True)
 
     def __init__(self, settings: FakeEngineSettings) -> None:
         self._settings = settings
         self._closed = threading.Event()
-        self._leaked: list[bytes] = []
+        # Each page is touched, as else the kernel would not count it.
+        self._leaked: list[bytes] = [b"\1" * settings.fake_model_bytes]
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""

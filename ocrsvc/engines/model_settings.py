@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
 from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.description import IN_FOLDER
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.registry import EngineEntry, engines, resolve
 from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings
-
-IN_FOLDER: Final = "./"
-"""How a value begins that is a path in the version's folder."""
 
 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:

@@ -13,6 +13,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
+from ocrsvc.system.memory import read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
 
@@ -37,24 +38,29 @@ class IsolatedEngine:
             raise EngineUnavailable("OCRSVC_ISOLATION=process needs Linux.", "Set OCRSVC_ISOLATION=thread.")
         self._spawner = Spawner(settings, plan, model)
         self._pool = ChildPool(self._spawner, settings, plan.workers * plan.engine_threads)
-        self._denylist = denylist
+        self._denylist, self._digest = denylist, "" if model is None else model.digest
         try:
-            self._spare: IsolatedHandle | None = IsolatedHandle(self._pool, denylist)
+            self._spare: IsolatedHandle | None = IsolatedHandle(self._pool, denylist, model=self._digest)
         except BaseException:
             self._spawner.close()
             raise
         # What must not be opened twice at once in a process may be in several.
-        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True)
+        self.traits = replace(self._spare.child.opened.driving, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine. Of the child opened last: a model may have been made since the start."""
         assert self._pool.info is not None, "the first handle has opened a child"
         return self._pool.info
 
+    def memory_bytes(self) -> int:
+        """The private memory of the fork server and of every child that runs now."""
+        pids = (self._spawner.pid, *self._pool.pids())
+        return sum(read_process_bytes(pid) for pid in pids if pid)
+
     def open_handle(self) -> IsolatedHandle:
         """See engines.contract.Engine."""
         spare, self._spare = self._spare, None
-        return spare or IsolatedHandle(self._pool, self._denylist)
+        return spare or IsolatedHandle(self._pool, self._denylist, model=self._digest)
 
     def close(self) -> None:
         """End every child; see engines.contract.Engine."""

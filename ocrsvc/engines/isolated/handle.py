@@ -31,15 +31,16 @@ class IsolatedHandle:
         denylist: What all workers share.
         grace_s: How long a read may go on past its deadline before the child is killed. An engine checks deadlines
             between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
+        model: The digest of the model that reads; empty without OCRSVC_MODELS.
 
     Raises:
         EngineUnavailable: No child could open the engine.
         BadModel: It could not use the model that it was given.
     """
 
-    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
+    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:
         self._pool = pool
-        self._crash_handling = CrashHandling(self._ask, denylist)
+        self._crash_handling = CrashHandling(self._ask, denylist, model)
         self._grace_s = grace_s
         self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None

@@ -79,7 +79,7 @@ class PpocrEngine:
         BadModel: A part is no model of its kind, or has another one's dictionary.
     """
 
-    traits = EngineTraits()
+    traits = EngineTraits(any_thread=True)
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class PpocrEngine:
     ) -> None:
         cv2.setNumThreads(config.threads)
         parts = parts or read_parts(built_in_model())
-        cache = ModelCache(model_cache)
+        cache = ModelCache(model_cache, parts.key)
         opened = _open_recognition(parts, replace(config, sessions=engine_threads), choices, batch, cache)
         first = next(iter(opened.values()))
         self._line_runners: list[LineRunner] = []
@@ -232,14 +232,14 @@ def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None 
     cache = settings.model_cache or default_folder()
     parts = read_parts(model or built_in_model())
     open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging, parts=parts)
-    choices = _choose_runtimes(parts, config, ModelCache(cache))
+    choices = _choose_runtimes(parts, config, ModelCache(cache, parts.key))
     engine = open_engine(choices)
     if choices or engine.describe().device != "cpu":
         return engine
     # A GPU was meant and does not work: the CPU computes in what is quickest there.
     engine.close()
     del engine
-    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache)))
+    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache, parts.key)))
 
 
 def _choose_runtimes(parts: ModelParts, config: SessionConfig, cache: ModelCache) -> list[RuntimeChoice]:

@@ -10,6 +10,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, InputFormat
 from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.description import Detection, Recognition
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.model_repository.version import ModelVersion
 
 Kind = Literal["detection", "recognition"]
@@ -74,6 +75,11 @@ class ModelParts:
 
     detection: ModelPart
     recognition: Mapping[str, ModelPart]
+
+    @property
+    def key(self) -> ModelKey | None:
+        """What is made of the parts is cached encrypted with it; None for plain ones."""
+        return self.detection.version.key
 
     @property
     def names(self) -> tuple[str, str]:

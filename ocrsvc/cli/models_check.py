@@ -1,0 +1,67 @@
+"""`ocrsvc models check`: verifies versions, opens them in a process of their own, and has them read reference pages."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.cli.models_repository import control_of, named_model
+from ocrsvc.errors import UnknownModel
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import plan_for
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.proof.prover import Prover
+
+HELP: Final = "verify, open and try versions, and say what is wrong with them"
+_FAULTY: Final = 65
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc models check`."""
+    parser.add_argument("model", nargs="?", metavar="NAME[/VERSION]", help="what to check; everything by default")
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Check, and say what is wrong; the exit code is 65 if anything is. Raises OperatorError, UnknownModel."""
+    from ocrsvc.model_serving.proof.prover import Prover
+
+    chosen = None if args.model is None else named_model(args.model)
+    control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)
+    found = [
+        one
+        for one in control.status(chosen.name if chosen else None)
+        if chosen is None or chosen.number in (None, one.number)
+    ]
+    incomplete = [(name, number) for name, number in ModelRepository(settings.models).incomplete()]
+    if not found:
+        raise UnknownModel(f"There is no {chosen} that could be checked.", "See `ocrsvc models list`.")
+    outcomes = [_print(f"{one.name}/{one.number}", *_check(one.version, one.reason, prover)) for one in found]
+    for name, number in incomplete if chosen is None else ():
+        print(f"{name}/{number}: is still being copied: it has no SHA256SUMS yet.")
+    return 0 if all(outcomes) else _FAULTY
+
+
+def _check(version: ModelVersion | None, reason: str, prover: Prover) -> tuple[Sequence[str], str]:
+    """What is wrong, and, if nothing is, how it did."""
+    from ocrsvc.model_import.check_parts import faults_of
+
+    if version is None:
+        return [reason], ""
+    faults = list(faults_of(version))
+    if faults:
+        return faults, ""
+    judgement = prover.prove(version, None)
+    return ([], judgement.reason) if judgement.kind is None else ([judgement.reason], "")
+
+
+def _print(name: str, faults: Sequence[str], summary: str) -> bool:
+    """Whether it is right."""
+    if not faults:
+        print(f"{name}: right. {summary}", flush=True)
+    for fault in faults:
+        print(f"{name}: {fault}", flush=True)
+    return not faults
