@@ -248,12 +248,21 @@ def _confidence(args: argparse.Namespace) -> dict[str, Any]:
         figures["corpus"] = float(np.mean([line >= SURE for line in corpus]))
         print(f"corpus: of {len(corpus)} lines {figures['corpus']:.3f} at {SURE} or above")
         for language, font in FOREIGN.items():
-            source = random.Random(language)
-            lines = _words(LETTERS[language], source)
+            lines = _pieces(" ".join(SENTENCES[language]).split(), random.Random(language))
             found = [one for size in SIZES_PX for one in _lines(handle, _draw(lines, font, size))]
-            figures[language] = float(np.mean([one >= SURE for one in found]))
-            print(f"{language}: of {len(found)} lines {figures[language]:.3f}", flush=True)
+            figures[language] = sum(one >= SURE for one in found) / (len(SIZES_PX) * len(lines))
+            print(f"{language}: of {len(SIZES_PX) * len(lines)} lines {figures[language]:.3f}", flush=True)
     return figures
+
+
+def _pieces(words: Sequence[str], source: random.Random) -> list[str]:
+    """The words in lines of one, and again in lines of one to six."""
+    lines, place = list(words), 0
+    while place < len(words):
+        count = source.randint(1, 6)
+        lines.append(" ".join(words[place : place + count]))
+        place += count
+    return lines
 
 
 def _lines(handle: PageHandle, pixels: Pixels) -> list[float]:

@@ -58,4 +58,5 @@ def _telling(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = np.sort(words.view(np.uint8).reshape(-1, _WORD_BYTES), axis=1)
     distinct = 1 + (np.diff(values, axis=1) != 0).sum(axis=1)
     is_text = (values[:, 0] >= _PRINTABLE.start) & (values[:, -1] < _PRINTABLE.stop)
-    return words[(distinct >= _LEAST_VALUES) & ~is_text]
+    telling: NDArray[np.uint64] = words[(distinct >= _LEAST_VALUES) & ~is_text]
+    return telling

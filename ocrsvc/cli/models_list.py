@@ -74,7 +74,7 @@ def _state(status: VersionStatus, control: ModelControl, router: ModelRouter) ->
         return "bad"
     if status.state == "AVAILABLE":
         return "serving" if router.serving(WantedModel(status.name)) == status.version else "available"
-    if status.state == "START":
+    if status.state in ("START", "LOADING"):
         return "waiting"
     verdict = control.catalogue().verdict(status.version)
     return "refused" if verdict is not None and not verdict.accepted else "unwanted"
