@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.load_metrics import MOST_NAMES, OTHERS, LoadMetrics, read_loaded
 from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.worker_models import WorkerModels, memory_budget, open_worker_models
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.settings.settings import Settings
@@ -198,3 +200,11 @@ def test_only_so_many_models_have_series_of_their_own(tmp_path: Path) -> None:
     store.claim(0)
     series = {key[2]: values[0] for key, values in store.read().items() if key[1] == MODEL_LEASES.name}
     assert (len(series), series[OTHERS]) == (MOST_NAMES + 1, MOST_NAMES)
+
+
+def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    values = {"engine": "fake", "models": tmp_path, "models_state": tmp_path / "state", "model": "nowhere"}
+    reader = Reader(Settings.model_validate(values), PLAN)
+    with pytest.raises(UnknownModel):
+        reader.start()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine-0")]
