@@ -175,10 +175,9 @@ def watch(place: Place, isolation: str, key: Path, plain: PlainBytes, since_s: f
         with serving(place.environ(isolation, key), strace_command(log)) as (url, pid):
             read_page(url)
             in_use |= set(files_in_use(pid))
-        for write in read_writes(log):
-            written_bytes += len(write.data)
-            if plain.count(write.data):
-                found.add(write.path)
+        written = read_writes(log)
+        written_bytes += sum(map(len, written.values()))
+        found |= {path for path, data in written.items() if plain.count(data)}
         unseen |= set(read_unseen(log))
         log.unlink()
     left = {os.fspath(file) for file in place.folder.rglob("*") if file.is_file()}

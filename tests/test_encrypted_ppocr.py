@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 from support import ROOT
 
@@ -27,9 +28,7 @@ EVERY_BYTES = 1_000_003
 
 @pytest.fixture(scope="module")
 def page() -> Image:
-    pixels = cv2.imread(str(ROOT / "tests" / "pages" / "notice.png"))
-    assert pixels is not None
-    return Image(pixels, "png")
+    return Image(np.asarray(cv2.imread(str(ROOT / "tests" / "pages" / "notice.png")), np.uint8), "png")
 
 
 @pytest.fixture(scope="module")

@@ -179,6 +179,15 @@ def test_what_the_machine_did_not_let_be_proved_is_tried_again_later(models: Pat
     assert worker.available() == [2]
 
 
+def test_a_worker_begins_when_its_model_is_proved_and_does_not_wait_for_others(models: Path) -> None:
+    worker = Worker(models.parent, accept)
+    make_fake(models, 1, name="another")
+    worker.watcher.prove_until("fake", lambda: bool(worker.available()))
+    assert worker.proved == ["fake/1 beside None"]
+    worker.watcher.prove_until("none", lambda: False)
+    assert worker.proved == ["fake/1 beside None"]
+
+
 def test_one_worker_proves(models: Path) -> None:
     worker = serving_worker(models)
     make_fake(models, 2)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORD_BYTES: Final = 8
-# Every eighth word is looked for.
-_STEP: Final = 8
+# Every so many words one is looked for.
+_STEP: Final = 64
 FOUND_BYTES: Final = _WORD_BYTES * (_STEP + 1)
 """A run of so many bytes of a model is always found, unless it is text or repeats itself."""
 
@@ -34,9 +34,10 @@ class PlainBytes:
         self._table[self._places(self._words)] = True
         assert len(self._words), "there is something to look for"
 
-    def count(self, data: bytes) -> int:
-        """How many of the words stand in the data, wherever they begin."""
-        return sum(self._count(_words(data, shift)) for shift in range(_WORD_BYTES))
+    def count(self, data: bytes | bytearray) -> int:
+        """How many of the words stand in the data, wherever they begin; of the first alignment that has any."""
+        counts = (self._count(_words(data, shift)) for shift in range(_WORD_BYTES))
+        return next((count for count in counts if count), 0)
 
     def _count(self, words: NDArray[np.uint64]) -> int:
         likely = words[self._table[self._places(words)]]
@@ -47,7 +48,7 @@ class PlainBytes:
         return (words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _TABLE_BITS)
 
 
-def _words(data: bytes, shift: int) -> NDArray[np.uint64]:
+def _words(data: bytes | bytearray, shift: int) -> NDArray[np.uint64]:
     count = max(0, len(data) - shift) // _WORD_BYTES
     return np.frombuffer(data, np.uint64, count, shift) if count else np.empty(0, np.uint64)
 
@@ -57,4 +58,5 @@ def _telling(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = np.sort(words.view(np.uint8).reshape(-1, _WORD_BYTES), axis=1)
     distinct = 1 + (np.diff(values, axis=1) != 0).sum(axis=1)
     is_text = (values[:, 0] >= _PRINTABLE.start) & (values[:, -1] < _PRINTABLE.stop)
-    return words[(distinct >= _LEAST_VALUES) & ~is_text]
+    telling: NDArray[np.uint64] = words[(distinct >= _LEAST_VALUES) & ~is_text]
+    return telling

@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,14 +23,6 @@ _NO_FILES: Final = ("/memfd:", "/dev/", "/proc/")
 _REGULAR_MAPPING: Final = re.compile(r"^\S+ (\S+) \S+ \S+ (\d+) +(/.+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One write to a file: its path, and what was written."""
-
-    path: str
-    data: bytes
-
-
 def strace_command(log: Path) -> list[str]:
     """What is put before a command to have its writes logged; the process keeps its id. Exits without strace."""
     strace = shutil.which("strace")
@@ -41,13 +32,16 @@ def strace_command(log: Path) -> list[str]:
     return [strace, *options, "-e", "signal=none", "-o", os.fspath(log)]
 
 
-def read_writes(log: Path) -> Iterator[Written]:
-    """What was written to files with a name on a disk; what a kernel copied between two comes without its data."""
+def read_writes(log: Path) -> dict[str, bytearray]:
+    """What was written to files with a name on a disk, by path, one write after the other."""
+    written: dict[str, bytearray] = {}
     with log.open("rb") as lines:
         for line in lines:
             found = _WRITTEN.match(line)
             if found is not None and _is_file(path := _decoded(found[2]).decode("utf-8", "replace")):
-                yield Written(path, b"".join(_decoded(text[1]) for text in _TEXT.finditer(line, found.end())))
+                data = b"".join(_decoded(text[1]) for text in _TEXT.finditer(line, found.end()))
+                written.setdefault(path, bytearray()).extend(data)
+    return written
 
 
 def read_unseen(log: Path) -> Iterator[str]:

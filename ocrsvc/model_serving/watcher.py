@@ -112,18 +112,19 @@ class ModelWatcher:
         except (OcrsvcError, OSError) as error:
             self._note_error(error)
 
-    def prove_until(self, is_enough: Callable[[], bool]) -> None:
-        """Prove what there is, or wait until another worker has, while that is not enough. Before `start`.
+    def prove_until(self, name: str, is_enough: Callable[[], bool]) -> None:
+        """Prove what there is of a model, or wait until another worker has, while that is not enough. Before `start`.
 
         Args:
+            name: Of the model.
             is_enough: Asked after each round; what has no verdict after the last one gets none.
 
         Raises:
             OcrsvcError: The repository cannot be listed, or the state not written.
         """
         catalogue = self._control.rescan()
-        while not is_enough() and self._prover.is_wanted(catalogue) and not self.is_stopping():
-            self._prover.run()
+        while not is_enough() and self._prover.is_wanted(catalogue, name) and not self.is_stopping():
+            self._prover.run(name)
             self._done.wait(STATE_S)
             catalogue = self._control.rescan()
 
